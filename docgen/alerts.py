@@ -34,12 +34,12 @@ class Alert(Struct, frozen=True, kw_only=True):
 
     @property
     def anchor(self) -> str:
-        """The name of its section on the page."""
+        """Return the name of its section on the page."""
         return self.name.lower()
 
 
 def _select_leaders(series: str, *labels: str) -> str:
-    """A gauge of the daemon that leads: each cluster's, whichever head node that is."""
+    """Return a gauge of the daemon that leads: each cluster's, whichever head node that is."""
     return f"max by ({', '.join(['cluster', *labels])}) ({series})"
 
 
@@ -127,7 +127,7 @@ ALERTS = (
         act=(
             "Run `hpctl status` on a head node: it names the last leader and since when none leads.",
             "Run `hpctl doctor`: it tries the journal's database. Bring the database back; a daemon"
-            " then leads by itself within seconds.",
+            " then leads within seconds, without a restart.",
             "The database answers: read `journalctl -u hpctl-daemon` on every head node.",
         ),
         ends="a daemon leads",
@@ -149,7 +149,7 @@ ALERTS = (
         act=(
             "Read `journalctl -u hpctl-daemon -n 100`: a cycle that fails is logged with its error.",
             "Run `hpctl status`: problems name what cannot be written or read.",
-            "Nothing helps: `systemctl restart hpctl-daemon`. It goes on where it was; no step is"
+            "Nothing helps: `systemctl restart hpctl-daemon`. It continues where it was; no step is"
             " repeated blindly.",
         ),
         ends="a cycle ends without an error",
@@ -162,7 +162,7 @@ ALERTS = (
         summary="hpctl cannot read Slurm: nothing is recovered.",
         description=(
             "For over 10 minutes slurmctld has not answered the daemon. Until it does, hpctl begins"
-            " nothing and goes on with nothing."
+            " nothing and continues nothing."
         ),
         act=(
             "Run `scontrol ping` on the head node. slurmctld is down: start it.",
@@ -250,7 +250,7 @@ ALERTS = (
         severity=TICKET,
         summary="The hpctl daemon on {{ $labels.instance }} is down; another one leads.",
         description=(
-            "For over 15 minutes it has not answered. Recovery goes on, and no standby takes over"
+            "For over 15 minutes it has not answered. Recovery continues, and no standby takes over"
             " if the leader fails as well."
         ),
         act=(
@@ -294,7 +294,7 @@ ALERTS = (
         expr=_select_leaders('hpctl_waiting_since_timestamp_seconds{kind="job"}', "name") + " > 0",
         holds="1m",
         severity=TICKET,
-        summary="Job {{ $labels.name }} is not started again by itself.",
+        summary="Job {{ $labels.name }} is not started again automatically.",
         description=f"{_SINCE} hpctl holds the job, or gave it up.",
         act=(
             "Run `hpctl explain JOB`: it says why.",
@@ -383,7 +383,7 @@ ALERTS = (
         summary="The agents of {{ $value }} nodes in service are silent.",
         description="For over 15 minutes. Faults of these nodes are seen by Slurm and HyperPod alone.",
         act=(
-            "Run `hpctl nodes`: it names them. In mode `own` hpctl reboots such a node by itself.",
+            "Run `hpctl nodes`: it names them. In mode `own` hpctl itself reboots such a node.",
             "On the node: `systemctl status hpctl-agent`, then `hpctl agent check`.",
         ),
         ends="they report, or are out of service",
@@ -447,7 +447,7 @@ ALERTS = (
             " replaced on what is not known."
         ),
         act=(
-            "Run `hpctl status`: it names the error. Throttling ends by itself; see who else calls"
+            "Run `hpctl status`: it names the error. Throttling passes; see who else calls"
             " the API.",
             "Run `hpctl doctor`: it tries credentials and each permission.",
         ),
@@ -488,7 +488,7 @@ ALERTS = (
         holds="30m",
         severity=TICKET,
         summary="The daemon's part {{ $labels.part }} fails.",
-        description="For over 30 minutes. Recovery goes on.",
+        description="For over 30 minutes. Recovery continues.",
         act=("Run `hpctl status`: problems name what fails and why.",),
         ends="the part works",
     ),
@@ -630,7 +630,7 @@ ALERTS = (
 
 
 def make_rules() -> str:
-    """The file."""
+    """Return the file."""
     records = [{"record": name, "expr": expr} for name, expr in RECORDS.items()]
     alerts = [_make_rule(alert) for alert in ALERTS]
     groups = [{"name": "hpctl-records", "rules": records}, {"name": "hpctl", "rules": alerts}]
@@ -658,7 +658,7 @@ HEAD = """# Alerts
 `hpctl observability render` writes these rules for Prometheus ([metrics](metrics.md)). Severities:
 
 - `page`: nothing is recovered, or the cluster decays until a person decides. A person, now.
-- `ticket`: a person, within a day. Recovery goes on.
+- `ticket`: a person, within a day. Recovery continues.
 - `none`: HpctlWatchdog alone, for a dead man's switch.
 
 Each rule states what is so now, and stays open while it is. Most stay open for 10 minutes longer
@@ -681,7 +681,8 @@ def page() -> str:
 
 
 def shipped_page() -> str:
-    """The page as `render` writes it beside the rules: without links to pages that are not there."""
+    """Return the page as `render` writes it beside the rules: without links to pages that are not
+    there."""
     return re.sub(r"\[([^\]]+)\]\((?!#)[^)]*\)", r"\1", page())
 
 
@@ -697,7 +698,7 @@ def _make_section(alert: Alert) -> str:
 
 
 def _to_prose(template: str) -> str:
-    """A template of Prometheus' as prose: what it fills in becomes a word in capitals."""
+    """Return a template of Prometheus' as prose: what it fills in becomes a word in capitals."""
     text = re.sub(r"\{\{ if eq .*\{\{ end \}\}", "see below", template)
     text = re.sub(r"\{\{ range .*\{\{ end \}\}", " NODES", text)
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda m: m[1].upper(), text)

@@ -41,7 +41,7 @@ kinds in one node, and GPUs with MIG slices. `hpctl acceptance baseline` shows w
   floors allow for that.
 - **Host.** Copies to and from the host depend on the PCIe link of the machine and on the NUMA node
   of the memory (the test takes the GPU's own). Where the host of an EC2 family is not known to be
-  as fast, the family has a line of its own.
+  as fast, the family has a separate line.
 - **Software.** The GEMM is torch's, and another cuBLAS is a little faster or slower. The figures of
   the H200 are of torch 2.11, CUDA 13.0 and driver 580.159.
 

@@ -22,7 +22,7 @@ HEAD = """# The fault catalogue
 
 What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
 name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by its id in
-[hpctl.yaml](configuration.md), and may write rules of its own ([plugins](plugins.md)). Of two
+[hpctl.yaml](configuration.md), and may add rules ([plugins](plugins.md)). Of two
 faults the more urgent decides, then the stronger first remedy, then the order here.
 `hpctl/faults/` says where a rule differs from NVIDIA's advice.
 
@@ -42,7 +42,7 @@ was found, and the row is known from manuals and sources only.
 
 
 def page() -> str:
-    """The page: the sections of the table in order of precedence."""
+    """Return the page: the sections of the table in order of precedence."""
     lines = [HEAD]
     for title, rows in SECTIONS:
         if all(row.reason for row in rows):
@@ -71,7 +71,7 @@ from Slurm's sources: `hpctl/faults/outside.md` names the file that writes each.
 
 
 def _describe_reasons(title: str, rows: Iterable[FaultRow]) -> list[str]:
-    """The section of what Slurm closes nodes for, with its texts and what a person does."""
+    """Return the section of what Slurm closes nodes for, with its texts and what a person does."""
     head = "| rule | Reason begins with | by | meaning | remedy | what to do |"
     lines = [f"## {title}", "", REASONS, head, "|---|---|---|---|---|---|"]
     for row in rows:

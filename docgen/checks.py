@@ -61,7 +61,7 @@ _WITH_UNIT = ("_per_s", "_per_min", "_per_hour", "_pct", "_percent", "_s", "_mib
 
 
 def page() -> str:
-    """The page: a table for each section."""
+    """Return the page: a table for each section."""
     parts = [HEAD]
     for title, specs in TIMED:
         parts += [f"## {title}\n", *_make_table(specs)]

@@ -56,7 +56,7 @@ instance_groups:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([HEAD, *_describe_raw(), *_describe_sections()])
 
 
@@ -117,7 +117,7 @@ def _make_table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[
 
 
 def _describe_value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
-    """What stands behind a key, in a few words."""
+    """Return what stands behind a key, in a few words."""
     if choices := answer.get("anyOf"):
         return " or ".join(
             _describe_value(one, places) for one in choices if one.get("type") != "null"
@@ -142,7 +142,7 @@ def _describe_value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str
 
 
 def _format_example(text: str) -> str:
-    """A value as it looks; what is long by the name of its kind."""
+    """Return a value as it looks; what is long by the name of its kind."""
     if text.startswith("arn:"):
         return "ARN"
     if re.fullmatch(r"[a-z]+-[0-9a-f]{17}", text):

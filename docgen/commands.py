@@ -19,7 +19,7 @@ lists the commands of every day, `hpctl help --all` every command, one line each
 down. Requests (`pause`, `approve`, ...) go to the daemon, whose gates apply.
 
 - **Exit codes**: 0 fine; 1 problem found, refused or failed; 2 usage; 3 cannot tell, or in doubt;
-  130 interrupted by Ctrl-C (work that was ordered goes on).
+  130 interrupted by Ctrl-C (work that was ordered continues).
 - **Durations**: `90s`, `30min`, `3h`, `1d`; a bare number is seconds. Times are UTC.
 - **Output**: text on a terminal, at most 200 columns elsewhere unless `COLUMNS` says otherwise. A
   `--dry-run` ends with `Dry run: nothing was done.`
@@ -51,7 +51,7 @@ _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
 def page() -> str:
-    """The page. Raises ValueError for a command or an option without a help."""
+    """Return the page. Raises ValueError for a command or an option without a help."""
     commands = list(_walk_commands("hpctl", cli))
     uses: dict[str, Counter[str]] = defaultdict(Counter)
     for words, command in commands:
@@ -78,7 +78,7 @@ def page() -> str:
 
 
 def _list_earlier() -> list[tuple[str, str]]:
-    """The earlier names of commands with those of today, by name."""
+    """Return the earlier names of commands with those of today, by name."""
     of_cluster = cli.get_command(click.Context(cli), "cluster")
     assert isinstance(of_cluster, LazyGroup)
     below = {f"cluster {old}": f"cluster {new}" for old, new in of_cluster.aliases.items()}
@@ -150,7 +150,7 @@ def _describe_argument(parameter: click.Parameter, context: click.Context) -> li
 
 
 def _list_described_options(words: str, command: click.Command) -> list[click.Option]:
-    """The options that the page describes. Raises ValueError where one has no help."""
+    """Return the options that the page describes. Raises ValueError where one has no help."""
     return [] if words.startswith(_IN_HELP) and words != _BY_HAND else _list_options(command)
 
 

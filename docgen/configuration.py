@@ -101,7 +101,7 @@ MEANINGS = {
     "job.max_restarts": "restarts in `restart_window_s`, then the job is held",
     "job.restart_window_s": "window of `max_restarts`",
     "job.final_exit_codes": "exit codes that ask for no restart",
-    "job.supervisor_grace_s": "time for `hpctl run` to report that it goes on",
+    "job.supervisor_grace_s": "time for `hpctl run` to report that it continues",
     "job.settle_s": "wait for a node fault that explains a job's end",
     "job.ended_before_fault_s": "a job that failed this long before its node's fault counts as hit",
     "job.completing_shown_s": "a job COMPLETING for so long is a problem that names its nodes",
@@ -119,15 +119,15 @@ MEANINGS = {
     "budgets.correlated_min": "nodes with one finding that make a mass event: at least this many",
     "budgets.correlated_fraction": "and this fraction",
     "budgets.correlated_window_s": "within this time",
-    "budgets.launch_failures": "remedied instances in a row that did not return, then no more",
+    "budgets.launch_failures": "remedied instances in a row that did not return, then none",
     "budgets.launch_window_s": "window of `launch_failures`",
     "budgets.approval_s": "how long `hpctl approve` lasts",
     "ages.scheduler_s": "oldest view of Slurm to act on",
     "ages.provider_s": "oldest view of the cloud to act on",
     "ages.report_s": "oldest report to act on",
     "ages.silent_s": "an agent not heard for this long is silent",
-    "hangs.action": "a job hangs that nobody wrapped: `notify`, `dump` its stacks, and after that "
-    "`requeue` or `cancel` ([hangs](policies.md#hangs-of-jobs-that-nobody-wrapped))",
+    "hangs.action": "a job hangs without `hpctl run`: `notify`, `dump` its stacks, and after that "
+    "`requeue` or `cancel` ([hangs](policies.md#hangs-of-jobs-without-hpctl-run))",
     "hangs.partitions": "another action for a partition: `{PARTITION: ACTION}`",
     "hangs.floor_s": "no shorter standstill is a hang",
     "hangs.factor": "times its own longest pause before, that is one",
@@ -176,7 +176,7 @@ MEANINGS = {
 
 
 def page() -> str:
-    """The page. Raises ValueError where keys and meanings are not the same."""
+    """Return the page. Raises ValueError where keys and meanings are not the same."""
     rows = dict(_list_keys(Config(), ""))
     if rows.keys() != MEANINGS.keys():
         raise ValueError(f"keys and MEANINGS differ: {sorted(rows.keys() ^ MEANINGS.keys())}")
@@ -191,7 +191,7 @@ def page() -> str:
 
 
 def _list_keys(section: Struct, place: str) -> Iterator[tuple[str, str]]:
-    """Every key with its default: those of the file itself before those of its sections."""
+    """Yield every key with its default: those of the file itself before those of its sections."""
     plain = {name: getattr(section, name) for name in section.__struct_fields__}
     inner = {k: v for k, v in plain.items() if isinstance(v, Struct) and k != "run_policy"}
     for name, default in plain.items():

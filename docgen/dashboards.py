@@ -33,7 +33,7 @@ class Panel(Struct, frozen=True):
 
 
 def never_blank(query: str, legend: str) -> str:
-    """The query, which answers 0 where it finds nothing: its legend then says `none`."""
+    """Return the query, which answers 0 where it finds nothing: its legend then says `none`."""
     named = _LABEL.search(legend)
     zero = "vector(0)"
     if named is not None:
@@ -60,7 +60,8 @@ _FROM_PEERS = (
 
 
 def _make_outliers_panel(title: str, name: str, unit: str, about: str = "") -> Panel:
-    """The five that are farthest from the median of their instance type, each by its name."""
+    """Return the five that are farthest from the median of their instance type, each by its
+    name."""
     far = _FROM_PEERS.format(x=_AGENTS + name)
     return Panel(title, {"{{instance}} {{gpu}}{{device}}{{mountpoint}}": f"topk(5, {far})"}, unit,
                  about=about or "The five farthest from the median of their instance type.")  # fmt: skip
@@ -178,7 +179,7 @@ ANNOTATIONS: Final = (
 
 
 def make_dashboard(name: str) -> str:
-    """A file: the dashboard's JSON, which Grafana 10.1 and later take."""
+    """Return a file: the dashboard's JSON, which Grafana 10.1 and later take."""
     from grafana_foundation_sdk.builders import dashboard as board
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourceRef
@@ -216,7 +217,7 @@ _WIDTH: Final = 24
 
 
 def _lay_out(panels: Sequence[Panel]) -> list[Any]:
-    """The place of each panel, in rows from left to right."""
+    """Return the place of each panel, in rows from left to right."""
     from grafana_foundation_sdk.models.dashboard import GridPos
 
     places: list[Any] = []
@@ -231,7 +232,7 @@ def _lay_out(panels: Sequence[Panel]) -> list[Any]:
 
 
 def _is_of_nodes(query: str) -> bool:
-    """Whether each line is of one node, by its label `instance`."""
+    """Return whether each line is of one node, by its label `instance`."""
     return "topk(5" in query or "bottomk(5" in query
 
 

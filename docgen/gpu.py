@@ -32,13 +32,13 @@ _RESTARTS = (
 
 
 def list_pages() -> dict[str, Callable[[], str]]:
-    """The generated pages by their name in docs/."""
+    """Return the generated pages by their name in docs/."""
     folders = sorted(path for path in RECORDINGS.iterdir() if (path / "README.md").exists())
     return {f"gpu/{folder.name}.md": partial(page, folder) for folder in folders}
 
 
 def page(folder: Path) -> str:
-    """The page of one card and driver."""
+    """Return the page of one card and driver."""
     title, about = _read_description(folder)
     parts = [f"# {title}", "", about, ""]
     for section in SECTIONS:
@@ -51,7 +51,7 @@ def page(folder: Path) -> str:
 
 
 def _read_description(folder: Path) -> tuple[str, str]:
-    """The title and the first paragraph of the folder's README."""
+    """Return the title and the first paragraph of the folder's README."""
     head, _, rest = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
     paragraph = rest.strip().partition("\n\n")[0]
     return head.removeprefix("# Recordings: "), paragraph
@@ -74,7 +74,7 @@ def _make_line(cells: Iterable[object]) -> str:
 
 
 def _describe_nvml(folder: Path) -> Iterator[str]:
-    """How long the agent's sweeps of NVML take."""
+    """Yield the lines on how long the agent's sweeps of NVML take."""
     calls = _read_json(folder, "nvml-calls.json")
     sweeps = (("ordinary", calls["often"]), ("full", calls["full"]))
     yield "## Sweeps of NVML"
@@ -95,7 +95,7 @@ def _describe_nvml(folder: Path) -> Iterator[str]:
 
 
 def _compare_with_nvidia_smi(folder: Path) -> Iterator[str]:
-    """The agent's fields beside nvidia-smi's."""
+    """Yield the lines on the agent's fields beside nvidia-smi's."""
     rows: list[tuple[object, ...]] = []
     different: dict[tuple[str, str], dict[str, Any]] = {}
     for name, state in (("compared-idle.json", "idle"), ("compared-load.json", "under load")):
@@ -121,7 +121,7 @@ def _compare_with_nvidia_smi(folder: Path) -> Iterator[str]:
 
 
 def _describe_agent(folder: Path) -> Iterator[str]:
-    """What the agent takes of its node."""
+    """Yield the lines on what the agent takes of its node."""
     text = (folder / "agent-metrics.txt").read_text(encoding="utf-8")
     values = dict(re.findall(r"^(\w+) ([\d.e+-]+)$", text, re.MULTILINE))
     cpu = 100 * float(values["hpctl_agent_cpu_ratio"])
@@ -142,7 +142,7 @@ def _describe_agent(folder: Path) -> Iterator[str]:
 
 
 def _describe_faults(folder: Path) -> Iterator[str]:
-    """What programs that fault leave in the kernel log."""
+    """Yield the lines on what programs that fault leave in the kernel log."""
     yield "## Kernel lines of programs that fault"
     yield ""
     rows = []
@@ -166,7 +166,7 @@ def _describe_faults(folder: Path) -> Iterator[str]:
 
 
 def _describe_deaths(folder: Path) -> Iterator[str]:
-    """Why a program ended, by its output."""
+    """Yield the lines on why a program ended, by its output."""
     verdicts = _read_json(folder, "deaths/verdicts.json")
     right = sum(each["right"] for each in verdicts.values())
     yield "## Verdicts on how programs end"
@@ -183,7 +183,7 @@ def _describe_deaths(folder: Path) -> Iterator[str]:
 
 
 def _describe_acceptance(folder: Path) -> Iterator[str]:
-    """The figures of the acceptance test's programs, and how far two runs are apart."""
+    """Yield the lines on the acceptance test's figures, and how far two runs are apart."""
     found = _read_json(folder, "acceptance.json")
     yield "## The acceptance test's programs, run twice"
     yield ""
@@ -195,7 +195,7 @@ def _describe_acceptance(folder: Path) -> Iterator[str]:
 
 
 def _describe_nccl(folder: Path) -> Iterator[str]:
-    """What NCCL's RAS answers where a rank stays away."""
+    """Yield the lines on what NCCL's RAS answers where a rank stays away."""
     texts = sorted((folder / "nccl").glob("*.ras.text"))
     if not texts:
         raise FileNotFoundError(folder / "nccl")
@@ -261,7 +261,7 @@ def _in_process(folder: Path) -> Iterator[str]:
 
 
 def _fast_saves(folder: Path) -> Iterator[str]:
-    """What fast saves cost a step, and how soon they are safe."""
+    """Yield the lines on what fast saves cost a step, and how soon they are safe."""
     disk = _read_json(folder, "fast-saves.json")["disk"]
     yield "## Fast saves"
     yield ""
@@ -288,7 +288,7 @@ def _fast_saves(folder: Path) -> Iterator[str]:
 
 
 def _node_loss(folder: Path) -> Iterator[str]:
-    """A node lost under a spare, and by requeue."""
+    """Yield the lines on a node lost under a spare, and by requeue."""
     found = _read_json(folder, "sandbox-on-gpu.json")
     if "same_bits" not in found:
         yield from _node_loss_to_its_end(found)
@@ -320,7 +320,8 @@ def _node_loss(folder: Path) -> Iterator[str]:
 
 
 def _node_loss_to_its_end(found: dict[str, Any]) -> Iterator[str]:
-    """A node lost under a spare and by requeue, as `tests/gpu/parts/node_lost.py` records it."""
+    """Yield the lines on a node lost, as `tests/gpu/parts/node_lost.py` records
+    it, under a spare and by requeue."""
     yield "## A node that is lost"
     yield ""
     yield (
@@ -368,7 +369,7 @@ def _resumed_from(run: dict[str, Any]) -> str:
 
 
 def _read_notes(folder: Path) -> Iterator[str]:
-    """What a person noted of these recordings."""
+    """Yield the lines on what a person noted of these recordings."""
     yield (folder / "notes.txt").read_text(encoding="utf-8").strip()
 
 

@@ -29,7 +29,7 @@ questions and errors go to standard error.
 
 **Compatibility.** While the number at the end of `schema` stays the same, fields keep their names
 and meanings, and new ones may be added. A field is never left out: what is unknown is `null` or,
-for text, empty. The state `UNKNOWN` means that nobody could be asked.
+for text, empty. The state `UNKNOWN` means that the system with the answer could not be asked.
 
 **Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is
 a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names in capitals are
@@ -52,7 +52,7 @@ NOTES = Path(__file__).with_name("json_notes.yaml")
 
 
 def page() -> str:
-    """The page. Raises ValueError for a view that nobody has, or a note on no field."""
+    """Return the page. Raises ValueError for an unknown view, or a note on no field."""
     written = yaml.safe_load(NOTES.read_text(encoding="utf-8"))
     notes: dict[str, dict[str, str]] = written["notes"]
     classes = _list_classes()
@@ -85,7 +85,7 @@ def page() -> str:
 
 
 def _name_command(schema: str, command: str) -> str:
-    """What prints it, where that is not plain from the schema's name."""
+    """Return what prints it, where that is not plain from the schema's name."""
     text = command.removeprefix("hpctl ")
     words = re.match(r"[a-z -]*[a-z]", text)
     plain = words and words[0].replace(" ", "-") == schema and "|" not in text
@@ -93,7 +93,7 @@ def _name_command(schema: str, command: str) -> str:
 
 
 def _list_classes() -> dict[str, type]:
-    """The classes that may be views, by their names.
+    """Return the classes that may be views, by their names.
 
     Of several with one name that of a command wins, and above it that of what commands share.
     """
@@ -114,7 +114,7 @@ def _list_classes() -> dict[str, type]:
 
 
 def _list_modules() -> Iterator[str]:
-    """The modules that may hold views, by name."""
+    """Yield the modules that may hold views, by name."""
     for info in pkgutil.walk_packages(hpctl.__path__, "hpctl."):
         room = info.name.split(".")[1]
         if room not in ("__main__", "sandbox"):
@@ -141,7 +141,7 @@ def _describe_view(
 
 
 def _describe_field(line: str, note: str) -> Iterator[str]:
-    """A field with its note behind it, or below it where the page is too narrow."""
+    """Yield a field with its note behind it, or below it where the page is too narrow."""
     note = note.replace("`", "")
     if not note or len(line) + len(note) < _WIDTH:
         yield f"{line}  # {note}" if note else line
@@ -154,7 +154,7 @@ _WIDTH = 72
 
 
 def _for_type_checkers(module: str) -> dict[str, Any]:
-    """What a module imports for type checkers alone, which hints name too."""
+    """Return what a module imports for type checkers alone, which hints name too."""
     found: dict[str, Any] = {}
     for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -166,7 +166,7 @@ def _for_type_checkers(module: str) -> dict[str, Any]:
 
 
 def _name_type(hint: Any, todo: list[type]) -> str:
-    """A type in the page's words; the parts that it names are added to `todo`."""
+    """Return a type in the page's words; the parts that it names are added to `todo`."""
     hint = getattr(hint, "__supertype__", hint)
     if hint is Any:
         return "any"
@@ -189,7 +189,7 @@ def _name_type(hint: Any, todo: list[type]) -> str:
 
 
 def _name_container(origin: Any, arguments: tuple[Any, ...], todo: list[type]) -> str:
-    """A sequence or a mapping in the page's words."""
+    """Return a sequence or a mapping in the page's words."""
     sequence = origin in (list, tuple, set, frozenset)
     if sequence or len(arguments) != 2:
         return f"{_name_type(arguments[0], todo)}[]"
@@ -215,7 +215,7 @@ _NAMED: dict[str, type] = {}
 
 
 def _name_class(part: type) -> str:
-    """The class's name; the second class of a name has its module's in front."""
+    """Return the class's name; the second class of a name has its module's in front."""
     name = part.__name__.removesuffix("View")
     if _NAMED.setdefault(name, part) is not part:
         name = f"{part.__module__.rpartition('.')[2]}.{name}"

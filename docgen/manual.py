@@ -1,6 +1,6 @@
 """docs/man: the manual pages, one of hpctl and one of each of its commands, from the commands.
 
-A page of a group holds all commands of the group. What is a distribution of its own has none.
+A page of a group holds all commands of the group. What is a separate distribution has none.
 """
 
 import inspect
@@ -108,7 +108,7 @@ def _first_line(command: click.Command) -> str:
 
 
 def _format_help(command: click.Command) -> Iterator[str]:
-    """The help's paragraphs; those that click leaves as they are keep their lines."""
+    """Yield the help's paragraphs; those that click leaves as they are keep their lines."""
     text = inspect.cleandoc(command.help or "").partition("\f")[0]
     for paragraph in text.split("\n\n"):
         lines = paragraph.strip("\n").split("\n")
@@ -119,7 +119,7 @@ def _format_help(command: click.Command) -> Iterator[str]:
 
 
 def _format_options(context: click.Context) -> Iterator[str]:
-    """The options; `--help` is said of hpctl alone."""
+    """Yield the options; `--help` is said of hpctl alone."""
     is_program = context.parent is None
     for option in context.command.get_params(context) if is_program else context.command.params:
         if isinstance(option, click.Option) and not option.hidden:
@@ -137,7 +137,7 @@ def _mark_code(text: str) -> str:
 
 
 def _escape_troff(text: str) -> str:
-    """Text of which troff takes nothing for a request."""
+    """Return text of which troff takes nothing for a request."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq").replace("'", "\\(aq")
     text = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text)
     return f"\\&{text}" if text.startswith(".") else text

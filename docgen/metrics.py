@@ -56,7 +56,7 @@ GUIDE = """
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     found = sorted(_list_series())
     assert len(found) > 10, "where have the daemon's metrics gone?"
     found = [row for row in found if not row[0].startswith("hyperpod")]
@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def intake_registry() -> CollectorRegistry:
-    """The counters of an intake that nobody talks to."""
+    """Return the counters of an intake without clients."""
     ours, theirs = socketpair()
     theirs.close()
     line, intake = IntakeChannel.of_intake(ours), CollectorRegistry()

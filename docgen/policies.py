@@ -41,7 +41,7 @@ Actions, from the gentlest: {actions}.
   limit: by `hpctl run` shortly before the limit, else by the daemon once Slurm has ended it
   (TIMEOUT). A job without one stays ended, and so does one with `--no-requeue`.
 - **`save_first`**: ranks that live are asked to save and get `save_grace_s`.
-- **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
+- **Elastic**: with `nodes: 6-8` a run continues on six or seven nodes; it grows if what it saves
   is `grow_gain` times what the restart costs.
 
 A node that fails is no end of the program, and an administrator's `scontrol requeue` counts as no
@@ -61,9 +61,9 @@ Before 23.11.11, 24.05.6 and 24.11.1 Slurm breaks a requeued job whose last comp
 DOWN. There hpctl waits, and the job restarts when the Epilog ends: end it on the node.
 """
 
-HANGS = """## Hangs of jobs that nobody wrapped
+HANGS = """## Hangs of jobs without hpctl run
 
-A job stands still when none of its processes computes, reads or writes while one waits on a futex
+A job makes no progress when no process of it computes, reads or writes while one waits on a futex
 (gloo), on a GPU that is busy at under 60 % of its earlier power (NCCL), or in state D. It hangs
 when that lasts for `hangs.factor` times its own longest pause, and `hangs.floor_s`.
 
@@ -77,7 +77,7 @@ may be a program that waits for something on purpose.
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
     parts = [HEAD, _list_kinds(), LADDERS.format(actions=actions), _list_keys(), COMPLETING, HANGS]
     return "\n".join(parts)
@@ -109,7 +109,7 @@ _MEANINGS = {
     "window_s": "how far back restarts and named nodes count",
     "without_progress": "restarts in a row without progress, then the job is stopped",
     "same_signature": "times the same signature without progress, then the job is stopped",
-    "proven_s": "so long without trouble is progress, where nobody knows better",
+    "proven_s": "so long without trouble is progress, where progress is unknown",
     "most_excluded": "nodes that are left out on suspicion, at most",
     "backoff": "`first_s`, `factor`, `cap_s`",
     "save_grace_s": "how long ranks may save before they are stopped",

@@ -66,7 +66,7 @@ Opened for a job on a node under treatment, and for a job registered by `hpctl s
 badly, asks for a requeue or a hold, waits out Slurm's begin delay, or lost the node of its batch
 script. Its [policy](policies.md) decides: start again, let it end, or hold with the reason in its
 Comment (`squeue -o %k`). A job with spares is watched: its supervisor has `supervisor_grace_s` to
-report that it goes on.
+report that it continues.
 """
 _JOB_PHASES: Mapping[str, tuple[str, str]] = {
     "hit": ("its node is sick and not closed yet, or its run went wrong", "`stop_deadline_s`"),
@@ -75,7 +75,7 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
         "`stop_deadline_s`",
     ),
     "watching": (
-        "it runs on without the node; its supervisor has to say that it goes on",
+        "it runs on without the node; its supervisor has to report that it continues",
         "`supervisor_grace_s`, then it is stopped",
     ),
     "saving": ("asked by signal to save a checkpoint", "`save_grace_s`, then it is stopped"),
@@ -91,7 +91,7 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
     "proving": ("running again; counts after `prove_s`", "`prove_deadline_s`"),
     "resumed": ("runs, or has finished", ""),
     "held": ("over its restart budget: held, with the reason in its Comment", ""),
-    "gave_up": ("cannot be run again by hpctl; its owner is told why", ""),
+    "gave_up": ("cannot be run again by hpctl; its owner is notified why", ""),
     "cancelled": ("no longer hpctl's business", ""),
 }
 _GATES = """## Gates
@@ -119,7 +119,7 @@ _SURROUNDINGS: Mapping[str, str] = {
     " not acknowledged.",
     "page-killed": "The daemon starts it again, later each time.",
     "daemon-killed": "In any phase of a recovery: its unit starts it again. It replays the journal,"
-    " looks what became of a step in doubt, and goes on. No step is repeated blindly.",
+    " looks what became of a step in doubt, and continues. No step is repeated blindly.",
     "slurmctld-away": "Nothing is decided about nodes or jobs. `hpctl status` says that Slurm"
     " cannot be read.",
     "database-away": "Nothing is done and no report is accepted until the journal can be written"
@@ -129,7 +129,7 @@ _SURROUNDINGS: Mapping[str, str] = {
     " takes (5 minutes) no report counts, so nothing is begun.",
     "clock-node": "Only the reports of that node are refused, as the node's agent says in its log.",
     "crowded-queue": "An array of 100,000 tasks that wait is one record. Where slurmctld itself"
-    " does not answer any more: as `slurmctld-away`.",
+    " no longer answers: as `slurmctld-away`.",
     "few-descriptors": "Commands and calls that cannot start are tried again in each cycle.",
     "little-memory": "A cycle that fails is begun again from the facts; readings and orders need no"
     " new thread. Where the daemon ends or hangs, its unit starts it again (`WatchdogSec=`).",
@@ -139,7 +139,7 @@ _SURROUNDINGS: Mapping[str, str] = {
 _FAULTS = """## When a part of hpctl, or what it runs on, fails
 
 Jobs run on, and nothing below needs a person but to put right what is broken. Afterwards the
-daemon leads again, the journal reads back, every recovery goes on to its end, and no drain, reboot
+daemon leads again, the journal reads back, every recovery comes to its end, and no drain, reboot
 or replacement was ordered twice. `make soak FAULTS="NAME..."` breaks these at random over a real
 Slurm with training jobs, between faults of nodes, jobs and the cloud, and checks that each time.
 
@@ -150,7 +150,7 @@ _RUN_GATES: Sequence[str] = [*(gate.name for gate in RUN_GATES)]
 
 
 def page() -> str:
-    """The whole file, without the note that it is generated."""
+    """Return the whole file, without the note that it is generated."""
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
     parts += _make_section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
@@ -218,7 +218,7 @@ def _list_gates() -> str:
     ]
     text += _REMEDY_GATES + "\n".join(remedies) + "\n"
     if _RUN_GATES:
-        text += f"\nFor a run that failed by itself: {', '.join(_RUN_GATES)}.\n"
+        text += f"\nFor a run that failed without a node's fault: {', '.join(_RUN_GATES)}.\n"
     return text
 
 

@@ -49,7 +49,7 @@ nothing.
 
 
 def page() -> str:
-    """The page: a table for each family of checks."""
+    """Return the page: a table for each family of checks."""
     assert len(PERSONAS) == IAM.count("\n| `"), "say what each policy is for"
     parts = [HEAD, "## The checks\n\nA check is named after its family: `spec.rolling`.\n"]
     for family in FAMILIES:

@@ -1,4 +1,4 @@
-"""Tell whoever watches a job where it is: `from hpctl import progress; progress.step(n, loss=x)`.
+"""Report a job's progress to its watchers: `from hpctl import progress; progress.step(n, loss=x)`.
 
 Call it from any rank, at every step. It sends one line and waits for nothing: no thread, no lock,
 no answer. Where `HPCTL_PROGRESS` is not set it does nothing. It never raises and never blocks: a
@@ -172,7 +172,7 @@ class Saving:
 
 _reporter: Reporter | None = None
 _off = False
-"""Nobody listens, as the first call found: the others have nothing to do."""
+"""No process listens, as the first call found: the others have nothing to do."""
 _SAVING = Saving()
 
 
@@ -227,7 +227,7 @@ def done() -> None:
 
 
 def restarting() -> None:
-    """For launchers: all ranks are about to be started anew inside the same step."""
+    """For launchers: all ranks are about to be started again inside the same step."""
     _tell(Reporter.say, "restart=1")
 
 
@@ -280,7 +280,7 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m hpctl.progress step=12 loss=0.3`: one line, for shells. 1 where nobody listens."""
+    """`python -m hpctl.progress step=12 loss=0.3`: one line, for shells. 1 without a listener."""
     reporter = _current()
     reporter.say(" ".join(word for word in arguments if "=" in word))
     return 0 if reporter.on and not reporter.dropped else 1

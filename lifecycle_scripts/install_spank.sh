@@ -40,7 +40,7 @@ if [ ! -e "$etc/slurm.conf" ]; then
     exit 0
 fi
 
-# `optional`: where the plugin is missing or of another Slurm release, Slurm goes on without it.
+# `optional`: where the plugin is missing or of another Slurm release, Slurm continues without it.
 line="optional $plugin python=$python"
 conf=$etc/plugstack.conf
 if grep -qsxF "$line" "$conf"; then

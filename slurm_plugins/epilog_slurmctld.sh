@@ -2,10 +2,10 @@
 # EpilogSlurmctld: tells hpctl's daemon that a job has ended, so that it looks at once and not at
 # its next reconcile. In slurm.conf: EpilogSlurmctld=/path/to/epilog_slurmctld.sh
 #
-# Never delays and never fails a job: it waits for nobody, and exits 0 whatever happens. Where no
+# Never delays and never fails a job: it waits for no process and exits 0 in every case. Where no
 # daemon runs it does nothing. SlurmUser, which the daemon runs as too, owns the FIFO.
 
-# The daemon's state_dir. slurmctld hands its scripts an environment of its own making, so change
+# The daemon's state_dir. slurmctld hands its scripts an environment that it makes, so change
 # the default here.
 : "${HPCTL_STATE_DIR:=/var/lib/hpctl}"
 

@@ -7,7 +7,7 @@
  * seconds, which command does the same resiliently (python ... hpctl.jobs.spank, which says what it
  * would do and does nothing), and runs that command instead of this one. Whatever goes wrong up to
  * there, hpctl missing, broken, slow or of another mind, is reported on stderr, and this sbatch or srun
- * goes on as if the option had not been given.
+ * continues as if the option had not been given.
  *
  * On compute nodes, with Slurm below 24.05, it turns Nagle's algorithm off in what slurmstepd sends to
  * srun, as Slurm itself does from 24.05 on. With it, the kernel holds a failing task's last lines for
@@ -178,7 +178,7 @@ static void directory_removed(const char *path)
 	rmdir(path);
 }
 
-/* Run a command in a process group of its own and wait for at most timeout_s; 0 if it exited with
+/* Run a command in a separate process group and wait for at most timeout_s; 0 if it exited with
  * 0. A process that cannot even be killed, in a dead file system, is left behind. */
 static int ran_well(char **command)
 {
@@ -250,7 +250,7 @@ static char **instead(const char *kind, const char *directory, char **args, int 
 	return args_of(path, &n);
 }
 
-/* Run sbatch anew in a child, whose exit code becomes ours; returns only where it cannot start. */
+/* Run sbatch again in a child, whose exit code becomes ours; returns only where it cannot start. */
 static void submit(const char *directory, char **command)
 {
 	char guard[32], program[PATH_MAX];

@@ -10,7 +10,7 @@
 # runs, where it does not answer in time, and where hpctl itself is broken, the job starts.
 #
 # A Prolog that fails drains the node. Slurm puts a batch job back into the queue: to start again
-# with nohold_on_prolog_fail, and held until somebody releases it without. It cancels the job of
+# with nohold_on_prolog_fail, and held until a user releases it without. It cancels the job of
 # salloc and srun. So a faulty node fails the Prolog only of a batch job, and only with that option:
 # every other job starts, and the head node treats the node under it.
 

@@ -345,7 +345,7 @@ def _scale_up(
         )
     if group.late:
         why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
-        return Hold(group.name, "late", f"{why}; no more are ordered")
+        return Hold(group.name, "late", f"{why}; hpctl orders no further instances")
     first = fit[0]
     return Hold(
         group.name, bound, f"job {first.job} needs {first.nodes} node(s), room for {room} ({bound})"

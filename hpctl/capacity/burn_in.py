@@ -80,10 +80,10 @@ def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
         return Move(ChangeSignal.REFUSED, how)
     end = max(since, job.end) if job is not None and job.end is not None else since
     if c.now < add_seconds(end, c.policy.acceptance.result_s):
-        return c.wait(f"{how}; its node's agent has told no result", RequeueInterval.SLOWLY)
+        return c.wait(f"{how}; its node's agent has reported no result", RequeueInterval.SLOWLY)
     done = job is not None and job.state == "COMPLETED"
     signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
-    return Move(signal, f"{how}, and its node's agent told no result")
+    return Move(signal, f"{how}, and its node's agent reported no result")
 
 
 def end_burn_in(c: ChangeCase) -> Next:

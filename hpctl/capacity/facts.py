@@ -292,7 +292,7 @@ def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now:
 
 def _explain_off(policy: Policy) -> str:
     off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
-    return "idle nodes are not tested any more" if off else ""
+    return "idle nodes are no longer tested" if off else ""
 
 
 def unwanted_size(group: str, policy: Policy) -> str:
@@ -300,7 +300,7 @@ def unwanted_size(group: str, policy: Policy) -> str:
     if policy.mode is Mode.OBSERVE:
         return "mode observe: nothing is done"
     if not policy.autoscale.enabled or group not in policy.autoscale.groups:
-        return f"group {group} is not autoscaled any more"
+        return f"group {group} is no longer autoscaled"
     return ""
 
 

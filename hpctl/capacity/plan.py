@@ -136,7 +136,7 @@ def _explain_change(
         return f"{','.join(released)} released to job {job}"
     lost = [n for n in held if n not in wanted]
     if lost:
-        return f"{','.join(lost)} is no spare any more; {len(wanted)} of {count} kept"
+        return f"{','.join(lost)} is no longer a spare; {len(wanted)} of {count} kept"
     return f"{len(wanted)} of {count} kept"
 
 

@@ -253,7 +253,7 @@ def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Regis
     """Return the directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
-            raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
+            raise click.UsageError("the number of nodes is unknown: give --nodes N, or name a JOB")
         return Path(asked.target).absolute(), asked.nodes, Registration()
     directory, registered = find_directory(asked.target, config)
     nodes = asked.nodes or len(_find_job(config, asked.target).nodes)
@@ -299,12 +299,12 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
     reported = find_median(saves.reported_s)
     if reported is not None:
         count = len(saves.reported_s)
-        return max(reported, 0.01), f"median of {count} as the program told hpctl run"
+        return max(reported, 0.01), f"median of {count} as the program reported to hpctl run"
     measured = saves.save_s
     if measured is None:
         why = "each is a single file" if saves.saves else "there is no complete checkpoint"
         raise click.UsageError(
-            f"What a save costs cannot be measured in {saves.directory} ({why}): say --save-cost."
+            f"cannot measure how long a save takes in {saves.directory} ({why}): give --save-cost"
         )
     count = sum(save.files > 1 for save in saves.saves)
     how = f"median of {count} by their files' times" if count > 1 else "by its files' times"

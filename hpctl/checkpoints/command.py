@@ -44,7 +44,7 @@ class StorageOptions(Struct, frozen=True):
         """Return a directory, or a prefix of S3. Raises OSError where no client can be made."""
         if re.match(r"s3:(/?[^/]|$)", text):
             right = "s3://" + text.removeprefix("s3:").lstrip("/")
-            raise click.UsageError(f"{text} is no place in S3: did you mean {right}?")
+            raise click.UsageError(f"{text} is not an S3 URL: did you mean {right}?")
         return open_place(
             text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
         )

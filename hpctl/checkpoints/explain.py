@@ -21,7 +21,7 @@ def describe_checkpoints(asked: JobQuestion) -> str:
 
     job, place = asked.job, asked.registered.ckpt
     if not place:
-        return "it named no directory of checkpoints: each run begins anew"
+        return "it named no directory of checkpoints: each run starts from the beginning"
     filled = place.replace("{job_id}", str(job.id))
     if "{" in filled:
         return f"its checkpoints are in {place}, which only the job can fill in"

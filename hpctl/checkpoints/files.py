@@ -77,7 +77,7 @@ THREADS = 16
 
 
 class ObjectInfo(Protocol):
-    """One object of a listing, or a common prefix: a key that ends in a slash, and no more."""
+    """One object of a listing, or a common prefix: only a key that ends in a slash."""
 
     @property
     def key(self) -> str:
@@ -101,7 +101,7 @@ class Objects(Protocol):
     """One bucket. Safe to use from several threads.
 
     Every method raises OSError where the store does not answer, with `strerror` for a person:
-    FileNotFoundError for an object that is not there any more, ESTALE for one that is another
+    FileNotFoundError for an object that no longer exists, ESTALE for one that is another
     by now, PermissionError where it may not be read.
     """
 
@@ -343,7 +343,7 @@ class OpenFile(Protocol):
         """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
 
     def ahead(self, offset: int, length: int) -> None:
-        """A hint that these bytes are wanted next, where each read is a request of its own."""
+        """A hint that these bytes are wanted next, where each read is a separate request."""
 
 
 class LocalFile(Struct, frozen=True):
@@ -355,7 +355,7 @@ class LocalFile(Struct, frozen=True):
     modified_ns: int
 
     def ahead(self, offset: int, length: int) -> None:
-        """Nothing: the kernel reads ahead by itself."""
+        """Do nothing: the kernel reads ahead."""
 
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
@@ -386,7 +386,7 @@ def open_file(root: Place, name: str) -> Iterator[OpenFile]:
     shown = name or root.name
     _refuse_impossible(name)
     try:
-        # Without O_NONBLOCK a fifo of that name would hold us for ever.
+        # Without O_NONBLOCK a fifo of that name would block us without a limit.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise FileMissing(f"{shown} is missing") from None
@@ -541,7 +541,7 @@ class Listing(Struct, frozen=True):
     path: Place
     names: frozenset[str] | None
     world_size: int | None = None
-    """How many ranks there were, where somebody says so: not every format records it."""
+    """How many ranks there were, where a file or the user says so: not every format records it."""
 
     def has(self, name: str) -> bool:
         """Return whether the listing shows this name."""
@@ -582,12 +582,12 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
         try:
             path = path.taken()
         except FileNotFoundError:
-            raise Unfinished("there is nothing below it any more") from None
+            raise Unfinished("there is no longer anything below it") from None
     try:
         return Listing(path, names_in(path), world_size)
     except FileNotFoundError:
-        # Removed since it was listed: whoever keeps the newest few does that beside us.
-        raise Unfinished("it is not there any more") from None
+        # Removed since it was listed: a program that keeps the newest few does that meanwhile.
+        raise Unfinished("it no longer exists") from None
 
 
 def step_in(name: str) -> int | None:

@@ -78,7 +78,7 @@ def mark(
     declared = parse_patterns(patterns)
     if directory.parts[:1] == ("s3:",):
         raise HpctlError(
-            "a mark is a file beside checkpoints in a directory, and objects in S3 have none",
+            "cannot mark a checkpoint in S3: a mark is a file in a checkpoint directory",
             "Mark the step in the job's checkpoint directory, which counts for its copies in S3;"
             " for steps that only S3 has, use `hpctl resume JOB --from-step N`.",
         )

@@ -101,8 +101,8 @@ class Marks(Struct, frozen=True):
 
     def skip_from(self, step: int | None) -> str:
         """Return the batches to leave out in a run that resumes from a step; "" for none."""
-        told = [each.mark.skip for each in self.placed if each.mark.skip is not None]
-        skip = told[-1] if told else ""
+        skips = [each.mark.skip for each in self.placed if each.mark.skip is not None]
+        skip = skips[-1] if skips else ""
         end = int(skip.partition(":")[2] or 0)
         return skip if step is None or step < end else ""
 

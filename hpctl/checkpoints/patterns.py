@@ -50,17 +50,19 @@ def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
 def _parse_pattern(text: str) -> FilePattern:
     components = text.split("/")
     if not text.isprintable() or len(text) > _LONGEST:
-        raise HpctlError(f"no pattern of file names: {text[:80]!r}", "Write ckpt_{step}.pt.")
+        raise HpctlError(f"not a file pattern: {text[:80]!r}", "Write it as in ckpt_{step}.pt.")
     if any(part in ("", ".", "..") for part in components):
         raise HpctlError(
-            f"{text!r} does not lie below the checkpoint directory",
+            f"the pattern {text!r} leaves the checkpoint directory",
             "Write the pattern relative to --checkpoint-dir: ckpt_{step}.pt.",
         )
     unknown = [name for name in re.findall(r"\{[^}]*\}", text) if name != STEP]
     stars = max(component.count("*") for component in components)
     if unknown or text.count(STEP) > 1 or stars > _MOST_STARS:
         raise HpctlError(
-            f"{unknown[0]} in {text!r} is no placeholder" if unknown else f"too much in {text!r}",
+            f"unknown placeholder {unknown[0]} in {text!r}"
+            if unknown
+            else f"{text!r} must contain {{step}} once",
             "Write {step} once where the number of the step stands, and * for anything else.",
         )
     before: list[str] = []
@@ -91,7 +93,7 @@ def _compile_component(component: str) -> re.Pattern[str]:
         return re.compile("".join(made), re.DOTALL)
     except re.error:
         raise HpctlError(
-            f"{component!r} is no pattern of file names", "Write * and {step}."
+            f"cannot use {component!r} as a file pattern", "Use only * and {step} as wildcards."
         ) from None
 
 

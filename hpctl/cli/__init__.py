@@ -16,7 +16,7 @@ feature lies in the room of the feature (`hpctl/jobs/sbatch/command.py`). Here a
 A command reads its options, gathers a world (`hpctl/engine/world_reader.py`), makes a view and
 prints it through `hpctl/toolkit/output.py`. Adapters come from `hpctl/engine/adapters.py`.
 
-Begin with `main.py` and `status.py`. A command that concerns recoveries changes nothing by itself:
+Begin with `main.py` and `status.py`. A command that concerns recoveries changes nothing itself:
 it appends a request, and the daemon acts. `install`, `uninstall` and `journal` act on this
 machine.
 """

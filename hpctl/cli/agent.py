@@ -35,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _env_option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
-    """An option that the environment may give, too, as HPCTL_AGENT_ and its name."""
+    """Return an option that the environment may give, too, as HPCTL_AGENT_ and its name."""
     variable = f"HPCTL_AGENT_{flag[2:].replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, help=text, **{"show_default": True, **how})
 
@@ -213,7 +213,7 @@ class CheckText(Struct, frozen=True):
 
 
 def _make_check_texts(row: CheckRow) -> list[CheckText]:
-    """One row for the check where it is all that there is to say, one for each finding."""
+    """Return one row for the check where it is all that there is to say, one for each finding."""
     from hpctl.detection.check_once import LOG
 
     rows = []
@@ -272,7 +272,7 @@ def run_checks(
 
 
 def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[LoadedCheck]:
-    """The checks that the words name; all where there are none. Raises UsageError."""
+    """Return the checks that the words name; all where there are none. Raises UsageError."""
     from hpctl.detection.check_once import LOG
 
     names = [check.spec.name for check in checks]
@@ -283,7 +283,7 @@ def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[Lo
 
 
 def _load_plugins(directory: Path) -> list[LoadedCheck]:
-    """The site's own checks; none where it has no directory for them."""
+    """Return the site's own checks; none where it has no directory for them."""
     if not directory.exists():
         return []
 
@@ -293,7 +293,7 @@ def _load_plugins(directory: Path) -> list[LoadedCheck]:
 def _no_check(word: str, names: list[str]) -> click.UsageError:
     every = [*names, *{n.partition(".")[0] for n in names}]
     hint = output.suggest_names(word, every, "docs/checks.md names all of them")
-    return click.UsageError(f"no check is called {word!r}: {hint}")
+    return click.UsageError(f"there is no check named {word!r}: {hint}")
 
 
 def _matches_name(word: str, name: str) -> bool:

@@ -65,7 +65,7 @@ class AuditVerifyView(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Whether the trail is whole, and where it is not."""
+        """Return whether the trail is whole, and where it is not."""
         if self.broken_at is not None:
             return (
                 f"Row {self.broken_at} does not follow from the rows before it: the trail was"
@@ -133,7 +133,7 @@ def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool
 def verify(expect: str | None, config: str, as_json: bool) -> None:
     """Verify that no row was changed, removed or inserted.
 
-    Whoever may write to the database can make the whole chain anew: compare with a digest that
+    A user who may write to the database can rebuild the whole chain: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
     from hpctl.engine.journal.audit_chain import FIRST, find_broken_row

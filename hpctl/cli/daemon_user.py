@@ -16,8 +16,8 @@ from hpctl.engine.database_url import has_password, read_database_url
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import slurm_user
 
-# Its unit runs the daemon as SlurmUser. A secret is for that user's group to read and for nobody
-# beside it: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
+# Its unit runs the daemon as SlurmUser. A secret is readable for that user's group and no other
+# user: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
 
 UNIT = "hpctl-daemon.service"
 
@@ -29,7 +29,7 @@ _CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
 
 
 def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
-    """Those paths that are there and that a user cannot read.
+    """Return those paths that are there and that a user cannot read.
 
     Raises HpctlError where there is no such user, PermissionError where only root may tell.
     """
@@ -46,7 +46,7 @@ def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
 
 
 def _list_secret_files(config: Config) -> set[Path]:
-    """The files that the daemon reads and others must not."""
+    """Return the files that the daemon reads and others must not."""
     files = (config.alerts.token_file, config.page.token_file)
     found = {file for file in files if file}
     found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
@@ -56,21 +56,27 @@ def _list_secret_files(config: Config) -> set[Path]:
 
 
 def list_grants(config: Config, user: str) -> list[Path]:
-    """The files whose group or mode must change: a closed one, and a secret that is open."""
+    """Return the files whose group or mode must change: a closed one, and a secret that is open."""
     hidden = _list_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
     return sorted(loud.union(list_unreadable(user, {Path(DEFAULT_PATH), *hidden})))
 
 
 def grant_access(path: Path, user: str) -> None:
-    """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
+    """Have a user's group, and no other, read a file of root's. Raises HpctlError, OSError."""
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
-        raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
+        raise HpctlError(
+            f"the daemon cannot read {path}: the file belongs to another group",
+            f"chgrp {group} {path}; chmod 0640 {path}",
+        )
     os.chown(path, -1, group)
     path.chmod(found.st_mode & 0o700 | 0o040)
     if list_unreadable(user, [path]):
-        raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
+        raise HpctlError(
+            f"user {user} cannot reach {path}: no access to its directory",
+            f"chmod o+x {path.parent}",
+        )
 
 
 def slurms_user(config: Config | None) -> str:

@@ -328,7 +328,7 @@ def _check_intake(listen: str) -> CheckView:
         socket.create_connection((target, int(port)), timeout=2).close()
     except OSError as error:
         hint = "look into the daemon's log; is another program on that port?"
-        return CheckView("intake", "fail", f"nobody listens on {listen}: {error}", hint)
+        return CheckView("intake", "fail", f"no process listens on {listen}: {error}", hint)
     return CheckView("intake", "ok", f"agents can report on {listen}", "")
 
 
@@ -357,7 +357,7 @@ def state_dir(facts: DoctorFacts) -> Iterator[CheckView]:
     elif config.database_url is None and (shared := find_open_directories(path)):
         what = f"{path} is on the file system of {', '.join(shared)}, which any user can fill"
         hint = (
-            "put state_dir on a file system of its own; until then a full disk leaves the journal"
+            "put state_dir on a separate file system; until then a full disk leaves the journal"
             " its reserve alone (docs/troubleshooting.md)"
         )
         yield CheckView("state directory", "warn", what, hint)
@@ -427,7 +427,7 @@ def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
         return CheckView("node recovery", "fail", f"{automatic}: both would replace", hint)
     if not view.automatic and mode is not Mode.OWN:
         hint = f"run in mode own, or {_in_file('Automatic')}"
-        return CheckView("node recovery", "warn", f"{automatic}: nobody replaces", hint)
+        return CheckView("node recovery", "warn", f"{automatic}: nothing replaces a node", hint)
     return CheckView("node recovery", "ok", automatic, "")
 
 
@@ -461,7 +461,7 @@ def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
         hint = FIX
     if hint:
         named = ", ".join(map(str, lost or wrong))
-        what = f"{owner} must read, and nobody beside where it is a secret: {named}"
+        what = f"{owner} must read, and no other user where it is a secret: {named}"
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
@@ -501,7 +501,7 @@ _TIMEX = "@i4xlllli"
 
 
 def check_clock() -> Iterator[CheckView]:
-    """The kernel's word (adjtimex(2)) on whether somebody keeps the clock right."""
+    """Read from the kernel (adjtimex(2)) whether a program keeps the clock right."""
     buffer = ctypes.create_string_buffer(512)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
     if state < 0:

@@ -57,7 +57,7 @@ class JournalEvent(Struct, frozen=True):
 
 
 def name_subjects(event: Event, state: State) -> set[str]:
-    """What an event is about: ids, nodes, jobs, groups."""
+    """Return what an event is about: ids, nodes, jobs, groups."""
     match event:
         case HoldNoted():
             return {event.target, event.shown}
@@ -78,7 +78,7 @@ def name_subjects(event: Event, state: State) -> set[str]:
 def follow_journal(
     store: JournalReader, journal: JournalMemory, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
-    """What is new in the journal, without steps that were just accepted. Raises Unavailable,
+    """Yield what is new in the journal, without steps that were just accepted. Raises Unavailable,
     JournalCorrupt."""
     for seq, event in journal.news(store):
         if event.at < since or (
@@ -104,7 +104,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _wait_for_reader(seconds: float) -> None:
-    """Wait, at most until whoever reads has left. Raises BrokenPipeError."""
+    """Wait, at most until the reader has left. Raises BrokenPipeError."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
     if poll.poll(seconds * 1000):

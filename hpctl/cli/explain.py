@@ -94,7 +94,7 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
-        # nobody knows is looked for in the past.
+        # is unknown there is looked for in the past.
         world = gather_world(loaded, output.now(), slurm=True, past=view is None)
         view = explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
@@ -132,7 +132,7 @@ def find_node(w: World, target: str) -> str:
 
 
 def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
-    """What Slurm lets preempt what, where only that tells whether a job was preempted."""
+    """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = preemption_of(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
     if not uncertain and not is_suspended(w, target):
@@ -162,7 +162,7 @@ def _read_end(loaded: Config, w: World, target: str) -> World:
 
 
 def _find_canceler(loaded: Config, job: SlurmJob) -> str:
-    """The account that canceled a job; "" where Slurm does not tell it."""
+    """Return the account that canceled a job; "" where Slurm does not tell it."""
     from hpctl.engine.adapters import make_scheduler
 
     return make_scheduler(loaded).find_canceler(job)

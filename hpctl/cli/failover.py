@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 LOOK_S = 0.1
-NOBODY = "nobody has answered yet: hpctl status"
+NO_ANSWER = "no leader has answered yet: hpctl status"
 
 
 class FailoverView(Struct, frozen=True):
     """Who led, who leads now, and who could. `ok`: the leader agreed, or would. `done`: false for
-    `--dry-run`, and where nobody was seen to lead yet."""
+    `--dry-run`, and where no leader was seen yet."""
 
     leader: str
     leads_now: str
@@ -59,7 +59,7 @@ def _complete_hosts(ctx: click.Context, _param: click.Parameter, start: str) -> 
 def preview_failover(
     before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str
 ) -> FailoverView:
-    """What would become of it now."""
+    """Return what would become of it now."""
     ready = [one for one in standbys if not one.is_lost]
     chosen = [one for one in ready if to in ("", one.host, one.address)]
     leader = before.host if before else ""
@@ -79,7 +79,7 @@ def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) 
         if done or not row.ok or time.monotonic() >= until:
             break
         time.sleep(LOOK_S)
-    answer = row.answer if row.answered else NOBODY
+    answer = row.answer if row.answered else NO_ANSWER
     leads = now.host if now is not None and now.lease_s else ""
     return FailoverView(before.host if before else "", leads, standbys, row.ok, done, answer)
 
@@ -99,14 +99,15 @@ def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) 
 def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> None:
     """Let another head node lead.
 
-    The leader ends what is under way, writes it down and lets go; open recoveries go on at once
-    where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 nobody answered, or with
-    --wait nobody leads yet.
+    The leader ends what is under way, writes it down and lets go; open recoveries continue at once
+    where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 no answer, or with
+    --wait no leader yet.
     """
     loaded = config_loading.load_config(config)
     if loaded.database_url is None:
         raise click.UsageError(
-            "the journal is a file, and has one head: database_url (docs/head-nodes.md)"
+            "no failover: the journal is a local file, so this cluster has one head node. "
+            "Several need a database: set database_url (docs/head-nodes.md)"
         )
     before, standbys = _read_heads(loaded)
     view = (
@@ -120,5 +121,5 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
             output.echo(output.DRY_RUN)
         elif view.done:
             output.echo(f"{view.leads_now} leads")
-    unanswered = view.answer == NOBODY or (wait and view.ok and not (view.done or dry_run))
+    unanswered = view.answer == NO_ANSWER or (wait and view.ok and not (view.done or dry_run))
     output.exit_with(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)

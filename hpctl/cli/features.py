@@ -32,7 +32,7 @@ def list_doctor_checks() -> Mapping[str, Check]:
     return {
         "notifications": check_notifications,
         "acceptance": check_tests,
-        "other doctors": lambda *_: check_other_actors(),
+        "other actors": lambda *_: check_other_actors(),
     }
 
 

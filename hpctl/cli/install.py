@@ -43,7 +43,7 @@ def _render_step(step: InstallStepView) -> Text:
 
 
 class InstallView(Struct, frozen=True):
-    """What was done, and what doctor says of it."""
+    """What was done, and what `hpctl doctor` says of it."""
 
     dry_run: bool
     steps: tuple[InstallStepView, ...]
@@ -108,7 +108,8 @@ def head(
 
 
 def _wants_delay(machine: Machine, agreed: bool) -> bool:
-    """Whether batch_sched_delay=0 is to be added to what a site has set; a person is asked."""
+    """Return whether batch_sched_delay=0 is to be added to what a site has set; a person is
+    asked."""
     parameters = site_parameters(machine)
     if not parameters or agreed:
         return bool(parameters)
@@ -162,7 +163,7 @@ def login(slurm: bool, dry_run: bool, root: Path, as_json: bool) -> None:
 def uninstall(purge: bool, yes: bool, dry_run: bool, root: Path, as_json: bool) -> None:
     """Undo `hpctl install` on this machine.
 
-    Journal and configuration stay, unless --purge: a later daemon goes on with recoveries that are
+    Journal and configuration stay, unless --purge: a later daemon continues recoveries that are
     open. Nodes that hpctl drained stay drained.
     """
     machine = _make_machine(root, dry_run)
@@ -206,7 +207,7 @@ def _show_steps(
 
 
 def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:
-    """The first look at what was set up: all of doctor's on a head node, else what it needs."""
+    """Check what was set up: all of `hpctl doctor` on a head node, else what it needs."""
     now = output.now()
     if wish.role == "head":
         config, first = read_config(output.DEFAULT_CONFIG)
@@ -216,11 +217,11 @@ def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:
 
 
 def _check_daemon_reachable(url: str) -> CheckView:
-    """Whether a daemon listens there."""
+    """Return whether a daemon listens there."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=5).close()
     except OSError as error:
         hint = "install the daemon there, and let this node reach its port"
-        return CheckView("head", "fail", f"nobody listens at {url}: {error}", hint)
+        return CheckView("head", "fail", f"no daemon listens at {url}: {error}", hint)
     return CheckView("head", "ok", f"a daemon listens at {url}", "")

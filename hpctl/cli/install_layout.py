@@ -78,7 +78,7 @@ class Step(Struct, frozen=True):
 
 
 def machine_at(root: Path) -> Machine:
-    """The machine below a root, as the lifecycle scripts see it."""
+    """Return the machine below a root, as the lifecycle scripts see it."""
     scripts = str(bundle.lifecycle_scripts())
     if scripts not in sys.path:
         sys.path.append(scripts)

@@ -63,7 +63,7 @@ class InstallOptions(Struct, frozen=True):
 
 
 def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
-    """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
+    """Yield the steps of a role. Raises HpctlError, before the first, where a word is missing."""
     environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
     yield _make_program_step(machine, changed)
@@ -107,7 +107,7 @@ def _make_program_step(machine: Machine, changed: list[str]) -> Step:
 
 
 def _make_environment(machine: Machine, changed: list[str]) -> None:
-    """An environment of its own from the very wheels that are installed here; no network."""
+    """Make a separate environment from the wheels that are installed here; no network."""
     from hpctl.clusters.bundle_wheels import copy_installed_wheels
 
     with tempfile.TemporaryDirectory() as room:
@@ -136,7 +136,10 @@ def _make_link_step(machine: Machine) -> Step:
 
     def run() -> None:
         if link.exists() or link.is_symlink():
-            raise HpctlError("another hpctl is there", f"look at it, and remove it: {link}")
+            raise HpctlError(
+                f"{link} exists and is not this installation",
+                "inspect the file, then remove it and install again",
+            )
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PROGRAM)
 
@@ -144,7 +147,8 @@ def _make_link_step(machine: Machine) -> Step:
 
 
 def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
-    """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
+    """Return every key with its default; the cluster's name from the words, else from HyperPod's
+    file."""
     path = machine.path(DEFAULT_PATH)
     cluster, region = wish.cluster, wish.region
     if not cluster:
@@ -173,7 +177,7 @@ def _on_hyperpod(machine: Machine) -> tuple[str, str]:
 
 
 def _agent_env(machine: Machine, head: str) -> str:
-    """The file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
+    """Return the file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
     from lifecycle.slurm_files import set_line
 
     path = machine.path(AGENT_ENV)
@@ -182,8 +186,8 @@ def _agent_env(machine: Machine, head: str) -> str:
         if "HPCTL_AGENT_HEAD=" in text:
             return text
         raise HpctlError(
-            "the agent must know where its daemon listens",
-            "name the head node: --head HOST (`scontrol ping` shows it)",
+            "no head node is given, and the agent needs its address to send reports",
+            "give the head node: --head HOST (`scontrol ping` shows its name)",
         )
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 
@@ -220,9 +224,9 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
 
 
 def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
-    """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
+    """Check that the unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
-    with suppress(HpctlError):  # doctor says what is wrong with it
+    with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = load(DEFAULT_PATH) if machine.real else None
     user = slurms_user(config) if machine.real else slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
@@ -236,7 +240,8 @@ def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
 
 
 def site_parameters(machine: Machine) -> str:
-    """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
+    """Return the SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else
+    ""."""
     from lifecycle.slurm_files import value
 
     found = (
@@ -302,7 +307,7 @@ def _make_slurm_step(machine: Machine, role: str) -> Step:
 
 
 def describe_node(machine: Machine, role: str) -> Node:
-    """As much of a node as the steps look at that know nothing of HyperPod."""
+    """Return as much of a node as the steps look at that know nothing of HyperPod."""
     from lifecycle import config, node
 
     scripts = bundle.lifecycle_scripts()

@@ -32,7 +32,7 @@ class ProblemView(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The table and the row's key."""
+        """Return the table and the row's key."""
         return f"{self.table} {self.row}".strip()
 
 
@@ -65,12 +65,12 @@ class JournalView(Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Whether the journal is whole."""
+        """Return whether the journal is whole."""
         return "whole" if self.ok else "DAMAGED"
 
     @property
     def counts(self) -> str:
-        """The tables that have rows, each with their number."""
+        """Return the tables that have rows, each with their number."""
         named = [f"{count} {name}" for name, count in self.rows.items() if count]
         return ", ".join(named) or "none"
 
@@ -93,7 +93,7 @@ class RestoreView(Struct, frozen=True):
 
     @property
     def present(self) -> str:
-        """What the journal there holds."""
+        """Return what the journal there holds."""
         if not self.events:
             return "empty"
         lost = f"of which {self.lost} are newer than the backup and will be lost"
@@ -102,7 +102,7 @@ class RestoreView(Struct, frozen=True):
 
 @contextmanager
 def _show_progress_bar(what: str) -> Iterator[Tell]:
-    """A progress bar on stderr, where somebody watches it."""
+    """Show a progress bar on stderr, where that is a terminal."""
     from rich import progress as bars
 
     err = output.make_console(err=True)

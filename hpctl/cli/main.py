@@ -27,7 +27,7 @@ START = {
     "hpctl explain NODE": "what happened to it, why, and what comes next",
     "hpctl help COMMAND": "what a command does; --all lists every command",
 }
-"""The first lines of the help: for whoever has a node's name and nothing else."""
+"""The first lines of the help: for a user who only has a node's name."""
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
@@ -174,7 +174,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "daemon": {"failover": ("hpctl.cli.failover:failover", "Let another head node lead.")},
 }
-"""What a group holds beside the commands of its own room."""
+"""What a group holds besides the commands of its room."""
 
 ALIASES: dict[str, str] = {
     "return": "undrain",
@@ -273,7 +273,7 @@ def completion(shell: str) -> None:
 
 
 def _complete_quietly() -> None:
-    """Whoever presses Tab waits for seconds at most, and sees no traceback for Ctrl-C."""
+    """Complete: a user who presses Tab waits seconds at most and sees no traceback for Ctrl-C."""
     import signal  # 2 ms, for completion alone
 
     for number in (signal.SIGALRM, signal.SIGINT):
@@ -282,7 +282,7 @@ def _complete_quietly() -> None:
 
 
 def _help_width() -> int:
-    """As click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
+    """Return as click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
     try:
         columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ class RecoveriesView(Struct, frozen=True):
 def recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
-    """The tables as a value."""
+    """Return the tables as a value."""
     nodes, jobs = views.choose_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in nodes} | {r.id for r in jobs}
     ended_ids = [r.id for r in w.state.nodes.values() if r.ended and not r.of_capacity]
@@ -98,7 +98,7 @@ class JobsView(Struct, frozen=True):
 
 
 def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
-    """The table as a value. A hold belongs here where its target is a job id."""
+    """Return the table as a value. A hold belongs here where its target is a job id."""
     _, chosen_jobs = views.choose_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(

@@ -121,7 +121,7 @@ class TopModel(Struct, frozen=True):
 
 
 def make_model(w: World) -> TopModel:
-    """Everything as rows, what needs attention first."""
+    """Return everything as rows, what needs attention first."""
     status = status_view(w)
     rows = {"nodes": _list_nodes(w), "jobs": _list_jobs(w), "recoveries": _list_recoveries(status)}
     for table in rows.values():
@@ -135,7 +135,7 @@ def _make_cells(*cells: object) -> tuple[str, ...]:
 
 
 def _list_problems(status: StatusView) -> list[TopRow]:
-    """What needs a person, as the page has it, and then every other problem."""
+    """Return what needs a person, as the page has it, and then every other problem."""
     found = []
     for task in status.person_tasks:
         lasts = format_duration((status.as_of - task.since).total_seconds())
@@ -162,7 +162,7 @@ def _list_problems(status: StatusView) -> list[TopRow]:
 
 
 def _format_commands(task: PersonTask) -> str:
-    """The commands to choose from, or what to do where no command does it."""
+    """Return the commands to choose from, or what to do where no command does it."""
     return " or ".join(task.commands) or task.ask
 
 
@@ -207,7 +207,7 @@ def _list_jobs(w: World) -> list[TopRow]:
 
 @functools.lru_cache(4096)
 def _fold_names(names: tuple[NodeName, ...]) -> str:
-    """Names as a hostlist; kept, because a job has the same nodes at the next reading."""
+    """Return names as a hostlist; kept, because a job has the same nodes at the next reading."""
     return fold_hostlist(names) if all(map(valid_name, names)) else ",".join(names)
 
 
@@ -251,7 +251,7 @@ class TopScreen:
         """How many rows, or lines of a story, there is room for."""
 
     def rows(self, shown: TopModel) -> list[TopRow]:
-        """The rows of the view, filtered and sorted; the cursor stays on what it was on."""
+        """Return the rows of the view, filtered and sorted; the cursor stays on what it was on."""
         text, by = self.filter.casefold(), self.sort
         found = [r for r in shown.rows[TABS[self.tab]] if text in " ".join(r.cells).casefold()]
         if by is not None:
@@ -298,7 +298,7 @@ class TopScreen:
         return "quit" if key == "quit" else ""
 
     def draw(self, shown: TopModel, note: str, height: int, width: int = 80) -> RenderableType:
-        """The screen, `height` lines of it."""
+        """Return the screen, `height` lines of it."""
         problems = [] if TABS[self.tab] == "problems" else problem_lines(shown, height // SHARE)
         self.room = max(1, height - LINES - len(problems))
         if self.story:
@@ -323,7 +323,7 @@ class TopScreen:
         return stack_parts([*draw_head(shown, note), *problems, tabs, table, *blank, foot])
 
     def _choose_columns(self, rows: list[TopRow], width: int) -> list[int]:
-        """The columns that are shown: those that say something, as far as there is room."""
+        """Return the columns that are shown: those that say something, as far as there is room."""
         found = []
         for n, heading in enumerate(HEADINGS[TABS[self.tab]]):
             empty = heading in OFTEN_EMPTY and not any(row.cells[n] for row in rows)
@@ -362,7 +362,7 @@ def draw_head(shown: TopModel, note: str = "") -> list[Text]:
 
 
 def _draw_counts(shown: TopModel) -> Text:
-    """How much needs a person, and how much hpctl has in hand."""
+    """Return how much needs a person, and how much hpctl has in hand."""
     s = shown.status
     tasks, others = len(s.person_tasks), len(s.other_problems)
     text = (
@@ -378,7 +378,7 @@ def _draw_counts(shown: TopModel) -> Text:
 
 
 def problem_lines(shown: TopModel, most: int) -> list[Text]:
-    """What needs a person, one line each, and how many more there are."""
+    """Return what needs a person, one line each, and how many more there are."""
     rows = [row for row in shown.rows["problems"] if row.urgency == 0]
     lines = []
     for row in rows[: most if len(rows) <= most else most - 1]:
@@ -394,7 +394,7 @@ def problem_lines(shown: TopModel, most: int) -> list[Text]:
 
 
 def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, object]]:
-    """A column as rich takes it: the last has what is left of the line."""
+    """Return a column as rich takes it: the last has what is left of the line."""
     if last:
         return name, {"ratio": 1}
     widest = WIDTHS.get(name)
@@ -430,7 +430,7 @@ class TopReader(threading.Thread):
         return make_model(self._world.read(output.now(), slurm=True))
 
     def run(self) -> None:
-        """For ever. What cannot be read now is noted, and what was read last stays."""
+        """Run until it is ended. What cannot be read now is noted, and what was read last stays."""
         while True:
             begun = time.monotonic()
             try:
@@ -458,7 +458,7 @@ def _raw_keyboard(fd: int) -> Iterator[None]:
 
 
 def read_keys(fd: int, timeout_s: float) -> list[str]:
-    """The keys pressed by then, by name. A terminal that is gone quits."""
+    """Return the keys pressed by then, by name. A terminal that is gone quits."""
     if not select.select([fd], [], [], timeout_s)[0]:
         return []
     try:
@@ -525,12 +525,17 @@ def _send_request(asked: str, row: TopRow | None, paused: bool, config: str) -> 
             context.invoke(getattr(orders_command, verb), **options)
         elif asked == "approve" and row is not None:
             if not row.held:
-                raise HpctlError(f"{row.target} waits for no approval")
+                raise HpctlError(
+                    f"{row.target} is not waiting for an approval: there is nothing to approve"
+                )
             chosen = {"targets": (row.target,), "rule": None, "dry_run": False, "yes": False}
             context.invoke(decisions_command.approve, **chosen, **options)
         elif row is not None:
             if not row.node:
-                raise HpctlError(f"{row.target} is no node", "go to the node that it is about")
+                raise HpctlError(
+                    f"{row.target} is not a node: only nodes can be replaced",
+                    "select the node's row",
+                )
             order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
             context.invoke(orders_command.replace, follow=False, **order, **options)
     except (click.exceptions.Exit, click.Abort):
@@ -561,7 +566,7 @@ def top(view: str, delay: float, config: str) -> None:
         # By hand: a screen of panels that share its height.
         output.show_view("top", (reader.model, view), False, draw_once)
         return
-    # The terminal is put back whoever ends it.
+    # The terminal is put back however it ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reader.start()
     screen = TopScreen(view)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def plan_uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
-    """Everything that is not the Debian package's; journal and configuration only to purge."""
+    """Yield everything that is not the Debian package's; journal and configuration only to
+    purge."""
     yield _make_slurm_conf_step(machine)
     # A socket first: it would start its service again.
     for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
@@ -50,7 +51,7 @@ def plan_uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
 
 
 def _make_program_step(machine: Machine) -> Step:
-    """The program; where this very process runs from it, when that ends."""
+    """Return the program; where this very process runs from it, when that ends."""
     home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
     what = f"no {HOME}"
     if home.name != Path(HOME).name:
@@ -61,7 +62,7 @@ def _make_program_step(machine: Machine) -> Step:
 
 
 def _make_slurm_conf_step(machine: Machine) -> Step:
-    """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
+    """Remove our scripts from Slurm's files: a Prolog that does not exist drains every node."""
     directory = describe_node(machine, "head").slurm_etc
     ours = re.compile(
         rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"

@@ -33,4 +33,4 @@ class JobNotFoundError(ClientError):
 
 
 class WaitTimeoutError(ClientError, TimeoutError):
-    """`wait` has reached its timeout; the job goes on."""
+    """`wait` has reached its timeout; the job continues."""

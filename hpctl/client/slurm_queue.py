@@ -39,7 +39,7 @@ class QueuedJob:
 
     @property
     def ended(self) -> bool:
-        """Whether this run of the job has ended; it may be started again."""
+        """Return whether this run of the job has ended; it may be started again."""
         return self.state in ENDED
 
 

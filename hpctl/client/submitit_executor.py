@@ -11,8 +11,8 @@ function on other nodes, and the result still comes. Three things differ.
 - Slurm's queue is asked, not its accounting, which a cluster need not have.
 
 submitit's checkpoints stay submitit's: at SIGUSR2, which Slurm sends before the time limit and at a
-preemption, submitit pickles the function and requeues its job by itself. hpctl takes that for an
-order of the owner and counts no restart. hpctl is not told of the signal, so it never sends it: two
+preemption, submitit itself pickles the function and requeues its job. hpctl takes that for an
+order of the owner and counts no restart. hpctl does not get the signal, so it never sends it: two
 of them would requeue one job.
 """
 
@@ -130,7 +130,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
     def _internal_process_submissions(
         self, delayed_submissions: list[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
-        """Submit; several as one array. submitit's own method makes arrays of its own class."""
+        """Submit; several as one array. submitit's own method makes arrays of its `job_class`."""
         if len(delayed_submissions) == 1:
             return super()._internal_process_submissions(delayed_submissions)
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)

@@ -123,7 +123,7 @@ class Explanation:
 class Checkpoint:
     """One checkpoint.
 
-    `complete`: None where that cannot be told. `why`: why it is not complete. `unproven`: what of
+    `complete`: None where that is unknown. `why`: why it is not complete. `unproven`: what of
     a complete one is not proved. `marked`: why no run resumes from it though it may be complete
     (`hpctl resume`, `hpctl checkpoint mark`); empty where it is not marked.
     """
@@ -163,8 +163,8 @@ class Checkpoints:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint that is not marked, from which a job resumes; None where
-        there is none.
+        """Return the newest complete checkpoint that is not marked, from which a job resumes; None
+        where there is none.
         """
         return next((each for each in self.all if each.complete and not each.marked), None)
 
@@ -186,7 +186,7 @@ class JobEnd:
     `state`: Slurm's word, COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, OUT_OF_MEMORY, ...; or
     HELD: the job waits, held by hpctl, for a person. `exit_code`: of its script; None where Slurm
     says none. `signal`: what ended the script, 0 for none. `restarts`: how often it was started
-    again. `cause`: why it ended or is held, empty where nobody knows. `todo`: what to do about it.
+    again. `cause`: why it ended or is held, empty where it is unknown. `todo`: what to do about it.
     """
 
     job: Job
@@ -199,5 +199,5 @@ class JobEnd:
 
     @property
     def ok(self) -> bool:
-        """Whether the job has completed with exit code 0."""
+        """Return whether the job has completed with exit code 0."""
         return self.state == "COMPLETED" and self.exit_code == 0

@@ -3,7 +3,7 @@
 A run that Slurm shows as ended is not the end of a job that hpctl starts again. What decides:
 
 - COMPLETED and CANCELLED are last at once: hpctl starts neither again.
-- `hpctl jobs` lists an open recovery of the job: it goes on.
+- `hpctl jobs` lists an open recovery of the job: it continues.
 - `hpctl jobs` lists it under `holds` with the gate `ended`: the daemon has decided to leave it.
 - Else it is the last one after `SETTLE_S` without a change, also where no daemon answers.
 
@@ -82,7 +82,7 @@ class LastEnds:
         return last
 
     def _judge_state(self, job: QueuedJob, answer: Mapping[str, Any]) -> str:
-        """Return the state in which a job stays; empty where it goes on or nobody knows yet."""
+        """Return the state in which a job stays; empty where it runs on or its state is open."""
         phases = [each["phase"] for each in _newest_first(answer["jobs"], job.id)]
         if _is_held(job):
             return HELD if phases[:1] == ["held"] else ""
@@ -121,12 +121,12 @@ class _Waiter:
             state = self._seen.state if self._seen is not None else "not known"
             raise WaitTimeoutError(
                 f"job {self._job} has not ended within {self._timeout:g} s: its state is {state}",
-                "It goes on: wait again, or ask explain() what it does",
+                "It continues: wait again, or ask explain() what it does",
             )
         time.sleep(left)
 
     def look(self) -> JobEnd | None:
-        """Return how the job ended; None where it goes on."""
+        """Return how the job ended; None where it continues."""
         try:
             jobs = slurm_queue.read_jobs([self._job.id])
         except CommandNotFoundError:
@@ -155,7 +155,7 @@ class _Waiter:
 
 
 _SILENCE_S = 600.0
-"""How long `wait` goes on while Slurm does not answer."""
+"""How long `wait` continues while Slurm does not answer."""
 
 
 def _is_held(job: QueuedJob) -> bool:

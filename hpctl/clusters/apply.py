@@ -52,7 +52,7 @@ class Patience(Struct, frozen=True):
 def send_order(
     send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: Patience
 ) -> Mapping[str, Any]:
-    """The answer to an order, {} where it got none but was seen to be taken.
+    """Return the answer to an order, {} where it got none but was seen to be taken.
 
     Raises Refused, Absent, and InDoubt where a second sending got no answer either.
     """
@@ -67,14 +67,14 @@ def send_order(
         if poll_until_taken(taken, patience):
             return {}
         raise InDoubt(
-            f"{error}; it was sent twice, and nothing of it is to be seen",
-            "look with `hpctl cluster describe`, and run the same command again: it goes on from "
+            f"{error}; it was sent twice, and the cluster shows no trace of it",
+            "look with `hpctl cluster describe`, and run the same command again: it continues from "
             "what is there",
         ) from error
 
 
 def poll_until_taken(taken: Callable[[], bool], patience: Patience) -> bool:
-    """Whether an effect shows within the patience. A look that fails has seen nothing."""
+    """Return whether an effect shows within the patience. A look that fails has seen nothing."""
     for left in range(patience.looks, 0, -1):
         try:
             if taken():
@@ -103,14 +103,14 @@ def require_cluster(aws: Aws, cluster: str) -> Mapping[str, Any]:
 
 
 def add_fix(error: Refused, cluster: str) -> Refused:
-    """The same refusal, with what to do about its code."""
+    """Return the same refusal, with what to do about its code."""
     outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
     hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
     return type(error)(str(error), hint, code=error.code)
 
 
 def make_busy_error(cluster: str, status: str) -> HpctlError:
-    """The error for a cluster that is in the middle of something."""
+    """Return the error for a cluster that is in the middle of something."""
     return HpctlError(
         f"cluster {cluster} is {status}: the service takes no change now",
         f"`hpctl cluster wait {cluster}` says when it is done",
@@ -179,7 +179,7 @@ def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Creat
     if differences:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
-            f"cluster {name} is there already, and is not as this spec says: {places}",
+            f"cluster {name} exists already and differs from the cluster file: {places}",
             "`hpctl cluster update --dry-run` shows the differences, `hpctl cluster update` "
             "applies them",
         )
@@ -206,7 +206,7 @@ class UpdatePlan(Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether there is nothing to do."""
         tags = self.tags_set or self.tags_gone
         return not (self.update or tags or self.shrink or self.leaving)
 
@@ -214,7 +214,7 @@ class UpdatePlan(Struct, frozen=True):
 def plan_update(
     requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff
 ) -> UpdatePlan:
-    """What to order for a diff. Raises HpctlError where a part of it is impossible.
+    """Return what to order for a diff. Raises HpctlError where a part of it is impossible.
 
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
     """
@@ -242,7 +242,7 @@ def plan_update(
     }
     if groups:
         update["InstanceGroups"] = groups
-    if changes.migrates:  # the default is told in two ways, and Merge leaves jobs and edits alone
+    if changes.migrates:  # the default has two forms, and Merge keeps jobs and edits
         update.setdefault("Orchestrator", {"Slurm": {"SlurmConfigStrategy": "Merge"}})
     final = {name: int(g["InstanceCount"]) for name, g in want.items() if name in touched}
     leaving = tuple(name for name in have if name not in want)
@@ -265,13 +265,13 @@ def plan_update(
 
 
 def count_instances(request: Mapping[str, Any]) -> dict[str, int]:
-    """How many instances a request asks for, by group."""
+    """Return how many instances a request asks for, by group."""
     return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
 
 
 def restate_group(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A group for UpdateCluster: what the spec leaves open stays as it is, but for the image,
-    which the service chooses where nobody does.
+    """Return a group for UpdateCluster: what the spec omits stays as it is, except the image,
+    which the service chooses where the spec names none.
     """
     full: dict[str, Any] = fill_open_values(group, there_ or {})
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}
@@ -303,7 +303,7 @@ def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
 
 
 def _name_moved_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
-    """Which groups have another target by now than when they were looked at."""
+    """Return which groups have another target by now than when they were looked at."""
     now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
     return "; ".join(
         f"{name} had a target of {wanted.before.get(name, 'none')}, and has {now.get(name, 'none')}"
@@ -323,7 +323,7 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} has got {row.shown} meanwhile, and was not deleted", _AGAIN
+                f"group {row.group} was not deleted: node {row.shown} was added meanwhile", _AGAIN
             )
     going = [
         g["InstanceGroupName"]
@@ -354,7 +354,8 @@ def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: Patienc
 
 
 def _newest_event(aws: Aws, cluster: str, group: str) -> str:
-    """The id of the last thing that the service did to a group; something random if unknown."""
+    """Return the id of the last thing that the service did to a group; something random if
+    unknown."""
     try:
         answer = aws.service("sagemaker").read(
             "list_cluster_events", ClusterName=cluster, InstanceGroupName=group, MaxResults=1
@@ -367,7 +368,7 @@ def _newest_event(aws: Aws, cluster: str, group: str) -> str:
 def grow_orders(
     found: Mapping[str, Any], group: str, count: int, newest: str = ""
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """The calls that give a group a target of `count`: none where it has so many.
+    """Return the calls that give a group a target of `count`: none where it has so many.
 
     With Continuous provisioning BatchAddClusterNodes, in calls of 50 with a token each: repeated,
     it adds nothing twice. The token is made of what was seen, so that two commands that have seen
@@ -444,7 +445,7 @@ def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Pati
 
 
 def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a cluster is as UpdateCluster's request says, in all that it says."""
+    """Return whether a cluster is as UpdateCluster's request says, in all that it says."""
     observed = request_of(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     groups |= {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", ())}

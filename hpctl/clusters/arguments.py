@@ -33,7 +33,7 @@ class WordType(ParsedArgument):
         self.name = name
 
     def read(self, value: Any) -> str:
-        """The value. Raises ValueError with an example."""
+        """Return the value. Raises ValueError with an example."""
         from hpctl.clusters.spec import field_types
 
         annotated: Any = getattr(field_types, self.word)

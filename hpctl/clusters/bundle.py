@@ -30,12 +30,12 @@ _HERE = Path(__file__).resolve().parent.parent
 
 
 def lifecycle_scripts() -> Path:
-    """The directory of what HyperPod runs on a node at birth. Raises HpctlError."""
+    """Return the directory of what HyperPod runs on a node at birth. Raises HpctlError."""
     return _find_resource("lifecycle_scripts")
 
 
 def slurm_plugins() -> Path:
-    """The directory of hpctl's plugins for Slurm. Raises HpctlError."""
+    """Return the directory of hpctl's plugins for Slurm. Raises HpctlError."""
     return _find_resource("slurm_plugins")
 
 
@@ -71,22 +71,22 @@ class Bundle(Struct, frozen=True):
 
     @property
     def manifest(self) -> str:
-        """The text of MANIFEST."""
+        """Return the text of MANIFEST."""
         return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
 
     @property
     def digest(self) -> str:
-        """Which bundle this is."""
+        """Return which bundle this is."""
         return hashlib.sha256(self.manifest.encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def wheels(self) -> tuple[str, ...]:
-        """The names of the wheels in it."""
+        """Return the names of the wheels in it."""
         inside = (file.path for file in self.files if file.path.startswith(f"{WHEELS}/"))
         return tuple(path.removeprefix(f"{WHEELS}/") for path in inside)
 
@@ -131,12 +131,13 @@ def write_manifest(directory: Path) -> Bundle:
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """A bundle that is as its MANIFEST says. Raises HpctlError with every file that is not."""
+    """Return a bundle that is as its MANIFEST says. Raises HpctlError with every file that is
+    not."""
     try:
         signed = (directory / MANIFEST).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise HpctlError(
-            f"{directory} is no bundle: it has no {MANIFEST}",
+            f"{directory} is not a lifecycle bundle: {MANIFEST} is missing",
             "make one: hpctl cluster lifecycle bundle",
         ) from error
     bundle = Bundle(directory, tuple(_list_files(directory)))
@@ -145,7 +146,7 @@ def read_bundle(directory: Path) -> Bundle:
         now = {file.path: file.sha256 for file in bundle.files}
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
-            f"{directory} is not as its {MANIFEST} says: {', '.join(changed[:10]) or 'its order'}",
+            f"{directory} differs from its {MANIFEST}: {', '.join(changed[:10]) or 'its order'}",
             "make it again: hpctl cluster lifecycle bundle",
         )
     return bundle
@@ -156,7 +157,9 @@ def require_replaceable(target: Path) -> None:
     if target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir())):
         return
     if target.exists():
-        raise HpctlError(f"{target} is there and is no bundle", "name another place in --output")
+        raise HpctlError(
+            f"{target} exists and is not a bundle", "give another directory with --output"
+        )
 
 
 def replace_bundle(made: Path, target: Path) -> None:
@@ -225,7 +228,7 @@ class S3Prefix(Struct, frozen=True):
         return cls(match[1], (match[2] or "").strip("/"))
 
     def key(self, path: str) -> str:
-        """The key of a bundle's file."""
+        """Return the key of a bundle's file."""
         return f"{self.prefix}/{path}" if self.prefix else path
 
     def __str__(self) -> str:
@@ -282,7 +285,8 @@ def prune_prefix(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
 
 
 def _compute_etag(bundle: Bundle, path: str) -> str:
-    """What S3 calls the ETag of an object that was put whole; with KMS keys it is another."""
+    """Return what S3 calls the ETag of an object that was put whole; with KMS keys it is
+    another."""
     content = (bundle.directory / path).read_bytes()
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 

@@ -37,7 +37,7 @@ class BundleProblem(Struct, frozen=True):
 
 
 def find_bundle_problems(directory: Path) -> tuple[BundleProblem, ...]:
-    """Everything that is wrong with a bundle's files."""
+    """Return everything that is wrong with a bundle's files."""
     found = [
         BundleProblem(name, "is not there")
         for name in ENTRY_POINTS
@@ -120,7 +120,8 @@ def _of_wheels(directory: Path) -> Iterator[str]:
 
 
 def _of_packed_python(packed: Path) -> Iterator[str]:
-    """Whether a node finds bin/python3 in it; that it runs where it is put only a node can tell."""
+    """Check whether a node finds bin/python3 in it; that it runs where it is put only a node can
+    tell."""
     if not packed.is_file():
         return
     try:
@@ -134,7 +135,7 @@ def _of_packed_python(packed: Path) -> Iterator[str]:
 
 
 def _of_settings(directory: Path) -> list[BundleProblem]:
-    """What the scripts themselves say of config.json and the users file."""
+    """Return what the scripts themselves say of config.json and the users file."""
     answer = subprocess.run(
         [sys.executable, "-IB", str(directory / "lifecycle"), "check", "--bundle", str(directory)],
         capture_output=True,
@@ -181,17 +182,17 @@ class StepState(Struct, frozen=True):
 
     @property
     def was_run(self) -> bool:
-        """Whether the step was run to its end."""
+        """Return whether the step was run to its end."""
         return self.state in ("done", "failed")
 
     @property
     def is_running(self) -> bool:
-        """Whether the step runs now."""
+        """Return whether the step runs now."""
         return self.state == "running"
 
     @property
     def reason(self) -> str | None:
-        """Why the step is in this state."""
+        """Return why the step is in this state."""
         optional = self.weight == "optional" and self.state == "failed"
         return f"{self.why}{' (optional)' if optional else ''}" or None
 
@@ -219,12 +220,13 @@ class RunState(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """The state, when it was reached, and why."""
+        """Return the state, when it was reached, and why."""
         return f"{self.state} at {self.at}" + (f": {self.why}" if self.why else "")
 
 
 def state_of(root: Path) -> RunState | None:
-    """What the runner wrote down below a root; None where it never ran. Raises HpctlError."""
+    """Return what the runner wrote down below a root; None where it never ran. Raises
+    HpctlError."""
     directory = root / STATE
     run = _read_json_object(directory / "run.json")
     if run is None:
@@ -294,7 +296,9 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise HpctlError(f"{script} took more than {LIMIT_S:.0f} s", "see its site.d") from error
+        raise HpctlError(
+            f"the trial of {script} did not end in {LIMIT_S:.0f} s", "check its site.d scripts"
+        ) from error
     lines = done.stdout.strip().splitlines()
     return Trial(role, done.returncode, lines[-1] if lines else "", state_of(root))
 
@@ -320,7 +324,7 @@ def _read_group_names(bundle: Path) -> dict[str, str]:
 
 
 def list_roles(bundle: Path) -> tuple[str, ...]:
-    """The roles that the bundle's cluster has."""
+    """Return the roles that the bundle's cluster has."""
     return tuple(role for role in ROLES if role in _read_group_names(bundle))
 
 

@@ -48,7 +48,7 @@ class WheelTarget(Struct, frozen=True):
         return f"Python {self.python} on {self.machine}"
 
     def tags(self) -> frozenset[Tag]:
-        """All that its pip takes."""
+        """Return all that its pip takes."""
         version = tuple(map(int, self.python.split(".")))
         names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MINOR, 4, -1)]
         names += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
@@ -62,7 +62,7 @@ class WheelTarget(Struct, frozen=True):
         )
 
     def markers(self) -> dict[str, str]:
-        """What markers are asked about."""
+        """Return what markers are asked about."""
         return {
             "python_version": self.python,
             "python_full_version": f"{self.python}.12",
@@ -80,7 +80,7 @@ class Lack(Struct, frozen=True):
 
 
 def target_of(bundle: Path) -> WheelTarget:
-    """What a bundle says that its wheels are for. Raises ValueError, TypeError."""
+    """Return what a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     text = json.loads(path.read_text()) if path.is_file() else {}
     target = WheelTarget(**text)
@@ -90,7 +90,8 @@ def target_of(bundle: Path) -> WheelTarget:
 
 
 def packed_python(archive: Path) -> str:
-    """The version of the Python in an archive, by its library's folder; "" where it has none."""
+    """Return the version of the Python in an archive, by its library's folder; "" where it has
+    none."""
     try:
         with tarfile.open(archive) as packed:
             parts = {part for name in packed.getnames() for part in name.split("/")}
@@ -115,7 +116,8 @@ def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
 
 
 def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
-    """What hpctl and pip need there, and theirs in turn, that no wheel of a directory gives."""
+    """Return what hpctl and pip need there, and theirs in turn, that no wheel of a directory
+    gives."""
     wheels = _Wheels(house, target)
     todo, seen, found = [("the bundle", "hpctl"), ("the bundle", "pip")], set[str](), list[Lack]()
     while todo:
@@ -146,7 +148,7 @@ class _Wheels:
             self._names.setdefault(name, []).append((version, tags, path.name))
 
     def best(self, need: Requirement) -> tuple[str, str]:
-        """The wheel that meets a requirement, or why there is none."""
+        """Return the wheel that meets a requirement, or why there is none."""
         why = "no wheel of it is there"
         for version, tags, name in sorted(
             self._names.get(canonicalize_name(need.name), []), reverse=True, key=lambda one: one[0]
@@ -161,7 +163,7 @@ class _Wheels:
         return "", why
 
     def needs(self, name: str) -> Iterator[str]:
-        """What a wheel requires on the target, without extras."""
+        """Yield what a wheel requires on the target, without extras."""
         for line in self._load_metadata(name).get_all("Requires-Dist") or ():
             try:
                 need = Requirement(line)
@@ -175,7 +177,7 @@ class _Wheels:
 
 
 def _read_metadata(path: Path) -> Message:
-    """A wheel's; nothing of a file that is none."""
+    """Return a wheel's; nothing of a file that is none."""
     try:
         with zipfile.ZipFile(path) as wheel:
             name = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
@@ -195,7 +197,7 @@ ROUNDS = 4
 
 
 def list_wheels(directory: Path) -> tuple[Path, ...]:
-    """The wheels of a directory. Raises HpctlError where it has none."""
+    """Return the wheels of a directory. Raises HpctlError where it has none."""
     wheels = tuple(sorted(directory.glob("*.whl")))
     if not wheels:
         raise HpctlError(f"{directory} has no wheels", "name a directory of *.whl files")
@@ -237,7 +239,9 @@ def _run_pip(args: list[str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise HpctlError(f"pip took more than {DOWNLOAD_S:.0f} s", "see --wheelhouse") from error
+        raise HpctlError(
+            f"pip did not end in {DOWNLOAD_S:.0f} s", "use wheels on disk: --wheelhouse DIR"
+        ) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise HpctlError(
@@ -300,7 +304,7 @@ def _pack_own_wheel(target: Path) -> Path:
 
 
 def repack_wheel(found: importlib.metadata.Distribution, target: Path) -> Path:
-    """The wheel that an installed distribution came from, file by file; scripts pip makes anew."""
+    """Rebuild the wheel of an installed distribution, file by file, without what pip generates."""
     info = next(f.parts[0] for f in found.files or () if f.parts[0].endswith(".dist-info"))
     skipped = {f"{info}/{name}" for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")}
     tags = re.findall(r"(?m)^Tag: (\S+)-(\S+)-(\S+)\s*$", found.read_text("WHEEL") or "")

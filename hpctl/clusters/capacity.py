@@ -178,12 +178,12 @@ class CapacityView(Struct, frozen=True):
 
     @property
     def slurm_was_asked(self) -> bool:
-        """Whether Slurm's own counts are there."""
+        """Return whether Slurm's own counts are there."""
         return any(zone.idle is not None for zone in self.zones)
 
     @property
     def zone_texts(self) -> list[ZoneText]:
-        """One row for each zone of a group, then the groups that have no instance."""
+        """Return one row for each zone of a group, then the groups that have no instance."""
         left = {group.group: group for group in self.groups}
         rows = [_zone_text(zone, left.pop(zone.group, None)) for zone in self.zones]
         return [*rows, *map(_empty_group_text, left.values())]
@@ -197,7 +197,8 @@ def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked
     at: datetime,
     unknown: tuple[str, ...] = (),
 ) -> CapacityView:
-    """Everything counted. `reservations` None: Slurm was not asked, nor are `rows` joined to it."""
+    """Return everything counted. `reservations` None: Slurm was not asked, nor are `rows` joined to
+    it."""
     spares = set[str]()
     for name, nodes in (reservations or {}).items():
         spares |= set(nodes) if name.startswith(RESERVATION) else set()
@@ -235,7 +236,7 @@ def _read_group(answer: Mapping[str, Any]) -> GroupCapacity:
 
 
 def _group_by_zone(rows: Iterable[NodeRow], spares: set[str], slurm: bool) -> list[ZoneCapacity]:
-    """One for each group, type and zone, in the order of the nodes."""
+    """Return one for each group, type and zone, in the order of the nodes."""
     sorted_in: dict[tuple[str, str, str], list[NodeRow]] = {}
     for row in rows:
         sorted_in.setdefault((row.group, row.instance_type, row.zone), []).append(row)
@@ -267,7 +268,7 @@ def _summarize_zone(
 
 
 def _classify_use(row: NodeRow, spares: set[str]) -> str:
-    """What Slurm does with a running instance; nothing with a controller or a login node."""
+    """Return what Slurm does with a running instance; nothing with a controller or a login node."""
     if row.role in ("controller", "login"):
         return ""
     if UNUSABLE.intersection(row.slurm_flags) or row.slurm_state not in _SERVES:
@@ -283,7 +284,7 @@ _SERVES: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 def read_plans(
     aws: Aws, description: Mapping[str, Any]
 ) -> tuple[tuple[PlanCapacity, ...], tuple[str, ...]]:
-    """The training plans of a cluster's groups, and what of them could not be read."""
+    """Return the training plans of a cluster's groups, and what of them could not be read."""
     arns = [str(g.get("TrainingPlanArn") or "") for g in description.get("InstanceGroups", ())]
     plans: list[PlanCapacity] = []
     unknown: list[str] = []
@@ -298,12 +299,12 @@ def read_plans(
 
 
 def plan_name(arn: str) -> str:
-    """The name in a training plan's ARN."""
+    """Return the name in a training plan's ARN."""
     return arn.rpartition("training-plan/")[2]
 
 
 def _split_plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
-    """One for each of its reserved capacities; one for the plan where none is told."""
+    """Return one entry for each of its reserved capacities; one for the plan where it has none."""
     parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
         PlanCapacity(
@@ -327,14 +328,15 @@ Plan = Mapping[str, Any]
 
 
 def list_plans(aws: Aws) -> Iterator[Plan]:
-    """Every plan of the account in the region, the latest first. Raises as `read` does."""
+    """Return every plan of the account in the region, the latest first. Raises as `read` does."""
     return aws.service("sagemaker").pages(
         "list_training_plans", "TrainingPlanSummaries", SortBy="StartTime", SortOrder="Descending"
     )
 
 
 def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
-    """A plan by name or ARN, and what of it could not be read. Raises Absent with the nearest.
+    """Return a plan by name or ARN, and what of it could not be read. Raises Absent with the
+    nearest.
 
     Its reserved capacities are DescribeReservedCapacity's, with `UltraServers`; beside them stand
     the `TrainingPlanExtensions`.
@@ -377,12 +379,12 @@ def describe_plan(aws: Aws, name: str) -> Plan | None:
 
 
 def list_extensions(aws: Aws, of: Plan) -> list[Mapping[str, Any]]:
-    """Every extension of a plan that was bought. Raises as `read` does."""
+    """Return every extension of a plan that was bought. Raises as `read` does."""
     operation, arn = "describe_training_plan_extension_history", of["TrainingPlanArn"]
     found = aws.service("sagemaker").pages(operation, "TrainingPlanExtensions", TrainingPlanArn=arn)
     return list(found)
 
 
 def _strip_metadata(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer without what boto3 adds."""
+    """Return an answer without what boto3 adds."""
     return {key: value for key, value in answer.items() if key != "ResponseMetadata"}

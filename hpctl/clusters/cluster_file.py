@@ -1,4 +1,4 @@
-"""A cluster file that nobody has written yet: from a few answers, a living cluster, or a request.
+"""Draft a cluster file: from a few answers, an existing cluster, or a request.
 
 The YAML is what people go on with. Of a living cluster's file `cluster update` has nothing to do;
 of a create-cluster request's `cluster create` sends the same.
@@ -85,7 +85,7 @@ class Answers(Struct, frozen=True):
 
 
 def build_spec_from_answers(answers: Answers) -> ClusterSpec:
-    """The spec that the answers make. Raises SpecError where they contradict each other."""
+    """Return the spec that the answers make. Raises SpecError where they contradict each other."""
     groups = [_make_group(answers, "controller", "controller", (answers.controller_type,), 1)]
     if answers.login_type:
         groups.append(_make_group(answers, "login", "login", (answers.login_type,), 1))
@@ -141,7 +141,7 @@ def to_yaml(
     offers: Mapping[str, str] | None = None,
     remarks: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """What `spec.read` takes, and people too.
+    """Return what `spec.read` takes, and people too.
 
     `head` are paragraphs above it, or entries of a list, which begin with a dash. `offers` are
     optional keys of a group, each with an example that stands as a comment below the last group;
@@ -165,14 +165,14 @@ def to_yaml(
 
 
 def _as_dict(spec: ClusterSpec) -> dict[str, Any]:
-    """What a file has to say, the groups last: they are long."""
+    """Return what a file has to say, the groups last: they are long."""
     answer = _to_yaml_value(spec)
     groups = answer.pop("instance_groups")
     return {**answer, "instance_groups": groups}
 
 
 def _to_yaml_value(value: Any) -> Any:
-    """A value as YAML has it; of a section what differs from its defaults."""
+    """Return a value as YAML has it; of a section what differs from its defaults."""
     if isinstance(value, SpecSection):
         said = {
             f.name: getattr(value, f.name) for f in fields(value) if _differs_from_default(value, f)
@@ -194,7 +194,7 @@ def _differs_from_default(section: SpecSection, field: FieldInfo) -> bool:
 def _write_groups(
     groups: Sequence[Mapping[str, Any]], remarks: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Each group; a key is explained in the first group that has it."""
+    """Yield each group; a key is explained in the first group that has it."""
     explained = {"name"}
     for number, group in enumerate(groups):
         if number:
@@ -231,7 +231,7 @@ def _format_comment(text: str) -> list[str]:
 
 
 def _format_yaml(answer: Mapping[str, Any]) -> list[str]:
-    """A key and its value, as people would write them."""
+    """Return a key and its value, as people would write them."""
     inside = any(isinstance(value, list | dict) for value in answer.values())
     dumper = _Dumper if inside else yaml.SafeDumper
     text: str = yaml.dump(
@@ -284,7 +284,7 @@ def spec_of(
     tags: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> ClusterSpec:
-    """The spec of the cluster that DescribeCluster answered.
+    """Return the spec of the cluster that DescribeCluster answered.
 
     What it does not answer comes from elsewhere: `tags` from ListTags, and where Slurm is not
     configured by the API, groups' roles from `parameters`, the provisioning_parameters.json beside
@@ -295,7 +295,7 @@ def spec_of(
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
             group.pop(key, None)
-        # The service sets the date anew for each patch.
+        # The service sets the date again for each patch.
         group.get("AutoPatchConfig", {}).pop("PatchSchedule", None)
     tags = {key: value for key, value in (tags or {}).items() if not key.startswith("aws:")}
     if tags:
@@ -304,7 +304,7 @@ def spec_of(
 
 
 def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
-    """The spec of a create-cluster request, as the AWS CLI's `--cli-input-json` takes it.
+    """Return the spec of a create-cluster request, as the AWS CLI's `--cli-input-json` takes it.
 
     `path` names it in errors. Raises SpecError with every place that the service's model refuses,
     HpctlError for EKS.
@@ -328,7 +328,7 @@ def _for_slurm(answer: Mapping[str, Any]) -> None:
 
 
 def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The AMI of each group, as keys of the file that would pin it.
+    """Return the AMI of each group, as keys of the file that would pin it.
 
     Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
     pins it asks for a step back after the next software update.
@@ -346,7 +346,7 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def list_unknown_settings(
     spec: ClusterSpec, no_roles: str = "", *, images: bool = True
 ) -> list[str]:
-    """What the service does not tell of a cluster, so that the file cannot say it.
+    """Return what the service does not tell of a cluster, so that the file cannot say it.
 
     `no_roles` says why provisioning_parameters.json could not be had. Not `images`: a request
     tells which AMI was chosen.
@@ -363,7 +363,7 @@ def list_unknown_settings(
 def spec_from(
     request: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
 ) -> ClusterSpec:
-    """The spec of a CreateCluster request; what the models have no word for goes to `raw`.
+    """Return the spec of a CreateCluster request; what the models have no word for goes to `raw`.
 
     Raises SpecError.
     """
@@ -410,7 +410,8 @@ def _group_of(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
 
 
 def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer with the keys of a section, at any depth. An API section is in the API's words.
+    """Return an answer with the keys of a section, at any depth. An API section is in the API's
+    words.
 
     What the sections have no word for is found again in `_with_raw`.
     """
@@ -431,7 +432,7 @@ def _known_inside(kind: type[SpecSection], value: Any) -> Any:
 
 
 def _section_in(kind: Any) -> type[SpecSection] | None:
-    """The section that a type is made of, at any depth."""
+    """Return the section that a type is made of, at any depth."""
     if isinstance(kind, type) and issubclass(kind, SpecSection):
         return kind
     return next((found for part in get_args(kind) if (found := _section_in(part))), None)
@@ -444,7 +445,7 @@ def _select_vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
-    """The spec with everything in `raw` that its fields do not say of the request."""
+    """Return the spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
         replace(group, raw=_find_missing_values(theirs, group_request(spec, group)))
         for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
@@ -455,7 +456,7 @@ def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
 
 
 def _find_missing_values(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """What a structure says that another does not."""
+    """Return what a structure says that another does not."""
     found: dict[str, Any] = {}
     for key, value in theirs.items():
         text = ours.get(key)

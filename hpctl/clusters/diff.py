@@ -41,7 +41,7 @@ _SETS = frozenset({"Subnets", "SecurityGroupIds", "OnStartDeepHealthChecks"})
 
 
 def request_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The request that would make the cluster as it is described."""
+    """Return the request that would make the cluster as it is described."""
     request = {
         k: description[k] for k in _SAME_OF_CLUSTER if description.get(k) not in (None, {}, "")
     }
@@ -54,7 +54,7 @@ def request_of(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill_open_values(requested: Any, observed: Any) -> Any:
-    """What is requested, with what it leaves open as it is observed."""
+    """Return what is requested, with what it leaves open as it is observed."""
     if isinstance(requested, Mapping) and isinstance(observed, Mapping):
         both = {k: fill_open_values(v, observed.get(k)) for k, v in requested.items()}
         both |= {k: v for k, v in observed.items() if k in NO_OPINION and k not in requested}
@@ -73,7 +73,8 @@ def _is_structure_list(value: Any) -> bool:
 
 
 def flatten_values(value: Any, place: str = "") -> dict[str, Any]:
-    """Every single value by its place (`LifeCycleConfig.OnCreate`); lists are single values."""
+    """Return every single value by its place (`LifeCycleConfig.OnCreate`); lists are single
+    values."""
     if isinstance(value, Mapping) and value:
         found: dict[str, Any] = {}
         for key, one in value.items():
@@ -116,12 +117,12 @@ class Diff(Struct, frozen=True):
 
     @property
     def impossible(self) -> tuple[SpecChange, ...]:
-        """What the service cannot change in place."""
+        """Return what the service cannot change in place."""
         return tuple(c for c in self.changes if c.kind is DiffKind.IMPOSSIBLE)
 
     @property
     def migrates(self) -> bool:
-        """Whether groups that are there get their first SlurmConfig."""
+        """Return whether groups that are there get their first SlurmConfig."""
         return any(c.place.endswith(_NODE_TYPE) and c.old is None for c in self.changes)
 
 
@@ -146,7 +147,7 @@ _GROUP_SAYS = {
     "ScheduledUpdateConfig": "the AMI is updated by this calendar",
     "AutoPatchConfig": "the AMI is patched so",
     "SlurmConfig.NodeType": "the API configures Slurm from now on: there is no way back",
-    "SlurmConfig.PartitionNames": "slurm.conf is written anew; running jobs go on",
+    "SlurmConfig.PartitionNames": "slurm.conf is written again; running jobs continue",
     "ImageId": "new instances have it; `hpctl cluster software-update` brings it to the others",
     "ImageReleaseVersion": (
         "new instances have it; `hpctl cluster software-update` brings it to the others"
@@ -161,8 +162,8 @@ _CLUSTER_FIXED = {
 _CLUSTER_SAYS = {
     "NodeRecovery": "from now on the service does, or does not, replace faulty instances itself",
     "NodeProvisioningMode": "groups then scale side by side, and partial capacity is taken",
-    "Orchestrator": "slurm.conf is written anew by this rule; running jobs go on",
-    "TieredStorageConfig": "memory of every instance is set aside, or given back",
+    "Orchestrator": "slurm.conf is written again by this rule; running jobs continue",
+    "TieredStorageConfig": "memory of every instance is reserved, or given back",
     "ClusterRole": "the service acts with this role",
     "AutoScaling": "the service scales the groups, or does not",
     "Tags": "tags of the cluster",
@@ -175,9 +176,9 @@ def diff_cluster(
     description: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
 ) -> Diff:
-    """How a CreateCluster request differs from DescribeCluster's answer.
+    """Return how a CreateCluster request differs from DescribeCluster's answer.
 
-    `tags` are those of the cluster, None where nobody looked. Groups are compared by name.
+    `tags` are those of the cluster, None where they were not read. Groups are compared by name.
     """
     observed = request_of(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
@@ -203,7 +204,7 @@ def diff_cluster(
     for name, group in wanted.items():
         changes += _diff_group(name, group, there.get(name))
     changes += [_make_removal(name, there[name]) for name in there if name not in wanted]
-    # A spec without tags leaves them as they are: whoever imported it may not have seen any.
+    # A spec without tags leaves them as they are: its import may not have seen any.
     if tags is not None and requested.get("Tags"):
         asked = {t["Key"]: t["Value"] for t in requested["Tags"]}
         changes += [
@@ -216,7 +217,7 @@ def diff_cluster(
 
 
 def _strip_counts(change: SpecChange) -> SpecChange:
-    """A change as it is beside a migration, which makes and takes no instances."""
+    """Return a change as it is beside a migration, which makes and takes no instances."""
     if change.kind in (DiffKind.ADD, DiffKind.DESTROY) or change.place == "NodeProvisioningMode":
         return replace(change, kind=DiffKind.IMPOSSIBLE, consequence=_ALONE)
     return change
@@ -252,7 +253,8 @@ def _diff_group(
 
 
 def _untold_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """What cannot be compared: `default` is whatever is latest, and old groups tell no image."""
+    """Return what cannot be compared: `default` is whatever is latest, and old groups tell no
+    image."""
     images = ("ImageId", "ImageReleaseVersion")
     return [key for key in images if group.get(key) == "default" or key not in there]
 
@@ -284,7 +286,7 @@ def _diff_fields(
 
 
 def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
-    """The entry of the nearest place at or above this one."""
+    """Return the entry of the nearest place at or above this one."""
     while place:
         if place in table:
             return table[place]
@@ -302,12 +304,13 @@ def _make_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
 
 
 def is_controller(group: Mapping[str, Any]) -> bool:
-    """Whether SlurmConfig says so: in the `provisioning_parameters` style it says nothing."""
+    """Return whether SlurmConfig says so: in the `provisioning_parameters` style it says
+    nothing."""
     return bool(group.get("SlurmConfig", {}).get("NodeType") == "Controller")
 
 
 def types_of(group: Mapping[str, Any], between: str = ", ") -> str:
-    """The instance types of a requested group, the preferred first."""
+    """Return the instance types of a requested group, the preferred first."""
     flexible = group.get("InstanceRequirements", {}).get("InstanceTypes", ())
     return between.join(flexible) or str(group.get("InstanceType", "?"))
 

@@ -51,7 +51,7 @@ class LogPlace(Struct, frozen=True):
 class FailedLine(Struct, frozen=True):
     """The line that says what failed, and the step it names. `unread`: why there is none.
 
-    `unreachable`: nobody answered, and nobody will for another log either.
+    `unreachable`: the service did not answer, and another log would fail in the same way.
     """
 
     line: str = ""
@@ -61,7 +61,7 @@ class FailedLine(Struct, frozen=True):
 
 
 def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> LogPlace:
-    """Where the log of an instance of a group is."""
+    """Return where the log of an instance of a group is."""
     cluster_id = cluster_arn.rpartition("/")[2]
     return LogPlace(
         f"/aws/sagemaker/Clusters/{cluster}/{cluster_id}", f"LifecycleConfig/{group}/{instance_id}"
@@ -69,7 +69,7 @@ def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> L
 
 
 def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
-    """Read the newest lines and pick the one that tells. Never raises: the failure itself is told
+    """Read the newest lines and pick the one with the cause. Never raises: the failure is reported
     elsewhere, and a log that cannot be read must not hide it.
     """
     try:
@@ -89,7 +89,7 @@ def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
 
 
 def find_failed_line(lines: list[str]) -> FailedLine:
-    """The line of a failed script's log that says most, searched from the end."""
+    """Return the line of a failed script's log that says most, searched from the end."""
     if not lines:
         return FailedLine(unread="the log is empty")
     steps = [(n, m["step"]) for n, line in enumerate(lines) if (m := _STEP.search(line))]
@@ -108,9 +108,9 @@ EXPLAINED = 5
 def of_rows(
     aws: Aws, description: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
 ) -> tuple[NodeProgress, ...]:
-    """The failed of these nodes, the first EXPLAINED of them with their trouble.
+    """Return the failed of these nodes, the first EXPLAINED of them with their trouble.
 
-    `since` is the launch, or `now` where nothing was launched. Raises nothing of its own: a log or
+    `since` is the launch, or `now` where nothing was launched. Raises nothing: a log or
     a zone that cannot be read is part of the trouble.
     """
     nodes = [
@@ -140,7 +140,8 @@ def of_rows(
 def explain_failure(
     aws: Aws, description: Mapping[str, Any], node: NodeProgress, places: dict[str, Where]
 ) -> NodeFailureCause:
-    """What a failure means. `places` keeps where each group's instances should have come from."""
+    """Return what a failure means. `places` keeps where each group's instances should have come
+    from."""
     if cause_of(node.message) is not Cause.CAPACITY:
         return explain_node_failure(node.message)
     if node.group not in places:
@@ -154,7 +155,8 @@ def explain_failure(
 def with_log(
     aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: NodeFailureCause
 ) -> tuple[NodeFailureCause, bool]:
-    """The trouble with its instance's lifecycle log, and whether no log can be reached at all."""
+    """Return the trouble with its instance's lifecycle log, and whether no log can be reached at
+    all."""
     where = log_place(
         str(description["ClusterArn"]),
         str(description["ClusterName"]),

@@ -36,13 +36,13 @@ PROTECTED = ("controller", "login")
 
 
 class NodeRow(Struct, frozen=True):
-    """One node. What nobody said is empty; Slurm's state is UNKNOWN where Slurm was not asked,
+    """One node. What is unknown is empty; Slurm's state is UNKNOWN where Slurm was not asked,
     NOT_FOUND where it should know the node and does not, empty for head nodes outside of it.
 
     `status` is the API's; `message` is its last failure, which stays after the failure has gone.
     `role` is controller, login or compute, empty where neither the API nor Slurm tells.
-    `unread` says why DescribeClusterNode did not answer for this node alone, or why it cannot be
-    told which node of Slurm's it is.
+    `unread` says why DescribeClusterNode did not answer for this node only, or why it cannot be
+    matched to a node of Slurm's.
     """
 
     node: str = ""
@@ -71,7 +71,7 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Everything that a person may call it by, the shown one first."""
+        """Return everything that a person may call it by, the shown one first."""
         every = (
             self.node, self.instance_id, self.logical_id, self.ip, self.instance_name, self.dns,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The one name by which to speak of it."""
+        """Return the one name by which to speak of it."""
         return self.names[0] if self.names else f"(a new node of {self.group})"
 
 

@@ -16,7 +16,8 @@ from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
 def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
-    """The rows with Slurm's name, state, reason and running jobs, joined as the daemon joins them.
+    """Return the rows with Slurm's name, state, reason and running jobs, joined as the daemon joins
+    them.
 
     A node in a partition is a compute node, where the API gives no roles.
     """
@@ -37,7 +38,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     for key, name, row in zip(at, names, listed, strict=True):
         node = slurm.nodes.get(name)
         if node is None:
-            # Head nodes are in slurm.conf only where somebody also runs jobs there.
+            # Head nodes are in slurm.conf only where they also run jobs.
             state = "" if row.role in PROTECTED else NOT_FOUND
             why = "; ".join(filter(None, (row.unread, join.unjoined.get(key, ""))))
             joined.append(replace(row, node=name, slurm_state=state, unread=why))
@@ -60,7 +61,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
 def with_health(
     rows: Iterable[NodeRow], assessments: Mapping[NodeName, Assessment]
 ) -> tuple[NodeRow, ...]:
-    """The rows with what hpctl's daemon makes of each node's own instance."""
+    """Return the rows with what hpctl's daemon makes of each node's own instance."""
     joined = []
     for row in rows:
         judged = assessments.get(NodeName(row.node))
@@ -77,7 +78,8 @@ def with_health(
 def with_instance_names(
     rows: Iterable[NodeRow], resource_config: Mapping[str, Any]
 ) -> tuple[NodeRow, ...]:
-    """The rows with `<group>-<n>` from a node's resource_config.json: by instance id, else address.
+    """Return the rows with `<group>-<n>` from a node's resource_config.json: by instance id, else
+    address.
 
     A replaced node keeps its address, and the file may be older than the replacement.
     """
@@ -98,6 +100,6 @@ _NODE_SHAPE = re.compile(r"i-[0-9a-f]{8,17}|ip-\d+-\d+-\d+-[\d\[\],-]+(\..+)?|\d
 
 
 def shaped_as_node(name: str) -> bool:
-    """Whether it can hardly be anything but a node's name: an instance id, an ip-... name or a
-    hostlist of them, an address."""
+    """Return whether it can hardly be anything but a node's name: an instance id, an ip-... name or
+    a hostlist of them, an address."""
     return _NODE_SHAPE.fullmatch(name) is not None

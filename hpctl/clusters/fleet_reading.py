@@ -14,12 +14,13 @@ from hpctl.vocabulary.ports import Aws, Service
 
 
 def node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
-    """Every node of a cluster. Raises Absent where there is no such cluster, and as reads do."""
+    """Return every node of a cluster. Raises Absent where there is no such cluster, and as reads
+    do."""
     return read_fleet(aws, cluster, details=details).rows
 
 
 def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
-    """A cluster and its nodes, read side by side.
+    """Return a cluster and its nodes, read side by side.
 
     Without `details` a node is described only where its host name does not tell its address. A
     node that is gone by the time it is described is looked for by its logical id, which its
@@ -49,7 +50,7 @@ def _describe_cluster(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
 
 
 def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
-    """The TargetCount of every group. Raises as reads do."""
+    """Return the TargetCount of every group. Raises as reads do."""
     description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     groups = description.get("InstanceGroups", ())
     return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
@@ -65,7 +66,8 @@ def map_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
-    """Every summary; with logical ids, and so with nodes that have no instance yet, if it can be.
+    """Yield every summary; with logical ids, and so with nodes that have no instance yet, if it can
+    be.
 
     Only clusters with NodeProvisioningMode Continuous take IncludeNodeLogicalIds.
     """
@@ -86,7 +88,7 @@ def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, A
 
 
 def _read_details(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
-    """The row with all that DescribeClusterNode knows; None where the node is gone."""
+    """Return the row with all that DescribeClusterNode knows; None where the node is gone."""
     keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
     for ask, key in keys.items():
         if not summary.get(key):
@@ -104,7 +106,7 @@ def _read_details(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) 
 
 
 def _make_row(answer: Mapping[str, Any]) -> NodeRow:
-    """A row of a summary or of a node's details: their words are the same."""
+    """Return a row of a summary or of a node's details: their words are the same."""
     status = answer.get("InstanceStatus", {})
     dns = str(answer.get("PrivateDnsHostname") or "")
     ip = str(answer.get("PrivatePrimaryIp") or parse_host_address(dns))

@@ -16,7 +16,8 @@ _VERDICT = re.compile(r"(replacement|reboot)Required:\s*(true|false)", re.IGNORE
 def health_verdict(
     aws: Aws, arn: str, cluster: str, instance: str, since: datetime
 ) -> tuple[str, str]:
-    """What an instance's own log says it needs (`replacement`, `reboot` or nothing), and its line.
+    """Return what an instance's own log says it needs (`replacement`, `reboot` or nothing), and its
+    line.
 
     Of lines `since` the order alone: the stream keeps what earlier checks said of the instance.
 

@@ -113,11 +113,11 @@ PASSES_ROLES = frozenset({"create_cluster", "update_cluster"})
 """Operations whose caller needs iam:PassRole for the roles in the request."""
 
 LINKS_DATA = frozenset({"create_data_repository_association"})
-"""Operations for which FSx makes a role of its own, in the caller's name."""
+"""Operations for which FSx creates a separate role, in the caller's name."""
 
 
 def list_actions(service: str, operation: str) -> tuple[str, ...]:
-    """The IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
+    """Return the IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
     own = ACTIONS.get(f"{service}.{operation}")
     name = "".join(part.capitalize() for part in operation.split("_"))
     return own or (f"{PREFIXES.get(service, service)}:{name}",)
@@ -209,9 +209,11 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
         partition, region, account, cluster_id = found.groups()
         cluster = ""
     elif cluster and not _CLUSTER_NAME.fullmatch(cluster):
-        raise HpctlError(f"{cluster!r} is no cluster's name or ARN", "see `hpctl cluster list`")
+        raise HpctlError(
+            f"{cluster!r} is not a cluster name or ARN", "list them: hpctl cluster list"
+        )
     if account and not re.fullmatch(r"\d{12}", account):
-        raise HpctlError(f"{account!r} is no account", "an account's id has 12 digits")
+        raise HpctlError(f"{account!r} is not an AWS account id", "give the 12 digits")
     return Scope(
         region or "*",
         account or "*",
@@ -227,7 +229,8 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
 
 
 def head_node(to: Scope) -> tuple[Statement, ...]:
-    """What a controller needs beside the nodes' policy: the daemon, and the accounting's secret."""
+    """Return what a controller needs beside the nodes' policy: the daemon, and the accounting's
+    secret."""
     operations = HEAD_NODE["sagemaker"][On.CLUSTER]
     if to.autoscale:
         operations = f"{operations} {AUTOSCALE['sagemaker'][On.CLUSTER]}"
@@ -236,14 +239,14 @@ def head_node(to: Scope) -> tuple[Statement, ...]:
 
 
 def accounting_secret(arn: str) -> tuple[Statement, ...]:
-    """What slurmdbd's set-up on a controller needs; nothing without a secret."""
+    """Return what slurmdbd's set-up on a controller needs; nothing without a secret."""
     if not arn:
         return ()
     return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
 
 
 def list_operator_statements(to: Scope) -> tuple[Statement, ...]:
-    """What `hpctl cluster` needs."""
+    """Return what `hpctl cluster` needs."""
     return _collect_statements(OPERATOR, to)
 
 
@@ -260,7 +263,7 @@ def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
 
 
 def execution_role(to: Scope) -> tuple[Statement, ...]:
-    """What HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
+    """Return what HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
         *rollback_alarms(to),
@@ -292,7 +295,7 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
 def _make_statement(
     sid: str, text: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
 ) -> Statement:
-    """A statement of `service:Action Action ...`."""
+    """Return a statement of `service:Action Action ...`."""
     service, _, names = text.partition(":")
     return Statement(
         sid, tuple(f"{service}:{name}" for name in names.split()), _list_arns(on, to), condition
@@ -307,7 +310,7 @@ PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
 
 
 def make_policy(statements: tuple[Statement, ...]) -> dict[str, Any]:
-    """A policy document."""
+    """Return a policy document."""
     return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
 
 
@@ -322,7 +325,7 @@ def make_trust_policy() -> dict[str, Any]:
 
 
 def _collect_statements(table: Table, to: Scope) -> tuple[Statement, ...]:
-    """One statement for each service and kind of resource."""
+    """Return one statement for each service and kind of resource."""
     found = [
         Statement(_make_sid(service, on), _sort_actions(service, names), _list_arns(on, to))
         for service, kinds in table.items()
@@ -336,7 +339,7 @@ def _sort_actions(service: str, names: str) -> tuple[str, ...]:
 
 
 def _list_extra_statements(table: Table, to: Scope) -> Iterator[Statement]:
-    """What a caller needs besides the operation's own action."""
+    """Yield what a caller needs besides the operation's own action."""
     called = {
         name for kinds in table.values() for names in kinds.values() for name in names.split()
     }

@@ -58,7 +58,7 @@ class Following(Struct):
                 return
             if self.clock() - self._begun > self.timeout_s:
                 raise InDoubt(
-                    f"not done after {self.timeout_s:.0f} s; it goes on",
+                    f"not done after {self.timeout_s:.0f} s; the service is still working on it",
                     "`hpctl cluster describe` and `hpctl cluster instances` show how far it is",
                 )
             self.sleep(self.every_s)
@@ -88,7 +88,7 @@ class Following(Struct):
         return Work(str(description["ClusterStatus"]), tuple(groups))
 
     def _is_lagging(self) -> bool:
-        """Whether what is shown may be from before the order."""
+        """Return whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
     def _judge_software(self, description: Mapping[str, Any], work: Work) -> Work:
@@ -110,12 +110,12 @@ class Following(Struct):
         self._seen = self._seen or active
         if active or self._is_lagging():
             return work
-        # What became of the nodes is told one by one: another of the group may have failed before.
+        # Each node's outcome is reported separately: another of the group may have failed before.
         return Work(work.status, work.groups, done=True)
 
 
 def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What a software update changes of each group."""
+    """Return what a software update changes of each group."""
     keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
     return [
         tuple(str(group.get(key, "")) for key in ("InstanceGroupName", *keys))

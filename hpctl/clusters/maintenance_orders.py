@@ -114,7 +114,7 @@ def send_order(
 
 
 def is_updating(aws: Aws, cluster: str) -> bool:
-    """Whether a software update is under way. Where nobody can tell: not that we know."""
+    """Return whether a software update is known to be under way. False where it is unknown."""
     try:
         description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except Unavailable:
@@ -126,7 +126,8 @@ def is_updating(aws: Aws, cluster: str) -> bool:
 
 
 def is_checking(aws: Aws, cluster: str) -> bool:
-    """Whether deep health checks on demand are under way. Raises nothing but Absent, Refused."""
+    """Return whether deep health checks on demand are under way. Raises nothing but Absent,
+    Refused."""
     try:
         return find_running_checks(aws.service("sagemaker"), cluster)
     except Unavailable:

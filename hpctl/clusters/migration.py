@@ -164,14 +164,14 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
 
 
 def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:
-    """Raise HpctlError where a strategy needs an empty cluster and jobs run, or nobody knows.
+    """Raise HpctlError where a strategy needs an empty cluster and jobs run or may run.
 
     The guide: with Merge running jobs are not affected, with the others partitions are drained
     and jobs waited for.
     """
     if strategy in ("", "Merge") or running == []:
         return
-    who = f"{len(running)} job(s) run" if running else "what runs is unknown, Slurm is not at hand"
+    who = f"{len(running)} job(s) run" if running else "jobs may run: Slurm is not available here"
     raise HpctlError(
         f"{who}, and slurm_config_strategy {strategy} rewrites slurm.conf under them",
         "migrate with Merge and change the strategy later, or drain the partitions, wait for the "

@@ -10,7 +10,7 @@ from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 
 def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A group of a described cluster. Raises Absent with the nearest that there are."""
+    """Return a group of a described cluster. Raises Absent with the nearest that there are."""
     groups: dict[str, Mapping[str, Any]] = {
         str(group["InstanceGroupName"]): group for group in description.get("InstanceGroups", ())
     }
@@ -27,7 +27,7 @@ def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def resolve_node(
     rows: Sequence[NodeRow], name: str, known: Mapping[str, Sequence[NodeRow]] | None = None
 ) -> NodeRow:
-    """The one node of this name, of whatever kind the name is. Raises NoSuchNode.
+    """Return the one node of this name, of whatever kind the name is. Raises NoSuchNode.
 
     Upper and lower case are one. The error names near misses, or those that share the name.
     `known` is `by_name` of the rows, for who resolves many.
@@ -39,7 +39,7 @@ def resolve_node(
     if found:
         every = ", ".join(row.instance_id or row.logical_id for row in found)
         raise NoSuchNode(
-            f"{name!r} is the name of {len(found)} nodes: {every}", "call it by its instance id"
+            f"{name!r} names {len(found)} nodes: {every}", "give the instance id of one of them"
         )
     in_group = [row.shown for row in rows if row.group.casefold() == wanted]
     if in_group:
@@ -52,7 +52,7 @@ def resolve_node(
 
 
 def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
-    """The nodes of each name, in lower case."""
+    """Return the nodes of each name, in lower case."""
     found: dict[str, list[NodeRow]] = {}
     for row in rows:
         for name in {name.casefold() for name in row.names}:
@@ -61,7 +61,7 @@ def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
 
 
 def resolve_all(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
-    """Each node once, in the order named; a name may be a Slurm hostlist. Raises NoSuchNode.
+    """Return each node once, in the order named; a name may be a Slurm hostlist. Raises NoSuchNode.
 
     The error tells of every name that is wrong.
     """

@@ -72,25 +72,26 @@ class NodeOrderPlan(Struct, frozen=True):
 
     @property
     def refused(self) -> bool:
-        """Whether anything speaks against it: an order is given for all of its nodes or none."""
+        """Return whether anything speaks against it: an order is given for all of its nodes or
+        none."""
         return bool(self.refusal) or any(target.refusal for target in self.targets)
 
 
 def make_reason(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
-    """The Reason of a drain: what was ordered, for which instance, by whom.
+    """Return the Reason of a drain: what was ordered, for which instance, by whom.
 
-    The instance makes it durable: whoever finds the node knows whether the order is done. Which
+    The instance makes it durable: a later reader of the node knows whether the order is done. Which
     slurmd was there then tells later whether the machine has come back or is only about to go.
     """
     return f"{PREFIX}{verb}:{node_key(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
 
 
 def format_start(node: SlurmNode) -> str:
-    """When its slurmd began, as a Reason has it; "" for unknown."""
+    """Return when its slurmd began, as a Reason has it; "" for unknown."""
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
-def plan_order(  # noqa: PLR0913 -- each is a fact or a choice of its own, from another source
+def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from another source
     verb: Verb,
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
@@ -130,7 +131,7 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
     reason = make_reason(verb, row, by, slurmd) if node is not None else ""
     marked = _MARK.match(node.reason) if node is not None and node.drained else None
     if node is not None and marked and marked[1] == verb:
-        # An earlier command's drain: its Reason goes on, whoever picks the order up.
+        # An earlier command's drain: its Reason continues, whichever command resumes the order.
         reason = node.reason.split(" : ")[0]
         instance, _, slurmd = marked[2].partition("@")
         if _is_order_pending(verb, row, instance, jobs):
@@ -155,7 +156,7 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
     if node is not None and node.drained:
         warning = f"it is drained already ({node.reason}) and stays so afterwards"
     elif row.role == "login":
-        warning = "it is a login node: whoever works there is cut off"
+        warning = "it is a login node: users who work there are disconnected"
     refusal = _find_refusal(verb, row, node, daemon)
     return OrderTarget(
         row, node_key(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
@@ -163,11 +164,11 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
 
 
 def _is_order_pending(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
-    """Whether the order that a Reason speaks of was taken, and is still to be waited for.
+    """Return whether the order that a Reason speaks of was taken, and is still to be waited for.
 
     A replacement that failed is over: its instance is replaced in its turn.
     A reboot leaves no trace but its Reason, and is ordered only where no job is left: to give the
-    node back and reboot it anew is safer than to reboot it twice.
+    node back and reboot it again is safer than to reboot it twice.
     """
     if verb is Verb.REPLACE:
         if instance != node_key(row):
@@ -184,7 +185,7 @@ def _find_refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool
         where = "Slurm has it in no partition" if row.slurm_state != NOT_FOUND else "nor does Slurm"
         return f"the API does not say whether it is a controller, and {where}"
     if row.unread and row.slurm_state == NOT_FOUND:
-        return f"jobs may run there, as nobody can tell which Slurm node it is: {row.unread}"
+        return f"jobs may run there: which Slurm node it is, is unknown: {row.unread}"
     owner = reason_owner(node.reason) if node is not None and node.drained else None
     if owner is not None and daemon:
         return f"hpctl's daemon treats it ({owner}): `hpctl cancel {owner}` first"
@@ -208,7 +209,7 @@ class Pick(Struct, frozen=True):
 
 
 def rank_node(row: NodeRow) -> Pick:
-    """How readily a node is given up."""
+    """Return how readily a node is given up."""
     if not row.instance_id:
         return Pick(row, 0, "no instance yet")
     if row.status != "Running":
@@ -225,7 +226,7 @@ def rank_node(row: NodeRow) -> Pick:
     if row.slurm_state == NOT_FOUND:
         return Pick(row, 3, "Slurm does not know it")
     if row.slurm_state == UNKNOWN:
-        return Pick(row, 5, "nobody knows what runs there")
+        return Pick(row, 5, "what runs there is unknown")
     return Pick(row, 4, "idle" if row.slurm_state == "IDLE" else f"{row.slurm_state}, no job")
 
 
@@ -233,8 +234,8 @@ def pick_nodes(rows: Sequence[NodeRow], group: str, target: int, count: int) -> 
     """The nodes to give up so that a group of `target` has `count`: broken, then idle, the last
     name first; with jobs at last.
 
-    Fewer, perhaps none, where some are going already: whether `target` tells of those, nobody can
-    say, and no group may end with less than was asked for.
+    Fewer, perhaps none, where some are going already: whether `target` includes those is
+    unknown, and no group may end with less than was asked for.
     """
     own = [rank_node(r) for r in rows if r.group == group and r.status not in GOING]
     own.sort(key=lambda p: make_natural_key(p.row.node or p.row.logical_id), reverse=True)
@@ -243,7 +244,7 @@ def pick_nodes(rows: Sequence[NodeRow], group: str, target: int, count: int) -> 
 
 
 def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
-    """Nodes that somebody chose. Raises HpctlError where one is not of the group."""
+    """Return the nodes that a user chose. Raises HpctlError where one is not of the group."""
     for row in rows:
         if row.group != group:
             raise HpctlError(

@@ -12,14 +12,14 @@ from hpctl.vocabulary.ports import Service
 
 
 def node_key(row: NodeRow) -> str:
-    """What an order names a node by: its instance, or its place where it has none yet."""
+    """Return what an order names a node by: its instance, or its place where it has none yet."""
     return row.instance_id or row.logical_id
 
 
 def call_service(
     sagemaker: Service, cluster: str, verb: Verb, rows: Sequence[NodeRow]
 ) -> dict[str, Outcome]:
-    """One call, and its answer for each node. A whole refusal is each one's."""
+    """Send one call; return its answer for each node. A whole refusal is each one's."""
     ids = [row.instance_id for row in rows if row.instance_id]
     logical = [row.logical_id for row in rows if not row.instance_id]
     request: dict[str, Any] = {"ClusterName": cluster}

@@ -122,7 +122,7 @@ class OrderProvider:
         return found
 
     def _row_of(self, instance: InstanceId) -> NodeRow:
-        """The row that an order names: of the instance, or of a place that has none yet."""
+        """Return the row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
         return row if node_key(row) == instance else NodeRow(instance_id=instance)
 
@@ -154,7 +154,7 @@ class OrderProvider:
     def _find_successor(
         self, target: OrderTarget, rows: Sequence[NodeRow], found: Mapping[NodeName, NodeRow]
     ) -> NodeRow | None:
-        """The instance in its place: by logical id, else by address or as the only new one.
+        """Return the instance in its place: by logical id, else by address or as the only new one.
 
         The address is usually kept, and not guaranteed.
         """

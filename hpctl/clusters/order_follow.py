@@ -47,7 +47,7 @@ class OrderFollow:
         self._jobs: Mapping[NodeName, tuple[int, ...]] = {}
         self._lateness = OrderLateness(plan.verb, options, ports.clock)
         self._interrupted = False
-        self.on_interrupt = "the daemon goes on"
+        self.on_interrupt = "the daemon continues"
         self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
@@ -62,7 +62,7 @@ class OrderFollow:
             self._sleep(self._options.every_s)
 
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
-        """Stop following. The daemon goes on."""
+        """Stop following. The daemon continues."""
         self._interrupted = True
         self._note()
         return tuple(self.progress.values())
@@ -102,7 +102,7 @@ class OrderFollow:
 
     def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
         row = self._provider.rows.get(name)
-        failure, mend = self._failures.explain(target, row)
+        failure, fix = self._failures.explain(target, row)
         return OrderFacts(
             verb=self._plan.verb,
             row=row,
@@ -112,6 +112,6 @@ class OrderFollow:
             late=self._lateness.find(rec),
             interrupted=self._interrupted,
             failure=failure,
-            failure_fix=mend,
+            failure_fix=fix,
             by_daemon=True,
         )

@@ -133,7 +133,7 @@ class OrderRun:
             self._sleep(self._options.every_s)
 
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
-        """Stop waiting: give back what is surely not ordered, and tell what goes on."""
+        """Stop waiting: give back what is surely not ordered, and report what continues."""
         self._withdraw_orders()
         self._note()
         return tuple(self.progress.values())
@@ -152,7 +152,7 @@ class OrderRun:
         ]
 
     def _find_under_way(self) -> list[Event]:
-        """What an earlier command has done, as the events that its journal had."""
+        """Return what an earlier command has done, as the events that its journal had."""
         fault = ORDERS.get(self._plan.verb, _DELETION).fault
         found: list[Event] = []
         for name, target in self._targets.items():
@@ -207,7 +207,7 @@ class OrderRun:
             self.progress[target.instance] = one
 
     def _answer_to(self, name: NodeName) -> str:
-        """Why nothing was requested for a node, or why the loop refused the request."""
+        """Return why nothing was requested for a node, or why the loop refused the request."""
         if name in self._replaced:
             return f"{self._replaced[name]} is in its place by now: look at it, and order again"
         answers = [
@@ -219,7 +219,7 @@ class OrderRun:
 
     def _make_facts(self, name: NodeName, target: OrderTarget, rec: NodeRecovery) -> OrderFacts:
         observer, row = self._observer, self._provider.rows.get(name)
-        failure, mend = self._failures.explain(target, row)
+        failure, fix = self._failures.explain(target, row)
         return OrderFacts(
             verb=self._plan.verb,
             row=row,
@@ -232,11 +232,12 @@ class OrderRun:
             waits=self._options.wait,
             interrupted=observer.interrupted,
             failure=failure,
-            failure_fix=mend,
+            failure_fix=fix,
         )
 
     def _find_trouble(self, name: NodeName) -> str:
-        """Why a node does not go on: Slurm or the service was not read, or hpctl itself failed."""
+        """Return why a node does not go on: Slurm or the service was not read, or hpctl itself
+        failed."""
         for flaw in self._loop.flaws:
             if flaw.target == name:
                 return f"internal error: {flaw.error}"
@@ -270,7 +271,7 @@ def order_policy(options: OrderOptions) -> Policy:
 def _earlier_events(
     rid: RecoveryId, generation: Generation, fault: FaultClass, now: datetime, by: str
 ) -> list[Event]:
-    """A recovery whose order was accepted at a time that is not known."""
+    """Return a recovery whose order was accepted at a time that is not known."""
     step, target = STEPS[fault.ladder[0]], generation.instance
     why = "an earlier command did it"
     return [

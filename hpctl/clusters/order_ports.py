@@ -16,7 +16,7 @@ class NodeUpdates(Protocol):
     """The part of `hpctl.slurm.cli.CliScheduler` that an order needs."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable."""
+        """Return all nodes and jobs. Raises Unavailable."""
 
     def update(
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule

@@ -72,7 +72,7 @@ class OrderNodeProgress(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Return whether nothing more will come of it."""
         return self.phase in ENDED
 
 
@@ -122,7 +122,7 @@ def describe_progress(
     stays = found.phase in (OrderPhase.LEFT, OrderPhase.FAILED, OrderPhase.IN_DOUBT) or code_moves
     reason = target.reason
     if facts.by_daemon:
-        # What is under way the daemon gives back by itself.
+        # What is under way the daemon gives back without this command.
         reason = own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
     if rec.phase is NodePhase.CANCELLED or found.phase is OrderPhase.LET_GO:
         stays = _was_left_drained(rec, facts)
@@ -132,7 +132,7 @@ def describe_progress(
 
 
 def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
-    """Whether a node whose order was taken back could not be given back."""
+    """Return whether a node whose order was taken back could not be given back."""
     given = last_step(rec.steps, StepKind.RETURN)
     untouched = not rec.drains or bool(facts.closed_by) or not facts.tracked
     taken_over = rec.ended and rec.trail[-1].signal != NodeSignal.WITHDRAWN
@@ -169,7 +169,7 @@ def _new_instance(target: OrderTarget, facts: OrderFacts) -> str:
 
 
 def _seen_by_service(rec: NodeRecovery) -> bool:
-    """Whether an order was sent that may have been accepted."""
+    """Return whether an order was sent that may have been accepted."""
     step = find_order(rec)
     return step is not None and (step.accepted or was_in_doubt(rec))
 
@@ -297,7 +297,7 @@ def _describe_end(
 
 
 def _describe_take_over(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeProgress:
-    """An operator resumed the node, or gave it another Reason: it is theirs."""
+    """Return an operator resumed the node, or gave it another Reason: it is theirs."""
     why = rec.trail[-1].why
     before = rec.trail[-2].phase if len(rec.trail) > 1 else NodePhase.OPEN
     if before in BEFORE_ORDER and not _seen_by_service(rec):

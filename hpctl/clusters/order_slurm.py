@@ -26,7 +26,7 @@ from hpctl.vocabulary.reason import own_reason, reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 _BLOCKING = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
-"""What another operator or tool sets on a node: an order goes on under it."""
+"""What another operator or tool sets on a node: an order continues under it."""
 
 
 class OrderScheduler(NoSlurm):
@@ -74,7 +74,7 @@ class OrderScheduler(NoSlurm):
         return replace(node, state=state, flags=plain, reason="")
 
     def _is_held(self, node: SlurmNode) -> bool:
-        """Whether a node is closed for this order, by its own drain or under another's."""
+        """Return whether a node is closed for this order, by its own drain or under another's."""
         name = node.name
         if not self.tracks(name):
             return name in self._closed

@@ -69,5 +69,5 @@ _MENDS = {
 
 
 def find_fix(code: str) -> str:
-    """What to do about a node's refusal; empty where its words say it."""
+    """Return what to do about a node's refusal; empty where its words say it."""
     return _MENDS.get(code, "")

@@ -71,7 +71,7 @@ class OrderObserver:
         return self._slurm
 
     def _needs_cloud(self, state: State) -> bool:
-        """Whether a node is ordered, or is about to be: the service is not asked before."""
+        """Return whether a node is ordered, or is about to be: the service is not asked before."""
         recoveries = [state.nodes[rid] for rid in state.open_nodes.values()]
         return any(rec.remedied or self._is_ready(rec.node) for rec in recoveries)
 
@@ -86,7 +86,8 @@ class OrderObserver:
             self.cloud_trouble = str(error)
 
     def _hear(self, state: State, slurm: SchedulerView) -> dict[NodeName, Health]:
-        """A slurmd that answers speaks for its node: when it began tells one boot from another."""
+        """Return a slurmd that answers speaks for its node: when it began tells one boot from
+        another."""
         heard: dict[NodeName, Health] = {}
         for name, target in self._targets.items():
             row = self._provider.rows.get(name)
@@ -115,7 +116,7 @@ class OrderObserver:
         return self._above_floor([name for name in waiting if self._is_ready(name)])
 
     def _above_floor(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
-        """The nodes that would bring a group below its floor."""
+        """Return the nodes that would bring a group below its floor."""
         counts = self._provider.targets_of_groups
         room = {group: counts.get(group, 0) - keep for group, keep in self._options.floor.items()}
         kept: dict[NodeName, str] = {}

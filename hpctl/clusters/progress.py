@@ -25,7 +25,7 @@ from hpctl.vocabulary.ports import Aws
 
 
 def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]) -> Where:
-    """Where a described group of a described cluster looks for its instances."""
+    """Return where a described group of a described cluster looks for its instances."""
     vpc = group.get("OverrideVpcConfig") or description.get("VpcConfig") or {}
     zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
@@ -46,7 +46,7 @@ def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str,
 
 
 def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
-    """The zone of each subnet, "" where nobody told."""
+    """Return the zone of each subnet, "" where it is unknown."""
     zones = dict.fromkeys(subnets, "")
     if not subnets:
         return zones
@@ -66,7 +66,7 @@ def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 DELETED = "Deleted"
-"""Progress.status of a cluster that the service does not know (any more)."""
+"""Progress.status of a cluster that the service does not know or no longer knows."""
 
 
 RUNNING = "Running"
@@ -104,17 +104,18 @@ class NodeProgress(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What it is known by from one look to the next."""
+        """Return what it is known by from one look to the next."""
         return self.logical_id or self.instance_id
 
     @property
     def name(self) -> str:
-        """What to call it: the Slurm name, else an id."""
+        """Return what to call it: the Slurm name, else an id."""
         return self.node or self.instance_id or self.logical_id
 
     @property
     def failed(self) -> bool:
-        """Whether the service gave up on it for now: it failed, or nothing could be launched.
+        """Return whether the service gave up on it for now: it failed, or nothing could be
+        launched.
 
         With Continuous provisioning what finds no capacity stays Pending without an instance. On
         a node that has one a message means nothing: the last failure's stays there.
@@ -176,17 +177,17 @@ class ClusterProgress(Struct, frozen=True):
 
     @property
     def targets(self) -> Mapping[str, int]:
-        """The TargetCount of every group."""
+        """Return the TargetCount of every group."""
         return {g.name: g.target for g in self.groups}
 
     @property
     def failed_nodes(self) -> tuple[NodeProgress, ...]:
-        """The nodes that are failed now."""
+        """Return the nodes that are failed now."""
         return tuple(n for n in self.nodes if n.failed)
 
     @property
     def ended(self) -> bool:
-        """Whether this is the last look."""
+        """Return whether this is the last look."""
         return self.verdict is not WaitState.WAITING
 
 
@@ -228,7 +229,7 @@ def in_service(
     those that are `leaving` gone.
 
     FAILED where the cluster failed, was rolled back or is deleted. `before` is the FailureMessage
-    from before the order, where somebody looked: another one tells of this order.
+    from before the order, where it was read: another one is a result of this order.
     """
 
     def judge(p: ClusterProgress) -> Judged:
@@ -295,13 +296,13 @@ def _rolled_back(p: ClusterProgress) -> Judged:
 
 
 def judge_deletion(p: ClusterProgress) -> Judged:
-    """The service does not know the cluster any more. FAILED where nobody deletes it."""
+    """Return DONE once the service has no such cluster. FAILED where no deletion is ordered."""
     if p.status == DELETED:
         return WaitState.REACHED, ""
     if p.status == "Failed":
         return WaitState.FAILED, p.failure or "the deletion failed"
     if "Deleting" not in p.seen and p.waited_s >= LAG_S:
-        return WaitState.FAILED, "nobody has ordered its deletion: hpctl cluster delete"
+        return WaitState.FAILED, "its deletion was not ordered; order it: hpctl cluster delete"
     return WAITING
 
 
@@ -315,7 +316,7 @@ def _format_missing(have: Mapping[str, int], want: Mapping[str, int]) -> str:
 
 
 def _judge_stuck(p: ClusterProgress, patience_s: float) -> Judged:
-    """Whether only nodes are missing that have failed: the service may try those for ever."""
+    """Return whether only failed nodes are missing: the service may retry those without a limit."""
     failed = {n.key for n in p.failures}
     moving = any(n.status != RUNNING and n.key not in failed for n in p.nodes)
     if not failed or moving or p.still_s < patience_s:

@@ -1,11 +1,11 @@
 """A cluster file as the requests that the service takes.
 
-provisioning_parameters.json: how Slurm is told of the groups where the API does not do it.
+provisioning_parameters.json: how Slurm learns of the groups where the API does not do it.
 
 The file lies beside the lifecycle scripts, which read it from their own directory.
 
 A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
-says who the controllers are and no more, and login nodes run slurmd as compute nodes do. So the
+only says who the controllers are, and login nodes run slurmd as compute nodes do. So the
 bundle is given the roles of the groups (`write_roles`).
 """
 
@@ -91,7 +91,7 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
 
 
 def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
-    """One group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
+    """Return one group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
     types, interface = group.instance_types, group.network_interface
     otherwise: dict[str, Any] = {
         "InstanceRequirements": {"InstanceTypes": list(types)} if types else None,
@@ -106,7 +106,7 @@ def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
 def _drop_empty(
     members: Mapping[str, str], section: ClusterSpec | GroupSpec, otherwise: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The members that have a value."""
+    """Return the members that have a value."""
     values = {
         theirs: _to_api(getattr(section, ours)) if ours else otherwise[theirs]
         for theirs, ours in members.items()
@@ -115,7 +115,7 @@ def _drop_empty(
 
 
 def _to_api(value: Any) -> Any:
-    """A value in the API's words, with lists where the models have tuples."""
+    """Return a value in the API's words, with lists where the models have tuples."""
     if isinstance(value, ApiSection):
         return _to_api(value.request())
     if isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def _to_api(value: Any) -> Any:
 
 
 def merge_raw(request: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with `raw` laid over it: structures key by key, all else as `raw` says."""
+    """Return a request with `raw` laid over it: structures key by key, all else as `raw` says."""
     both = dict(request)
     for key, value in raw.items():
         under = both.get(key)
@@ -140,7 +140,7 @@ def _make_vpc_config(subnets: tuple[str, ...], security_groups: tuple[str, ...])
 
 
 def _make_vpc_override(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any] | None:
-    """The API overrides both or none: what a group leaves out is the cluster's."""
+    """Return the API overrides both or none: what a group leaves out is the cluster's."""
     if not group.subnets and not group.security_groups:
         return None
     return _make_vpc_config(
@@ -161,7 +161,7 @@ LARGEST = 1 << 20
 
 
 def read_object(s3: Service, bucket: str, key: str) -> bytes:
-    """The first MiB of an object. Raises Absent, Refused, Unavailable."""
+    """Return the first MiB of an object. Raises Absent, Refused, Unavailable."""
     body = s3.read("get_object", Bucket=bucket, Key=key)["Body"]
     try:
         return bytes(body.read(LARGEST))
@@ -187,7 +187,7 @@ _HEADS = {
 
 
 def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
-    """The file's content. Raises HpctlError for a spec that does not use it."""
+    """Return the file's content. Raises HpctlError for a spec that does not use it."""
     if spec.slurm_config != "provisioning_parameters":
         raise HpctlError(
             f"{spec.name} has slurm_config: {spec.slurm_config}, and needs no {FILE}",
@@ -196,7 +196,7 @@ def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
     roles = {group.role: group.name for group in spec.groups}
     if "controller" not in roles:
         raise HpctlError(
-            f"{spec.name} names no controller group", "give each instance group its role"
+            f"cluster {spec.name} has no group with role controller", "set the role of each group"
         )
     more = spec.provisioning_parameters or ProvisioningParameters()
     answer: dict[str, Any] = {
@@ -225,7 +225,8 @@ def _name_heads(heads: HeadNodes) -> dict[str, str]:
 def read_back(
     content: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[str, str | None]], dict[str, Any]]:
-    """What a file says: role and partition by group, and the `provisioning_parameters` section."""
+    """Return what a file says: role and partition by group, and the `provisioning_parameters`
+    section."""
     roles: dict[str, tuple[str, str | None]] = {}
     for worker in content.get("worker_groups") or ():
         if isinstance(worker, Mapping) and worker.get("instance_group_name"):
@@ -267,7 +268,8 @@ def list_parameter_files(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def read_parameters(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
-    """The file beside a living cluster's lifecycle scripts; else None, and why there is none.
+    """Return the file beside a living cluster's lifecycle scripts; else None, and why there is
+    none.
 
     Where the API configures Slurm there is none, and nothing to be said about it.
     """
@@ -294,7 +296,7 @@ CONFIG = "config.json"
 def write_roles(directory: Path, spec: ClusterSpec) -> str:
     """Write the roles into a bundle that is laid; the file that has them, empty for none.
 
-    That is config.json, or provisioning_parameters.json where the cluster has it. What somebody
+    That is config.json, or provisioning_parameters.json where the cluster has it. What a user
     wrote there already stays. Raises HpctlError.
     """
     roles = {group.name: group.role for group in spec.groups if group.role}
@@ -311,7 +313,8 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
         answer["roles"] = {**roles, **answer.get("roles", {})}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise HpctlError(
-            f"{CONFIG} cannot be given the groups' roles: {error}", "fix it"
+            f"cannot add the groups' roles to {CONFIG}: {error}",
+            "correct that file, then run it again",
         ) from error
     path.write_text(json.dumps(answer, indent=2) + "\n")
     return CONFIG

@@ -41,12 +41,12 @@ class Link(Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Return whether nothing more will happen to it without a request."""
         return self.lifecycle in SETTLED
 
 
 class WantedLink(Struct, frozen=True):
-    """A link that somebody wants. Raises HpctlError from `of` where it cannot be one."""
+    """A link to be created. Raises HpctlError from `of` where it cannot be one."""
 
     file_system: str
     path: str
@@ -64,7 +64,7 @@ class WantedLink(Struct, frozen=True):
             raise HpctlError(f"{s3!r} names no bucket", "write s3://BUCKET/PREFIX")
         if not path.startswith("/") or path.rstrip("/") == "" or ".." in path.split("/"):
             raise HpctlError(
-                f"--path {path!r} is no directory below the file system's root",
+                f"--path {path!r} does not name a directory in the file system",
                 "write /data: it appears as MOUNT/data on the nodes",
             )
         return cls(file_system, path.rstrip("/"), s3.rstrip("/") + "/", auto_import, auto_export)
@@ -86,7 +86,7 @@ class WantedLink(Struct, frozen=True):
 
 
 def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
-    """The links of one file system, or of all. Raises as `ports.Service.read` does.
+    """Return the links of one file system, or of all. Raises as `ports.Service.read` does.
 
     Absent where a file system has none because it is not there itself.
     """
@@ -102,7 +102,7 @@ def list_links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
 
 
 def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
-    """The link, and whether it was made now. One that is there already is recognised.
+    """Return the link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
     Unavailable; InDoubt where it was ordered and is not to be seen.
@@ -121,7 +121,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
 
 
 def looked_up(aws: Aws, wanted: WantedLink) -> Link | None:
-    """The link where it is there already. Raises where it cannot be made, as `link` does."""
+    """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
     _check_file_system(aws, wanted.file_system)
     return _find_same_link(aws, wanted)
 
@@ -134,7 +134,7 @@ def wait_for_link(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Link]:
-    """The link each time that it was looked at, until it is settled or the time is up."""
+    """Yield the link each time that it was looked at, until it is settled or the time is up."""
     until = clock() + timeout_s
     yield known
     while not known.settled and clock() < until:
@@ -144,13 +144,13 @@ def wait_for_link(
         )
         found = answer.get("Associations") or ()
         if not found:
-            raise Absent(f"association {known.id} is gone", "somebody has deleted it")
+            raise Absent(f"association {known.id} is gone", "another user or tool has deleted it")
         known = _parse_link(found[0])
         yield known
 
 
 def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
-    """The link that is wanted, if it is there. Raises Refused where its path is taken."""
+    """Return the link that is wanted, if it is there. Raises Refused where its path is taken."""
     for there in list_links(aws, wanted.file_system):
         if there.path.rstrip("/") != wanted.path or there.lifecycle == "DELETING":
             continue
@@ -186,7 +186,7 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
 
 
 def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
-    """A file system in FSx's words. Raises Absent with the nearest that there are."""
+    """Return a file system in FSx's words. Raises Absent with the nearest that there are."""
     fsx = aws.service("fsx")
     try:
         found = fsx.read("describe_file_systems", FileSystemIds=[file_system]).get("FileSystems")

@@ -1,7 +1,7 @@
 """Follow a cluster until something about it holds, and read the events that it has.
 
 What every command that waits is built on. One look is DescribeCluster, ListClusterNodes and, where
-provisioning is Continuous, the events since the look before. A look that fails is told and tried
+provisioning is Continuous, the events since the look before. A failed look is shown and tried
 again: a network that is away for a minute does not end a wait of an hour.
 
 Only clusters with NodeProvisioningMode Continuous have events, of which the service keeps the 500
@@ -67,7 +67,7 @@ def read_events(  # noqa: PLR0913 -- the filters of the API, by keyword
     instance: str = "",
     levels: tuple[str, ...] = (),
 ) -> tuple[ClusterEvent, ...]:
-    """The events, oldest first, those that warn or fail with their details.
+    """Return the events, oldest first, those that warn or fail with their details.
 
     Raises NoEvents, Absent, Refused, Unavailable. A detail that cannot be read is empty.
     """
@@ -132,7 +132,7 @@ def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -
 
 
 def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
-    """An event's details; none where they cannot be read."""
+    """Return an event's details; none where they cannot be read."""
     try:
         answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
     except (Refused, Unavailable):
@@ -143,7 +143,7 @@ def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, An
 
 
 def failure_message(metadata: Mapping[str, Any]) -> str:
-    """The FailureMessage of an event's metadata, in whichever of its parts it stands."""
+    """Return the FailureMessage of an event's metadata, in whichever of its parts it stands."""
     parts = [part for part in metadata.values() if isinstance(part, Mapping)]
     return next((str(p["FailureMessage"]) for p in parts if p.get("FailureMessage")), "")
 
@@ -193,7 +193,7 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
 
 
 def look_once(aws: Aws, cluster: str, now: datetime) -> ClusterProgress:
-    """One look alone. Raises Unavailable, Refused; Absent is a look with status DELETED."""
+    """Look once. Raises Unavailable, Refused; Absent is a look with status DELETED."""
     return _ClusterView(aws, cluster, now).look(now)
 
 
@@ -286,7 +286,7 @@ class _ClusterView(Struct):
         )
         before = self.since.get(node.key)
         if before is None:
-            # Nobody says since when: what is still coming up does so since its launch.
+            # Since when is unknown: what is still coming up does so since its launch.
             self.since[node.key] = (node.status, node.instance_id, node.since)
         elif before[:2] != (node.status, node.instance_id):
             self.since[node.key] = (node.status, node.instance_id, at)
@@ -294,7 +294,7 @@ class _ClusterView(Struct):
         return replace(node, trouble=self._trouble(answer, node)) if node.failed else node
 
     def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
-        """What a failure means. An instance's lifecycle log is read until it has a line."""
+        """Return what a failure means. An instance's lifecycle log is read until it has a line."""
         key = (node.key, node.instance_id)
         known = self.troubles.get(key) or failures.explain_failure(
             self.aws, answer, node, self.places

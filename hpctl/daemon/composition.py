@@ -104,17 +104,17 @@ class _Base(Struct, frozen=True):
 
     @property
     def config(self) -> Config:
-        """The configuration at the start."""
+        """Return the configuration at the start."""
         return self.live.config
 
     @property
     def store(self) -> Store:
-        """The journal."""
+        """Return the journal."""
         return self.held.store
 
     @property
     def disk(self) -> Path | None:
-        """Where the journal is, if it is on a disk of this host."""
+        """Return where the journal is, if it is on a disk of this host."""
         return None if self.shared else self.config.state_dir
 
 

@@ -84,4 +84,4 @@ def _no_such_key(key: str, known: list[str]) -> HpctlError:
     hint = output.suggest_names(
         key, dict.fromkeys([*sections, *known]), "`hpctl config show` lists the keys"
     )
-    return HpctlError(f"there is no key {key!r}", hint)
+    return HpctlError(f"the configuration has no key {key!r}", hint)

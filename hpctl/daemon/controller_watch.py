@@ -1,4 +1,4 @@
-"""Where slurmctld is active, asked on a thread of its own: an answer may take long."""
+"""Read where slurmctld is active, on a separate thread: an answer may take long."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ class Controllers(Protocol):
     """Slurm, as far as this watch asks it."""
 
     def active_controller(self) -> str:
-        """The host of the slurmctld that answers; empty where that is not known."""
+        """Return the host of the slurmctld that answers; empty where that is not known."""
 
 
 class ControllerListener(Protocol):

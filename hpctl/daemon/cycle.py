@@ -78,7 +78,7 @@ class Cycle:
         self.readiness.keep_alive()
         self.leadership.progress()
         if not self.leadership.leads:
-            away = Unavailable("the lease ran out while the database was away")
+            away = Unavailable("the lease expired while the database was unreachable")
             self.journal.wait(away)
             return
         begun = time.monotonic()
@@ -99,7 +99,7 @@ class Cycle:
             self._quiet = self.pause.rest(pace, spent_s)
 
     def _run_once(self, begun: float, *, quiet: bool) -> tuple[NextCycle, float]:
-        """The round itself; how long it took, in seconds."""
+        """Run the cycle; return how long it took, in seconds."""
         self.journal.reread_if_stale()
         self.audit.write_if_due()
         pace = self.loop.cycle(self.live.policy, self.live.rules, quiet=quiet)

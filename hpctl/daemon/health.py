@@ -19,7 +19,7 @@ class Troubled(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What an operator should know; empty while nothing is wrong."""
+        """Return what an operator should know; empty while nothing is wrong."""
 
 
 class Housekeeping:
@@ -54,7 +54,7 @@ class Housekeeping:
         if changed and trouble:
             log.warning("trouble=%s", trouble)
         elif changed:
-            log.info("trouble=none any more")
+            log.info("trouble=none: the trouble of before is over")
         self._trouble = trouble
         self._next = now + self._live.config.upkeep_s
         self._health.flush()

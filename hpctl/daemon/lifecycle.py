@@ -32,7 +32,7 @@ SETTLE_S = 10.0
 
 
 class BackgroundWork(Protocol):
-    """What runs beside the loop, on a thread or in a process of its own."""
+    """What runs next to the loop, on a thread or in a separate process."""
 
     def start(self) -> None:
         """Begin. Returns at once."""
@@ -68,7 +68,7 @@ class ExecuteAgain(Struct, frozen=True):
 
 @dataclass(kw_only=True, eq=False)
 class Background:
-    """What runs on threads of its own while this daemon leads."""
+    """What runs on separate threads while this daemon leads."""
 
     cloud: CloudWatch
     world: WorldServer

@@ -16,7 +16,7 @@ class AlreadyRunning(HpctlError):
 
     The lock of a state directory and the lease of a shared database tell daemons that share either
     from each other. Two that share neither still share slurm.conf: each holds an advisory lock on
-    it. Whoever may read the file may lock it, and would keep hpctl from starting: only where
+    it. A user who may read the file may lock it, and would keep hpctl from starting: only where
     /proc/locks shows that the holder is an hpctl daemon of root's or of our own user is the second
     one refused. Any other holder, one on another host with the same file over NFS among them, is
     reported.
@@ -38,7 +38,8 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         holder = handle.read().strip() or "another process"
         handle.close()
         raise AlreadyRunning(
-            f"{state_dir} is in use by {holder}", "one daemon per state directory; stop the other"
+            f"{state_dir} is in use by {holder}",
+            "only one daemon can use a state directory: stop the other one",
         ) from None
     _write_holder(descriptor)
     return handle
@@ -71,7 +72,7 @@ class ClusterLock:
 
     @property
     def trouble(self) -> str:
-        """What to tell the operator; empty while no other daemon is known of."""
+        """Return what to tell the operator; empty while no other daemon is known of."""
         self._conf = self._conf or find_slurm_conf()
         if self._conf is None or self._is_held(self._conf):
             return ""
@@ -93,7 +94,8 @@ class ClusterLock:
         return ""
 
     def _is_held(self, conf: Path) -> bool:
-        """Whether the file is the one that was locked: slurmd and editors replace it by another."""
+        """Return whether the file is the one that was locked: slurmd and editors replace it by
+        another."""
         with contextlib.suppress(OSError):
             return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), conf.stat())
         return self._fd >= 0
@@ -106,7 +108,8 @@ class ClusterLock:
 
 
 def _daemon_that_locks(conf: Path) -> str:
-    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
+    """Return the process id of the hpctl daemon that has locked a file on this host; empty for
+    none.
 
     Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
     The pid is 0 for a process of another namespace. Devices are not compared: overlayfs

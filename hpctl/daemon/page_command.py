@@ -11,13 +11,13 @@ HERE = "127.0.0.1:8472"
 
 
 @click.command()
-@click.option("--listen", metavar="HOST:PORT", help=f"Serve here with a token of its own [{HERE}].")
+@click.option("--listen", metavar="HOST:PORT", help=f"Serve here with a separate token [{HERE}].")
 @click.option("--link", is_flag=True, help="Print a link to the daemon's page, good once.")
 @output.config_option
 def page(listen: str | None, link: bool, config: str) -> None:
     """Serve a read-only web page of what hpctl sees and does.
 
-    The daemon serves one by itself where page.listen is set. From your own machine: `ssh -L
+    The daemon itself serves one where page.listen is set. From your own machine: `ssh -L
     8472:127.0.0.1:8472 HEAD`, then open the link. Ctrl-C ends it.
     """
     from hpctl.cli.features import list_explain_parts

@@ -26,7 +26,7 @@ class ControllerNewsSource(Protocol):
     """Follows slurmctld's log."""
 
     def log_asks(self) -> bool:
-        """Whether it asks for a reading of Slurm now."""
+        """Return whether it asks for a reading of Slurm now."""
 
 
 class CyclePause:

@@ -35,7 +35,7 @@ class Readiness:
             notify_systemd("READY=1\nSTATUS=")
 
     def announce_end(self, *, stopping: bool) -> None:
-        """The daemon stops, or hands over and goes on as a standby."""
+        """Tell systemd that the daemon stops, or hands over and continues as a standby."""
         notify_systemd("STOPPING=1" if stopping else "STATUS=handing over")
 
     def keep_alive(self) -> None:

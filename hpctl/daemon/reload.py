@@ -31,11 +31,11 @@ class LeaseState(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon may act, now."""
+        """Return whether this daemon may act, now."""
 
 
 class Reloads(Protocol):
-    """A process that reads the configuration by itself."""
+    """A process that reads the configuration itself."""
 
     def reload(self) -> None:
         """Start again, by the configuration as it is now."""

@@ -30,6 +30,6 @@ class Signals:
         self._waker.poke()
 
     def take_reload(self) -> bool:
-        """Whether a reload was asked for since the last call."""
+        """Return whether a reload was asked for since the last call."""
         wanted, self._reload_wanted = self._reload_wanted, False
         return wanted

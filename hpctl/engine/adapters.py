@@ -60,14 +60,15 @@ def open_reader(config: Config) -> JournalReader:
 
 
 def _journal_owner(config: Config) -> str:
-    """The cluster that a shared database must be of; empty for a journal in a file."""
+    """Return the cluster that a shared database must be of; empty for a journal in a file."""
     if not config.database_url:
         return ""
     return config.cluster.name or _cluster_name(config.slurm.conf)
 
 
 def readable_url(config: Config) -> str:
-    """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
+    """Return the journal's URL; for users who may not write it, that of a copy. Raises
+    Unavailable."""
     path = _find_journal_file(config)
     return file_url(path) if path else config.url
 
@@ -88,7 +89,7 @@ def _cluster_name(conf: Path | None) -> str:
 
 
 def _find_journal_file(config: Config) -> Path | None:
-    """The SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
+    """Return the SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
     path = config.state_dir / "journal.db"
     if config.database_url:
         return None
@@ -101,7 +102,7 @@ def _find_journal_file(config: Config) -> Path | None:
 
 
 def _fetch_copy(config: Config, journal: Path) -> Path:
-    """The copy of the journal; an old one where no daemon answers. Raises Unavailable."""
+    """Return the copy of the journal; an old one where no daemon answers. Raises Unavailable."""
     import http.client
 
     from hpctl.wire import reports as wire
@@ -165,7 +166,7 @@ def choose_scheduler(
 
 
 def make_provider(config: Config) -> Provider:
-    """The cloud, or the lack of one."""
+    """Return the cloud, or the lack of one."""
     cluster = config.cluster
     if cluster.provider == "none":
         from hpctl.sagemaker.no_provider import NoProvider
@@ -183,7 +184,8 @@ def make_provider(config: Config) -> Provider:
 
 
 def make_rules(config: Config) -> Rules:
-    """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
+    """Return the catalogue with the site's overrides. Raises HpctlError for a rule it does not
+    have."""
     from hpctl.faults.catalogue import UnknownRuleError
     from hpctl.faults.catalogue import build_rules as catalogue_rules
 
@@ -198,7 +200,7 @@ def make_rules(config: Config) -> Rules:
 def open_aws(
     profile: str | None = None, region: str | None = None, endpoint_url: str | None = None
 ) -> Aws:
-    """An AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""
+    """Return an AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""
     from hpctl.sagemaker.aws import AwsAccount
 
     return AwsAccount(profile, region, endpoint_url)

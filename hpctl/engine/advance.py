@@ -34,7 +34,8 @@ class AdvancePass(Struct, frozen=True):
 def advance_all(
     view: View, policy: Policy, now: datetime, kinds: Sequence[RecoveryKind]
 ) -> AdvancePass:
-    """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
+    """Return what each open recovery does next. Nothing moves on an old view, nor of what is
+    flawed."""
     if not view.current:
         return AdvancePass()
     here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
@@ -56,7 +57,7 @@ def advance_all(
 
 
 def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
-    """The view with what the kinds take back. What could not be decided on is left alone."""
+    """Return the view with what the kinds take back. What could not be decided on is left alone."""
     withdrawn, flaws = dict(view.withdrawn), dict(view.flaws)
     for why, flawed in found:
         withdrawn.update(why)
@@ -67,9 +68,9 @@ def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
 def _list_due_steps(
     steps: Sequence[RecoveryAnswer], view: View, policy: Policy, here: JobsByNode, now: datetime
 ) -> tuple[Due, ...]:
-    """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
-    still moves a recovery. So does mode observe, in which recoveries are open where it was set
-    while they were."""
+    """Return the steps that are wanted. A pause stops effects, not looking: what is observed
+    meanwhile still moves a recovery. So does mode observe, in which recoveries are open where it
+    was set while they were."""
     if view.stopped or policy.mode is Mode.OBSERVE:
         return ()
     wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
@@ -79,7 +80,8 @@ def _list_due_steps(
 
 
 def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime) -> tuple[Due, ...]:
-    """The steps without DOWN for a node whose slurmd is about to end a job that Slurm requeues.
+    """Return the steps without DOWN for a node whose slurmd is about to end a job that Slurm
+    requeues.
 
     One DOWN requeues a job of several nodes. Set the last of the others DOWN, and slurmctld 22.05
     forgets to clear the job's GRES (kill_running_job_by_node_name does not call

@@ -43,7 +43,7 @@ PERSONS_GATES: Final = frozenset(
         HANG_GATE,
     }
 )
-"""The gates that block until a person acts; each of the others passes by itself."""
+"""The gates that block until a person acts; each of the others opens when its cause passes."""
 NAMED: Final = 8
 """So many nodes or jobs of one task are named."""
 _COMMAND: Final = re.compile(r"`([^`]+)`")
@@ -73,7 +73,7 @@ class PersonTask(Struct, frozen=True):
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands to choose from, the usual one first."""
+        """Return the commands to choose from, the usual one first."""
         return tuple(_COMMAND.findall(self.ask))
 
 
@@ -110,7 +110,8 @@ def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
 
 
 def _of_holds(w: World) -> Iterator[PersonTask]:
-    """One task for all that the same gate blocks for the same rule: one command lifts them."""
+    """Yield one task for all that the same gate blocks for the same rule: one command lifts
+    them."""
     groups: dict[tuple[str, str], list[HoldNoted]] = {}
     for target in sorted(w.state.holds):
         hold = w.state.holds[target]
@@ -130,7 +131,7 @@ def _of_holds(w: World) -> Iterator[PersonTask]:
 
 
 def _title_of_holds(w: World, holds: list[HoldNoted]) -> str:
-    """The nodes, or jobs, and their fault in words."""
+    """Return the nodes, or jobs, and their fault in words."""
     first = holds[0]
     judged = w.assessments.get(NodeName(first.target))
     fault = judged.fault.meaning if judged is not None and judged.fault is not None else ""
@@ -163,7 +164,7 @@ def _of_untreated(one: UntreatedNode) -> PersonTask:
 
 
 def _of_closed(w: World) -> Iterator[PersonTask]:
-    """The nodes that Slurm itself has closed, and that do not come back by themselves."""
+    """Yield the nodes that Slurm itself has closed, and that do not come back by themselves."""
     candidates = {c.node.name for c in w.candidates}
     for name, node in w.slurm.nodes.items() if w.slurm is not None else ():
         if not node.reason or node.in_service:
@@ -181,7 +182,7 @@ def _of_closed(w: World) -> Iterator[PersonTask]:
 
 
 def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
-    """What Slurm closed a node for, by which words, and what a person does about it."""
+    """Return what Slurm closed a node for, by which words, and what a person does about it."""
     if failed_to_start(node):
         ask = f"find out why it did not boot, then run `scontrol update NodeName={node.name}"
         return power_text(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
@@ -192,7 +193,7 @@ def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
 
 
 def _is_left(one: Account) -> bool:
-    """Whether nobody but a person brings a node back."""
+    """Return whether only a person brings a node back."""
     return one.problem and one.by in (By.PERSON, By.UNKNOWN)
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) -> Aws:
-    """The account that the options name. Raises HpctlError."""
+    """Return the account that the options name. Raises HpctlError."""
     from hpctl.engine.adapters import open_aws as wired
 
     return wired(profile, region, endpoint_url)

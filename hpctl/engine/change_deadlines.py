@@ -13,7 +13,7 @@ RESERVE_DEADLINE_S: Final = 60.0
 
 
 def deadline_of(change: Change, policy: Policy) -> datetime:
-    """When an open change has been in its phase for too long."""
+    """Return when an open change has been in its phase for too long."""
     return add_seconds(change.since, _deadline_s(change, policy))
 
 

@@ -10,9 +10,9 @@ class SystemClock:
     """The machine's wall clock and its monotonic one."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, UTC."""
+        """Return the wall clock, aware, UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()

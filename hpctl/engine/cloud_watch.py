@@ -1,4 +1,4 @@
-"""Reading the cloud on a thread of its own, as often as the loop asks for."""
+"""Read the cloud on a separate thread, as often as the loop asks for it."""
 
 import logging
 import math

@@ -30,19 +30,19 @@ def find_completing(jobs: Iterable[SlurmJob], for_s: float, now: datetime) -> li
 
 
 def lasts(job: SlurmJob, for_s: float, now: datetime) -> bool:
-    """Whether a job has been COMPLETING for so many seconds."""
+    """Return whether a job has been COMPLETING for so many seconds."""
     since = job.completing_since
     return since is not None and now >= add_seconds(since, for_s)
 
 
 def waits_to_restart(job: SlurmJob, state: State) -> bool:
-    """Whether a restart of the job waits until it is no longer COMPLETING."""
+    """Return whether a restart of the job waits until it is no longer COMPLETING."""
     recovery = state.job_recovery(job.id)
     return job.state == "PENDING" or (recovery is not None and recovery.phase in _WAITS)
 
 
 def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
-    """Whether a COMPLETING job is whole once its last node is set DOWN."""
+    """Return whether a COMPLETING job is whole once its last node is set DOWN."""
     if job.state != "PENDING":
         return True
     numbers = [parse_count(part) for part in slurm.oldest_slurmd.split(".")]

@@ -41,8 +41,9 @@ def _make_completer(pick: Callable[[State], Iterable[object]], *, agents: bool =
 
 
 def _read_state(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeName]]:
-    """What the journal amounts to, and with `agents` the nodes that report: as the daemon knows
-    them, else from the journal itself. Slurm and the cloud are not asked. Raises HpctlError."""
+    """Return what the journal amounts to, and with `agents` the nodes that report: as the daemon
+    knows them, else from the journal itself. Slurm and the cloud are not asked. Raises
+    HpctlError."""
     from hpctl.engine.world_client import NoWorld, WorldClient
 
     client = WorldClient(config)

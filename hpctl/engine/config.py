@@ -97,7 +97,7 @@ class IntakeSection(Struct, frozen=True):
 
 
 class MetricsSection(Struct, frozen=True):
-    """What Prometheus is told at GET /sd: the agents of all nodes, at this port."""
+    """What GET /sd gives Prometheus: the agents of all nodes, at this port."""
 
     agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
 
@@ -112,7 +112,7 @@ class AlertsSection(Struct, frozen=True):
     """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named.
 
     `labels` name the node. The default is the one label that Prometheus sets and a scraped target
-    cannot: every other one is believed to name the node that it says, whoever wrote it.
+    cannot: every other one is believed to name the node that it says, whichever user wrote it.
     """
 
     token_file: Path | None = None
@@ -129,12 +129,12 @@ class PageSection(Struct, frozen=True):
 
     @property
     def unix(self) -> str:
-        """The path of the socket to listen on; empty where it is a TCP port."""
+        """Return the path of the socket to listen on; empty where it is a TCP port."""
         return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
 
 
 class LoopSection(Struct, frozen=True):
-    """How often the loop looks by itself, in seconds; when it reads Slurm: see `reading_pace`."""
+    """How often the loop runs without an event, in seconds; when it reads Slurm: `reading_pace`."""
 
     reconcile_s: Seconds = 30.0
     rest_s: Seconds = 300.0
@@ -160,7 +160,7 @@ class RouteSection(Struct, frozen=True):
 
 
 class NotifySection(Struct, frozen=True):
-    """Who is told what, by Apprise (docs/notify.md)."""
+    """Who is notified of what, by Apprise (docs/notify.md)."""
 
     sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
     routes: Annotated[tuple[RouteSection, ...], Meta(max_length=64)] = ()
@@ -181,7 +181,8 @@ class NotifySection(Struct, frozen=True):
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
     def quiet_at(self, now: datetime) -> bool:
-        """Whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time zone."""
+        """Return whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time
+        zone."""
         begin, _, end = self.quiet.partition("-")
         local = f"{now.astimezone():%H:%M}"
         return begin <= local < end if begin <= end else local >= begin or local < end
@@ -234,7 +235,7 @@ class Config(Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """The journal's SQLAlchemy URL."""
+        """Return the journal's SQLAlchemy URL."""
         return self.database_url or f"sqlite:///{quote(str(self.state_dir / 'journal.db'))}"
 
     @property
@@ -246,7 +247,7 @@ class Config(Struct, frozen=True):
 
     @property
     def upkeep_s(self) -> float:
-        """How often at least the loop stores what it has in memory alone, in seconds."""
+        """Return how often at least the loop stores what it has in memory alone, in seconds."""
         return (self.lease_s if self.database_url is None else ALONE_LEASE_S) / 4
 
     @property
@@ -257,16 +258,18 @@ class Config(Struct, frozen=True):
 
     @property
     def sizes_capacity(self) -> bool:
-        """Whether anything here sets nodes apart, changes how many there are or tests idle ones."""
+        """Return whether anything here sets nodes apart, changes how many there are or tests idle
+        ones."""
         return self.autoscale.enabled or self.idle.every_s > 0 or any(self.spares.values())
 
     def run_policy_layers(self, partition: str) -> tuple[PolicyFile, ...]:
-        """The recovery policies that come before a job's own: the cluster's, its partition's."""
+        """Return the recovery policies that come before a job's own: the cluster's, its
+        partition's."""
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
     def changed(self) -> dict[str, str]:
-        """What differs from the defaults, by dotted name, as the audit trail keeps it."""
+        """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
             url = hide_password(read_database_url(self.database_url))
@@ -274,7 +277,7 @@ class Config(Struct, frozen=True):
         return {k: v for k, v in found.items() if v != plain.get(k)}
 
     def policy(self) -> Policy:
-        """The numbers, as the core takes them."""
+        """Return the numbers, as the core takes them."""
         of_file = [name for name in Policy.__struct_fields__ if name != "attended"]
         return Policy(**{name: getattr(self, name) for name in of_file})
 
@@ -290,7 +293,8 @@ def parse_config(text: str, path: str = "<text>") -> Config:
 
 
 def format_example(config: Config | None = None) -> str:
-    """A file with every key of a configuration, by default of the defaults, under its meaning."""
+    """Return a file with every key of a configuration, by default of the defaults, under its
+    meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
     for name, value in to_plain(config).items():
@@ -303,7 +307,7 @@ def format_example(config: Config | None = None) -> str:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """The file's keys; of a recovery policy, which has no defaults of its own, what is set."""
+    """Return the file's keys; of a recovery policy, which has no defaults, those that are set."""
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(config, enc_hook=str, order="deterministic")
     )

@@ -62,7 +62,7 @@ def _flatten_keys(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 
 def _compose_yaml(text: str) -> Any:
-    """The nodes of a YAML text, its merge keys resolved; None for an empty one."""
+    """Return the nodes of a YAML text, its merge keys resolved; None for an empty one."""
     loader = yaml.SafeLoader(text)
     root = loader.get_single_node()
     left, visited = [root], set[int]()
@@ -77,8 +77,8 @@ def _compose_yaml(text: str) -> Any:
 
 
 def _find_line(root: Any, place: Place) -> tuple[int | None, bool]:
-    """The line of the deepest key of a place that is in the file, and whether that is the whole
-    place or a shorter form of it."""
+    """Return the line of the deepest key of a place that is in the file, and whether that is the
+    whole place or a shorter form of it."""
     line, node = None, root
     for part in place:
         if not isinstance(node, yaml.MappingNode):

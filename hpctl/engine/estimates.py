@@ -54,7 +54,7 @@ class Estimate(Struct, frozen=True):
 
     @property
     def basis(self) -> str:
-        """What it rests on."""
+        """Return what it rests on."""
         if self.measured:
             return f"the median of {self.measured} recoveries"
         return "by the deadlines of the policy"
@@ -115,7 +115,7 @@ class Estimator:
         )
 
     def _estimate_end(self, kind: _Kind, begin: datetime) -> Estimate | None:
-        """The measured end, unless too few were measured or it has passed."""
+        """Return the measured end, unless too few were measured or it has passed."""
         found: Sequence[float] = self._left_s.get(kind, ())
         if len(found) < ENOUGH:
             return None
@@ -131,14 +131,14 @@ def _round_up(seconds: float) -> str:
 
 
 def _find_resumed_jobs(recs: Iterable[JobRecovery]) -> Iterator[JobRecovery]:
-    """The newest recoveries of jobs that ran again, without those that a backoff put off."""
+    """Yield the newest recoveries of jobs that ran again, without those that a backoff put off."""
     for rec in reversed([*recs]):
         if rec.ended and rec.start_at is None and not rec.of_no_fault:
             yield rec
 
 
 def _find_returned_nodes(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]:
-    """The newest recoveries of nodes that are back in service."""
+    """Yield the newest recoveries of nodes that are back in service."""
     for rec in reversed([*recs]):
         if rec.phase is NodePhase.RETURNED and not rec.of_capacity:
             yield rec
@@ -151,7 +151,7 @@ def _find_running(rec: JobRecovery) -> datetime | None:
 
 
 def _job_bound_s(rec: JobRecovery, policy: Policy, completing: bool) -> float:
-    """The deadlines of the phase that a job is in and of all that may follow, in seconds."""
+    """Return the deadlines of the phase that a job is in and of all that may follow, in seconds."""
     left = _LEFT.get(rec.phase, ())
     if rec.phase is JobPhase.HIT:
         first = JobPhase.EXCISING if rec.supervised else JobPhase.SAVING

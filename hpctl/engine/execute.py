@@ -34,10 +34,10 @@ from hpctl.wire import munge
 log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 25
-"""BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
+"""BatchReplaceClusterNodes and BatchRebootClusterNodes take at most this many (AWS's API)."""
 
 UNAVAILABLE = "unavailable"
-"""The code of an order that was not sent, because nobody could look before it."""
+"""The code of an order that was not sent, because its check before sending failed."""
 
 _AGENTS = (StepKind.EVIDENCE, StepKind.RESET)
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
@@ -71,7 +71,7 @@ class Stacks(Protocol):
         """Read the stacks of the ranks of a step's job."""
 
     def done(self) -> list[tuple[Due, Outcome]]:
-        """The outcomes since the last time; each step that was begun has one in a minute."""
+        """Return the outcomes since the last time; each step that was begun has one in a minute."""
 
 
 class Effectors(Struct, frozen=True):
@@ -115,7 +115,7 @@ class Executor:
         self._flaws: queue.SimpleQueue[InconsistentState] = queue.SimpleQueue()
 
     def flaws(self) -> list[InconsistentState]:
-        """The calls that raised since the last time, by their first target."""
+        """Return the calls that raised since the last time, by their first target."""
         return [self._flaws.get() for _ in range(self._flaws.qsize())]
 
     def collect(self) -> None:
@@ -190,8 +190,8 @@ class Executor:
     def _call_port(
         self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
-        """What the port answers. Where it raises, what was done is in doubt: states are asked for
-        again one by one, so that one target costs no other its step."""
+        """Return what the port answers. Where it raises, what was done is in doubt: states are
+        asked for again one by one, so that one target costs no other its step."""
         if not self._may_act():
             return dict.fromkeys((d.do.target for d in batch), NOT_LEADING)
         outcomes = isolate_call("execute", batch[0].do.target, call, batch)
@@ -369,14 +369,14 @@ class AgentOrders:
         return found
 
     def standing(self) -> dict[NodeName, str]:
-        """The credentials that are still good, by node."""
+        """Return the credentials that are still good, by node."""
         now = self._clock.now().timestamp()
         self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}
         return {node: credential for node, (_, credential) in self._offers.items()}
 
 
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
-    """The steps of one order each, in the order in which they are taken."""
+    """Yield the steps of one order each, in the order in which they are taken."""
     for kind in _SLURM:
         mine = [d for d in due if d.do.kind is kind]
         if kind not in _NODE:
@@ -393,7 +393,7 @@ def _is_any_in_doubt(outcomes: Mapping[str, Outcome]) -> bool:
 
 
 def _describe_step(do: Do) -> str:
-    """What else a step says, for people: why, the nodes it leaves, how long it waits."""
+    """Return what else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
     gpus = do.order.devices if do.order else ()
     return " ".join([do.why, *(f"-{n}" for n in do.exclude), *gpus, *wait]).strip()

@@ -102,7 +102,7 @@ class RuleView(Struct, frozen=True):
 
 
 class GateView(Struct, frozen=True):
-    """One gate, in order. `result`: passed, waved, held or not_reached."""
+    """One gate, in order. `result`: `passed`, `waved` (a waiver), `held` or `not_reached`."""
 
     name: str
     asks: str
@@ -174,11 +174,11 @@ class NamedGate(Protocol):
 
     @property
     def name(self) -> str:
-        """The gate's name in the journal."""
+        """Return the gate's name in the journal."""
 
     @property
     def gate(self) -> Callable[..., Any]:
-        """The check."""
+        """Return the check."""
 
 
 class JobQuestion(Struct, frozen=True):
@@ -254,7 +254,7 @@ def explain_view(
     parts: ExplainParts = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
-    """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
+    """Explain an id, a node, a job or a hold's target. Return None where it is unknown.
 
     What is open wins over what is held, that over what a node shows by now, and that over what
     has ended.
@@ -280,7 +280,7 @@ def explain_view(
 
 
 def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> ExplainView:
-    """The view of a job with since when nothing of it works, whatever is done about that."""
+    """Return the view of a job with since when nothing of it works, whatever is done about that."""
     found = w.still.get(number)
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if found is None or job is None or not job.running:
@@ -296,7 +296,7 @@ def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> Exp
 
 
 def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
-    """How a job lost its nodes to another, where it waits or has ended since."""
+    """Return how a job lost its nodes to another, where it waits or has ended since."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     if w.slurm is None or job is None or job.id in w.state.open_jobs:
@@ -308,14 +308,14 @@ def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption |
 
 
 def is_suspended(w: World, target: str) -> bool:
-    """Whether a job is suspended, by a person or by a job that preempts it."""
+    """Return whether a job is suspended, by a person or by a job that preempts it."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     return job is not None and job.state == SUSPENDED
 
 
 def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
-    """The explanation of one node, group, or job by slurmctld's number of it."""
+    """Return the explanation of one node, group, or job by slurmctld's number of it."""
     of_target = [rec for rec in _recoveries_of(w, target) if not _is_told_of_its_job(w, rec)]
     still_open = [r for r in of_target if not r.ended]
     hold = find_hold(w, target)
@@ -334,13 +334,15 @@ def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) ->
 
 
 def _is_told_of_its_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
-    """Whether a recovery is a note of a preemption, which `job_view` tells among the rest."""
+    """Return whether a recovery is a note of a preemption, which `job_view` tells among the
+    rest."""
     noted = isinstance(rec, JobRecovery) and rec.ended and bool(rec.note)
     return noted and w.slurm is not None and rec.key in w.slurm.jobs
 
 
 def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
-    """Whether something is the matter with a node that began after its last recovery had ended."""
+    """Return whether something is the matter with a node that began after its last recovery had
+    ended."""
     node = w.slurm.nodes.get(identity.NodeName(target)) if w.slurm else None
     if _kept_by(w, target) is not None or (node is not None and power_text(node)):
         return True
@@ -353,7 +355,7 @@ def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool
 
 
 def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
-    """The job that a node keeps COMPLETING."""
+    """Return the job that a node keeps COMPLETING."""
     if w.slurm is None:
         return None
     name, for_s = identity.NodeName(target), w.policy.job.completing_shown_s
@@ -361,7 +363,7 @@ def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
 
 
 def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
-    """The recoveries of a node or of a job, oldest first."""
+    """Return the recoveries of a node or of a job, oldest first."""
     found: list[NodeRecovery | JobRecovery] = [
         r for r in w.state.nodes.values() if r.node == target and not (r.of_capacity and r.ended)
     ]
@@ -398,7 +400,7 @@ def _explain_recovery(
 def _explain_untreated(
     w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts
 ) -> ExplainView:
-    """A node that an operator keeps as it is, its fault known or its drain left."""
+    """Return a node that an operator keeps as it is, its fault known or its drain left."""
     rec, now = one.last, one.judged.findings if one.judged is not None else ()
     escalated = rec.phase is NodePhase.ESCALATED
     return ExplainView(
@@ -423,7 +425,7 @@ def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> Rule
 
 
 def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
-    """What is awaited, and what the cloud says where it is the cloud's turn."""
+    """Return what is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = find_awaited(rec, w.policy), cloud_says(w, rec)
     waits = describe_job_wait(rec, w.slurm, w.policy, w.now)
     if waits:
@@ -459,7 +461,7 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
 
 
 def _awaited_of_job(w: World, rec: JobRecovery) -> Awaited:
-    """What is awaited, and which nodes keep the job COMPLETING."""
+    """Return what is awaited, and which nodes keep the job COMPLETING."""
     found, completing = _job_awaited(w, rec), _explain_completing(w, rec.attempt.job)
     if not completing:
         return found
@@ -470,7 +472,7 @@ def _awaited_of_job(w: World, rec: JobRecovery) -> Awaited:
 
 
 def _explain_completing(w: World, number: identity.JobId) -> str:
-    """Which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
+    """Return which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if w.slurm is None or job is None or not lasts(job, w.policy.job.completing_shown_s, w.now):
         return ""
@@ -479,7 +481,7 @@ def _explain_completing(w: World, number: identity.JobId) -> str:
 
 
 def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
-    """What is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
+    """Return what is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
     found = find_awaited(rec, w.policy)
     job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
     if job is None or rec.phase is not JobPhase.STARTING or job.state != "PENDING":
@@ -497,7 +499,8 @@ def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
 
 
 def _with_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
-    """The timeline, and the reports of the job's supervisors from the run that was hit on."""
+    """Return the timeline, and the reports of the job's supervisors from the run that was hit
+    on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
     reports = state.reports.get(rec.attempt.job, ())
     found = [report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
@@ -505,35 +508,36 @@ def _with_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
 
 
 def _list_changes(w: World, target: str) -> list[str]:
-    """The newest changes of capacity that are about a node, or were made for a recovery."""
+    """Return the newest changes of capacity that are about a node, or were made for a recovery."""
     return [change.id for change in _changes_of(w, target)[-3:]]
 
 
 def _reports_of(w: World, target: str) -> Sequence[JobReported]:
-    """What a job's supervisors reported, where the target is a job."""
+    """Return what a job's supervisors reported, where the target is a job."""
     return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
 
 
 def _without_supervisor(w: World, number: identity.JobId) -> bool:
-    """Whether a job is one that Slurm knows and that no supervisor is in: its script reports."""
+    """Return whether a job is one that Slurm knows and that no supervisor is in: its script
+    reports."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     registered = read_comment(job.comment) if job is not None else None
     return registered is not None and not registered.supervised
 
 
 def _note_of_run(reports: Sequence[JobReported], restarts: int) -> str:
-    """What one run of a job reported last beside troubles, "" where nothing."""
+    """Return what one run of a job reported last beside troubles, "" where nothing."""
     of_run = (e.report for e in reversed(reports) if e.report.restarts == restarts)
     return next((report.why for report in of_run if report.trouble is None and report.why), "")
 
 
 def _list_report_lines(reports: Sequence[JobReported], shown: str) -> tuple[TimelineLine, ...]:
-    """The reports of a job's supervisors as lines. `shown`: the job's id."""
+    """Return the reports of a job's supervisors as lines. `shown`: the job's id."""
     return tuple(report_line(report, shown) for report in reports)
 
 
 def _asks_for_array(w: World, target: str, named: Sequence[identity.JobId]) -> bool:
-    """Whether an id stands for several tasks of an array."""
+    """Return whether an id stands for several tasks of an array."""
     asked = parse_job_id(target)
     if asked is None or asked.task is not None or asked.component is not None:
         return False
@@ -543,7 +547,7 @@ def _asks_for_array(w: World, target: str, named: Sequence[identity.JobId]) -> b
 
 
 def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> ExplainView:
-    """An array: every task, and what hpctl did about it."""
+    """Return an array: every task, and what hpctl did about it."""
     tasks = sorted(
         (_describe_task(w, job) for job in named), key=lambda task: instance_natural(task.id)
     )
@@ -554,8 +558,8 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
         as_of=w.now,
         target=target,
         kind="array",
-        headline=f"Job array {target}{whose}: {states or 'Slurm knows no task of it any more'}.",
-        next=Awaited("nothing: hpctl treats each task as a job of its own"),
+        headline=f"Job array {target}{whose}: {states or 'Slurm no longer knows a task of it'}.",
+        next=Awaited("nothing: hpctl treats each task as a separate job"),
         tasks=tuple(tasks),
     )
 
@@ -579,7 +583,7 @@ def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str,
 
 
 def _describe_task(w: World, number: identity.JobId) -> TaskView:
-    """A task, or several that wait in one record."""
+    """Return a task, or several that wait in one record."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
     hold = find_hold(w, str(number))
@@ -609,7 +613,7 @@ def _of_component(view: ExplainView, target: str) -> ExplainView:
 
 
 def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
-    """The id of a job as its user asked for it, and what it belongs to."""
+    """Return the id of a job as its user asked for it, and what it belongs to."""
     if job.components:
         parts = ", ".join(format_component(job.id, i) for i in range(len(job.components)))
         return f"{job.shown}, heterogeneous: {parts}"
@@ -709,7 +713,7 @@ def _trouble_of(w: World, hold: HoldNoted) -> Trouble | None:
 def _explain_node(
     w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts
 ) -> ExplainView:
-    """A node to which nothing is being done: say what is known, and why nothing is done."""
+    """Return a node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
     treated = _recoveries_of(w, name)
@@ -728,7 +732,7 @@ def _explain_node(
             facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
         elif slurm.closed and reason.reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
-            facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
+            facts.append(f"another user or tool {how} ({slurm.reason!r}): hpctl does not touch it")
         power = power_text(slurm)
         if power:
             facts.append(f"{power}, and hpctl leaves it alone until it is up")
@@ -755,7 +759,7 @@ def _explain_node(
 
 
 def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
-    """The pause and the maintenance reservation that keep hpctl from a node."""
+    """Return the pause and the maintenance reservation that keep hpctl from a node."""
     found = []
     slurm = w.slurm.nodes.get(name) if w.slurm else None
     partitions = slurm.partitions if slurm is not None else ()
@@ -769,7 +773,7 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
 
 
 def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
-    """Whether it is over for a node that nothing is done to, and what a person must do."""
+    """Return whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
     advice = advise_operator(slurm) if slurm is not None else ""
     if advice and not waits:
@@ -778,7 +782,7 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
         how = (
             "hpctl undrain" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
         )
-        return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
+        return f"a person: it is drained, and hpctl does not resume it automatically (`{how}`)"
     if slurm is not None and failed_to_start(slurm):
         return "a person: find out why it did not boot, then `scontrol update` State=RESUME"
     if slurm is not None and power_text(slurm) and not waits:
@@ -793,7 +797,8 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
 
 
 def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
-    """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
+    """Return what was seen of a node; checks that passed, or that its agent left out, are nothing
+    seen."""
     seen = (f for f in findings if _is_shown_finding(f) and not is_shed_finding(f))
     return tuple(copy_view(EvidenceView, f, text=finding_text(f)) for f in seen)
 
@@ -804,7 +809,7 @@ def _is_shown_finding(f: model.Finding) -> bool:
 
 
 def is_shed_finding(f: model.Finding) -> bool:
-    """Whether a finding says that the agent leaves checks out to save resources."""
+    """Return whether a finding says that the agent leaves checks out to save resources."""
     return (f.check, f.code) == ("agent.checks", "shed")
 
 
@@ -814,7 +819,7 @@ _ORDERS: Final = {order.fault.rule: order.fault for order in ORDERS.values()}
 def rule_view(
     rules: Rules, rule: identity.RuleId, parts: ExplainParts = NO_PARTS
 ) -> RuleView | None:
-    """A row of the catalogue as shown; None for a rule that is no more."""
+    """Return a row of the catalogue as shown; None for a rule that no longer exists."""
     ordered = _ORDERS | {fault.rule: fault for fault in parts.orders}
     row = rules.classes.get(rule) or ordered.get(rule)
     if row is None:
@@ -823,7 +828,7 @@ def rule_view(
 
 
 def _list_gate_questions(gates: Iterable[NamedGate]) -> dict[str, str]:
-    """What each gate asks, by its name."""
+    """Return what each gate asks, by its name."""
     return {row.name: (row.gate.__doc__ or "").strip().splitlines()[0] for row in gates}
 
 
@@ -832,7 +837,7 @@ _ASKS: Final = _ASKS_TO_OPEN | _list_gate_questions(REMEDY_GATES)
 
 
 def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
-    """The gates of a recovery that opened; `name (waved by X)` was not asked."""
+    """Return the gates of a recovery that opened; `name (waived by X)` was not evaluated."""
     views = []
     for entry in passed:
         name, _, note = entry.partition(" (")
@@ -842,7 +847,7 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
 
 
 def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
-    """All gates in order, up to and after the one that holds."""
+    """Return all gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
     asks = _list_gate_questions(parts.run_gates) if of_run else _ASKS_TO_OPEN
     names = list(asks)
@@ -855,7 +860,7 @@ def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateVie
 
 
 def list_explainable_names(w: World) -> list[str]:
-    """Every name that can be explained, for the near miss."""
+    """Return every name that can be explained, for the near miss."""
     jobs = [r.shown for r in w.state.jobs.values()]
     jobs += map(str, w.state.reports)
     ids = [*map(str, w.state.nodes), *map(str, w.state.jobs), *map(str, w.state.changes)]
@@ -863,13 +868,13 @@ def list_explainable_names(w: World) -> list[str]:
 
 
 def _changes_of(w: World, target: str) -> list[Change | NodeRecovery]:
-    """The changes of a group, of a node, or for a recovery; oldest first."""
+    """Return the changes of a group, of a node, or for a recovery; oldest first."""
     found = [*find_changes(w.state), *find_windows(w.state)]
     return [one for one in found if target in _list_subjects(one)]
 
 
 def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
-    """The groups, nodes and recoveries that a change of capacity is about."""
+    """Return the groups, nodes and recoveries that a change of capacity is about."""
     if isinstance(change, NodeRecovery):
         return change.group, change.node
     about = change.opened
@@ -877,7 +882,8 @@ def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
 
 
 def _change_of(w: World, target: str) -> ExplainView | None:
-    """The story of the change of this id, or of a group's last one; None where there is none."""
+    """Return the story of the change of this id, or of a group's last one; None where there is
+    none."""
     change: Change | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
     if change is None:
         own = [c for c in _changes_of(w, target) if target == _list_subjects(c)[0]]
@@ -909,7 +915,7 @@ def job_view(
     parts: ExplainParts = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
-    """What is known of a job that Slurm knows; None for any other target."""
+    """Return what is known of a job that Slurm knows; None for any other target."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and named else None
     if job is None:
@@ -925,7 +931,7 @@ def job_view(
         facts.append(notes[-1].why)
     suspender = find_suspender(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
     if suspender is not None:
-        facts.append(f"it is preempted by {show_preemptor(suspender)} and goes on once that ends")
+        facts.append(f"it is preempted by {show_preemptor(suspender)} and continues once that ends")
     reported = next(
         (e.report for e in reversed(_reports_of(w, str(job.id))) if e.report.trouble), None
     )
@@ -939,7 +945,7 @@ def job_view(
         facts += [describe(asked) for describe in parts.on_ends] if registered else []
         text = "nothing: it has ended, and hpctl does not start it again"
         if trouble is not None and trouble.kind in POISONS and registered and registered.ckpt:
-            text += f"; `{go_back(job.shown)}` goes on from an earlier checkpoint"
+            text += f"; `{go_back(job.shown)}` resumes from an earlier checkpoint"
         then = Awaited(text)
     elif not job.recoverable:
         facts.append(_explain_unprotected(job))

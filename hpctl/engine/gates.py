@@ -40,7 +40,7 @@ class Tally(Struct):
     open: int = 0
     """Nodes that are treated, or were and are left closed."""
     kept_out: frozenset[NodeName] = frozenset()
-    """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
+    """Nodes that hpctl has closed and no longer treats: they count as open for all others."""
     seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
     """Which nodes have which rule's fault, and since when."""
     lasting: dict[RuleId, int] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> 
     for rec in state.nodes.values():
         if rec.by:
             continue
-        # One that was remedied, passed its checks and serves again was sick by itself.
+        # One that was remedied, passed its checks and serves again failed independently.
         over = rec.phase is NodePhase.RETURNED
         if not over and now < add_seconds(rec.opened, policy.budgets.correlated_window_s):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
@@ -286,15 +286,16 @@ def check_foreign_drain(
 ) -> str | None:
     """An operator or another tool closed the node.
 
-    HyperPod's health agent is nobody: where the service does not act on its mark, we do. A drain
-    of Slurm's own is evidence of a fault, and is taken over.
+    A mark of HyperPod's health agent does not count as an operator's: where the service does
+    not act on it, hpctl does. A drain that Slurm itself set is evidence of a fault, and is taken
+    over.
     """
     if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
         return None
     if closed_by_slurm(c.node):
         return None
     how = "drained" if c.node.drained else "set FAIL"
-    return f"{how} by somebody else: {c.node.reason!r}"
+    return f"{how} by another user or tool: {c.node.reason!r}"
 
 
 def check_protected(
@@ -334,7 +335,7 @@ def correlated_rule(
     """Whether enough nodes beside this one got its fault within a window of `since`: how many.
 
     Measured between the faults, not from now: the hold must not lapse merely because the
-    broken check goes on being broken for longer than the window.
+    broken check stays broken for longer than the window.
     """
     if rule in t.lasting:
         return (

@@ -36,13 +36,14 @@ class InstanceResolver:
 
     @property
     def addresses(self) -> Mapping[NodeName, str]:
-        """The NodeAddr of each node of the last join."""
+        """Return the NodeAddr of each node of the last join."""
         return self._of[1]
 
     def join(
         self, provider: ProviderView, slurm: SchedulerView
     ) -> tuple[ProviderView, InstanceJoin]:
-        """The provider's view with every instance's node as Slurm calls it, and the join itself."""
+        """Return the provider's view with every instance's node as Slurm calls it, and the join
+        itself."""
         before, addresses, resolved = self._of
         known = self._known
         now: Mapping[NodeName, str] = {name: node.address for name, node in slurm.nodes.items()}
@@ -56,7 +57,7 @@ class InstanceResolver:
     def resolve(self) -> bool:
         """Ask what the NodeAddrs that are names resolve to; whether an answer changed. Blocks.
 
-        A name with several addresses tells nothing. What cannot be resolved any more is forgotten.
+        A name with several addresses identifies no node. What no longer resolves is forgotten.
         """
         began, known = time.monotonic(), dict(self._known)
         hosts = {*self._last[1].unknown, *known}
@@ -88,7 +89,7 @@ def joined_now(
 
 @functools.lru_cache(32_768)
 def make_natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """A sort key that puts `n9` before `n10`."""
+    """Return a sort key that puts `n9` before `n10`."""
     return tuple(
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in re.split(r"(\d+)", name)

@@ -5,8 +5,8 @@ from hpctl.vocabulary.policy import Policy
 
 
 def deadline_s(phase: JobPhase, policy: Policy, *, completing: bool = False) -> float:
-    """How long a phase may last, in seconds. `completing`: the job is, which its nodes end, and a
-    recovery that gave up meanwhile could not restart it then."""
+    """Return how long a phase may last, in seconds. `completing`: the job is, which its nodes end,
+    and a recovery that gave up meanwhile could not restart it then."""
     job = policy.job
     limits = {
         JobPhase.HIT: job.stop_deadline_s,

@@ -28,7 +28,7 @@ class Loss(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long the job did not train."""
+        """Return how long the job did not train."""
         return (self.end - self.begin).total_seconds()
 
 
@@ -42,12 +42,12 @@ class JobLosses(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Seconds of all interruptions."""
+        """Return seconds of all interruptions."""
         return sum(loss.seconds for loss in self.losses)
 
     @property
     def gpu_hours(self) -> float:
-        """What its GPUs did not train in that time, in GPU-hours."""
+        """Return what its GPUs did not train in that time, in GPU-hours."""
         return self.seconds * self.gpus / 3600
 
     @property
@@ -100,7 +100,7 @@ def group_hits(w: World) -> dict[JobId, list[JobRecovery]]:
 def find_losses(
     w: World, job: SlurmJob | None, hits: list[JobRecovery], now: datetime
 ) -> JobLosses:
-    """Return the losses of one job from its recoveries. `job`: None where Slurm knows it no more;
+    """Return the losses of one job from its recoveries. `job`: None where Slurm has dropped it;
     `now`: until when an interruption that lasts is counted."""
     if not hits:
         return NO_LOSSES
@@ -113,12 +113,13 @@ def find_losses(
 
 
 def is_recent(rec: JobRecovery, now: datetime) -> bool:
-    """Whether a recovery moved lately enough to be shown where its job has left Slurm."""
+    """Return whether a recovery moved lately enough to be shown where its job has left Slurm."""
     return now < add_seconds(rec.since, LATELY.total_seconds())
 
 
 def _count_job_gpus(w: World, job: SlurmJob | None, last: JobRecovery) -> int:
-    """The GPUs of the nodes that the job has, or had; of its lost node times its size, else."""
+    """Return the GPUs of the nodes that the job has, or had; of its lost node times its size,
+    else."""
     nodes = w.slurm.nodes if w.slurm is not None else {}
     held = (job.nodes if job is not None else ()) or last.ran_on
     if held:

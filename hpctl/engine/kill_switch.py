@@ -9,6 +9,6 @@ def stop_reason(kill_switch: Path) -> str:
         kill_switch.stat()
     except (FileNotFoundError, NotADirectoryError):
         return ""
-    except OSError as error:  # it may be there: nothing is done until somebody knows
+    except OSError as error:  # it may be there: nothing is done until that is known
         return f"the kill switch {kill_switch} cannot be seen: {error.strerror}"
     return f"the kill switch {kill_switch} exists"

@@ -99,7 +99,7 @@ class Order(Struct, frozen=True):
 
 
 Answered = tuple[bool, str, Sequence[Event]]
-"""Whether a request is agreed to, what its operator is told, and the events that it causes."""
+"""Whether a request is agreed to, the answer to its operator, and the events that it causes."""
 
 AnswerRequest = Callable[[Request, View, Policy, datetime], Answered]
 

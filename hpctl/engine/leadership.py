@@ -1,7 +1,7 @@
-"""Who leads: a lease in the journal's database that nobody's wall clock decides.
+"""Who leads: a lease in the journal's database that does not depend on a wall clock.
 
-The leader renews the lease on a thread of its own and counts from before it sent the renewal, by
-a clock that goes on while the machine sleeps: past that time it does nothing. A standby takes the
+The leader renews the lease on a separate thread and counts from before it sent the renewal, by
+a clock that runs while the machine sleeps: past that time it does nothing. A standby takes the
 lease once it has seen the row unchanged for as long as the holder's lease lasts, by its own clock,
 which ends later: it saw the renewal after it was sent. Every write carries the epoch besides.
 """
@@ -38,15 +38,15 @@ ELSEWHERE_S, NEXT_S = 1.0, 2.0
 """How much longer a standby that is not alone waits away from the active slurmctld; and where the
 leader has let go for another one."""
 STUCK_S = 120.0
-"""A loop that gets nowhere for so long leads no more, though its thread could renew: as long as
+"""A loop without progress for so long no longer leads, though its thread could renew: as long as
 systemd's watchdog waits. Each order to Slurm counts as getting somewhere."""
 FOLLOW_S, BEHIND = 180.0, 50
 """A leader follows slurmctld to another host no sooner after it began to lead; and to a standby
-that is no more events behind: each is a second old when it says so."""
+that is not further behind in events: each is a second old when it says so."""
 
 
 def boottime() -> float:
-    """Seconds that no clock setting moves, and that go on while the machine is suspended."""
+    """Return seconds that no clock setting moves, and that go on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -97,12 +97,12 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether this daemon may act, now."""
+        """Return whether this daemon may act, now."""
         return self._now() < self._until
 
     @property
     def serves(self) -> bool:
-        """Whether this daemon takes reports and requests now."""
+        """Return whether this daemon takes reports and requests now."""
         return self._caught_up and self.leads
 
     def mark_caught_up(self) -> None:
@@ -116,12 +116,12 @@ class Leadership:
         self._active_controller = host
 
     def is_beside_controller(self) -> bool:
-        """Whether slurmctld is known to be active on this host. Any thread."""
+        """Return whether slurmctld is known to be active on this host. Any thread."""
         return bool(self._active_controller) and self._is_near_controller(self._me.host)
 
     @property
     def leader_address(self) -> str:
-        """Where the leader's intake is, "host:port"; empty while nobody is known to lead."""
+        """Return where the leader's intake is, "host:port"; empty while no leader is known."""
         if self.leads:
             return self._me.address
         seen = self._seen
@@ -131,7 +131,7 @@ class Leadership:
 
     @property
     def poll_s(self) -> float:
-        """How often a standby is to look, in seconds."""
+        """Return how often a standby is to look, in seconds."""
         return self._lease_s / POLLS
 
     def try_to_lead(self) -> bool:
@@ -163,7 +163,7 @@ class Leadership:
         return True
 
     def _first_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
-        """The row that `Store.take_lease` wrote."""
+        """Return the row that `Store.take_lease` wrote."""
         me = self._me
         return DaemonInfo(
             host=me.host,
@@ -205,7 +205,8 @@ class Leadership:
             )
 
     def _waits(self, seen: DaemonInfo, still_s: float) -> bool:
-        """Whether a row that stood still for so long may yet be renewed, or is another's first."""
+        """Return whether a row that stood still for so long may yet be renewed, or is another's
+        first."""
         if not seen.lease_s and seen.successor:
             return seen.successor != self._me.address and still_s < NEXT_S
         if still_s < seen.lease_s or still_s >= seen.lease_s + ELSEWHERE_S:
@@ -214,7 +215,7 @@ class Leadership:
         return not self._is_near_controller(self._me.host) and any(others)
 
     def _is_near_controller(self, host: str) -> bool:
-        """Whether a host is that of the active slurmctld, or none is known."""
+        """Return whether a host is that of the active slurmctld, or none is known."""
         active = self._active_controller
         return not active or strip_domain(active) == strip_domain(host)
 
@@ -275,11 +276,11 @@ class Leadership:
         self._standbys = fresh
 
     def standbys(self) -> tuple[StandbyInfo, ...]:
-        """All standbys as the leader read them last. Any thread."""
+        """Return all standbys as the leader read them last. Any thread."""
         return tuple(one for _, one in self._standbys.values())
 
     def ready(self) -> list[StandbyInfo]:
-        """The standbys that live, those near the active slurmctld and the furthest first."""
+        """Return the standbys that live, those near the active slurmctld and the furthest first."""
         now = self._now()
         alive = [one for at, one in self._standbys.values() if now - at < self._lease_s]
         return sorted(
@@ -287,8 +288,8 @@ class Leadership:
         )
 
     def silent(self) -> frozenset[str]:
-        """The other heads that said nothing for a lease, and not that they stop: standbys, and who
-        led before."""
+        """Return the other heads that said nothing for a lease, and not that they stop: standbys,
+        and who led before."""
         known = {one.host for _, one in self._standbys.values()}
         if self._shared and self._seen and self._seen.lease_s:
             known.add(self._seen.host)
@@ -341,5 +342,5 @@ def names_of(standbys: Sequence[StandbyInfo]) -> str:
 
 
 def strip_domain(host: str) -> str:
-    """A host's name without its domain."""
+    """Return a host's name without its domain."""
     return host.partition(".")[0].lower()

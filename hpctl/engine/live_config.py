@@ -30,22 +30,22 @@ class LiveConfig:
 
     @property
     def config(self) -> Config:
-        """The file, as it was read last."""
+        """Return the file, as it was read last."""
         return self._in_force.config
 
     @property
     def rules(self) -> Rules:
-        """The catalogue with the overrides of the site."""
+        """Return the catalogue with the overrides of the site."""
         return self._in_force.rules
 
     @property
     def policy(self) -> Policy:
-        """The numbers that decide."""
+        """Return the numbers that decide."""
         return self._in_force.policy
 
     @property
     def run_policies(self) -> RunPolicies:
-        """The recovery policies of jobs, merged by this configuration."""
+        """Return the recovery policies of jobs, merged by this configuration."""
         return self._in_force.run_policies
 
     def replace(self, config: Config) -> None:

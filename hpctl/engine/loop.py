@@ -44,11 +44,11 @@ class WorldObserver(Protocol):
 
     @property
     def slurm_trouble(self) -> str:
-        """Why Slurm could not be read; empty where it was."""
+        """Return why Slurm could not be read; empty where it was."""
 
     @property
     def cloud_trouble(self) -> str:
-        """Why the cloud could not be read; empty where it was."""
+        """Return why the cloud could not be read; empty where it was."""
 
     def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """Return the world now. `acts`: the mode lets hpctl act on what is seen. `quiet`: nothing
@@ -80,7 +80,7 @@ class CycleResult(Struct, frozen=True):
 
 
 class JobReportSource(Protocol):
-    """What the supervisors of jobs told."""
+    """What the supervisors of jobs reported."""
 
     def news(self) -> Sequence[JobReported]:
         """Return the reports since the last call, which the journal has already."""
@@ -111,12 +111,12 @@ class Loop:
 
     @property
     def state(self) -> State:
-        """The state in memory."""
+        """Return the state in memory."""
         return self._memory.state
 
     @property
     def flaws(self) -> tuple[InconsistentState, ...]:
-        """What could not be handled in the last cycle, each by itself."""
+        """Return what could not be handled in the last cycle, one entry each."""
         return self.last.flaws if self.last else ()
 
     def cycle(self, policy: Policy, rules: Rules, *, quiet: bool = False) -> NextCycle:
@@ -153,7 +153,7 @@ class Loop:
             slurm_trouble=self._observer.slurm_trouble,
             cloud_trouble=self._observer.cloud_trouble,
         )
-        # What has ended may be decided on anew: a run that failed again, say.
+        # What has ended may be decided again: a run that failed again, say.
         ended = self._open() < before
         return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 

@@ -1,7 +1,7 @@
 """Which nodes an admin keeps in a maintenance reservation, by Slurm's reservations and flags.
 
 slurmctld sets and clears a node's flag MAINTENANCE every 5 s, so a reservation that has just begun
-is seen in the list of reservations first. That list costs a request of its own and is read only
+is seen in the list of reservations first. That list costs a separate request and is read only
 while a node is faulty or treated, or bears the flag.
 """
 
@@ -34,14 +34,15 @@ _OWN: Final = (test_reservation.PREFIX, spares_reservation.RESERVATION)
 
 
 def is_in_maintenance(node: SlurmNode) -> bool:
-    """Whether slurmctld shows that a maintenance reservation holds a node."""
+    """Return whether slurmctld shows that a maintenance reservation holds a node."""
     return not _FLAGS.isdisjoint(node.flags)
 
 
 def find_maintenance(
     slurm: SchedulerView, lead_s: float, now: datetime
 ) -> dict[NodeName, Reservation]:
-    """The maintenance reservation of each node that one holds now or within `lead_s` seconds.
+    """Return the maintenance reservation of each node that one holds now or within `lead_s`
+    seconds.
 
     Of several, the one that ends last. hpctl's own reservations are none. Where the reservations
     were not asked for, a node with the flag has one without a name; else the flag, which may be
@@ -62,7 +63,7 @@ def find_maintenance(
 
 
 def is_own(one: Reservation) -> bool:
-    """Whether hpctl made it for a test or for spares, in which it acts itself."""
+    """Return whether hpctl made it for a test or for spares, in which it acts itself."""
     return one.name.startswith(_OWN)
 
 
@@ -82,14 +83,14 @@ def _lasts_longer(one: Reservation, other: Reservation) -> bool:
 def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
     """Return the maintenance reservation that keeps hpctl from a node under treatment.
 
-    A recovery that makes room for a maintenance window goes on until the window has begun.
+    A recovery that makes room for a maintenance window lasts until the window has begun.
     """
     held = view.begun if rec.of_maintenance else view.maintenance
     return held.get(rec.node)
 
 
 def maintenance_text(one: Reservation, now: datetime) -> str:
-    """Which maintenance reservation holds a node, from when and until when."""
+    """Return which maintenance reservation holds a node, from when and until when."""
     name = f"the maintenance reservation {one.name}" if one.name else "a maintenance reservation"
     until = f" until {one.end:%Y-%m-%d %H:%M:%S} UTC" if one.end is not None else ""
     if one.start is not None and now < one.start:

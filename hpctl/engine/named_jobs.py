@@ -15,7 +15,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
 def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
-    """Return slurmctld's numbers of the jobs that an id names; none where nobody knows it."""
+    """Return slurmctld's numbers of the jobs that an id names; none where it is unknown."""
     asked = parse_job_id(text)
     if asked is None:
         return ()
@@ -34,7 +34,7 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
 
 
 def names_job(asked: UserJobId, job: SlurmJob) -> bool:
-    """Whether an id names this job, or a task that waits in its record."""
+    """Return whether an id names this job, or a task that waits in its record."""
     if asked.task is not None:
         ranges = find_task_ranges(job.array_task)
         return job.array_job == asked.number and any(asked.task in tasks for tasks in ranges)
@@ -44,14 +44,14 @@ def names_job(asked: UserJobId, job: SlurmJob) -> bool:
 
 
 def _is_task(asked: UserJobId, job: SlurmJob) -> bool:
-    """Whether an id is that of a task with a record of its own, which this job is."""
+    """Return whether an id is that of a task with its own record, which this job is."""
     if asked.task is None or job.array_job != asked.number:
         return False
     return job.array_task == str(asked.task)
 
 
 def _find_journaled_jobs(asked: UserJobId, state: State) -> Iterator[JobId]:
-    """The jobs of that id that hpctl has treated."""
+    """Yield the jobs of that id that hpctl has treated."""
     for rec in state.jobs.values():
         own = parse_job_id(rec.shown)
         if own is None:

@@ -56,7 +56,7 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
 
 
 def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
-    """As long as the job may wait and run, and some minutes for what is around it."""
+    """Return the time that the job may wait and run, plus some minutes for what is around it."""
     test = policy.acceptance
     run_s = test.limit_s(test_reservation.level_of(rec, policy))
     return test.start_s + run_s + test.result_s + policy.node.doubt_window_s

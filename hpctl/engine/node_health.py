@@ -32,7 +32,7 @@ class HealthRows(Protocol):
 
 
 class FindingsSource(Protocol):
-    """Whoever adds findings of the head node's to those of the agents."""
+    """A source that adds findings of the head node's to those of the agents."""
 
     checks: tuple[str, ...]
     """How the names of its checks begin."""
@@ -126,22 +126,22 @@ class NodeHealthStore:
         return True
 
     def generation_of(self, node: NodeName) -> Generation | None:
-        """Which generation of a node spoke last. From any thread."""
+        """Return which generation of a node spoke last. From any thread."""
         known = self._known(node)
         return known.generation if known else None
 
     def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
-        """What a node's agent reported. From any thread."""
+        """Return what a node's agent reported. From any thread."""
         known = self._known(node)
         return known.findings if known else ()
 
     def of_agents(self) -> dict[NodeName, Health]:
-        """What the agents reported, as a value of its own."""
+        """Return what the agents reported, as a separate value."""
         with self._lock:
             return dict(self._health)
 
     def snapshot(self) -> dict[NodeName, Health]:
-        """What the agents reported and the sources found, as a value of its own."""
+        """Return what the agents reported and the sources found, as a separate value."""
         health = self.of_agents()
         for source in self._sources:
             source.add_to(health)
@@ -180,7 +180,7 @@ class NodeHealthStore:
 def drop_checks(
     health: Mapping[NodeName, Health], checks: tuple[str, ...]
 ) -> dict[NodeName, Health]:
-    """The same without the findings of checks that begin so."""
+    """Return the same without the findings of checks that begin so."""
     return {
         node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))
         if any(f.check.startswith(checks) for f in h.findings)

@@ -12,7 +12,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
 def advise_service_order(rec: NodeRecovery, policy: Policy) -> str:
-    """How a person asks the service for what is left to it, where nobody has; "" elsewhere.
+    """Return how to ask the service for what is left to it, where no user has; "" elsewhere.
 
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.
@@ -24,7 +24,7 @@ def advise_service_order(rec: NodeRecovery, policy: Policy) -> str:
 
 
 def was_marked(rec: NodeRecovery) -> bool:
-    """Whether a mark was seen on the node since the recovery opened, or opened it."""
+    """Return whether a mark was seen on the node since the recovery opened, or opened it."""
     return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 
 
@@ -38,7 +38,7 @@ RESTORED: Final = timedelta(seconds=60)
 
 
 def is_lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
-    """Whether a node that we closed, and have not begun to give back, is in service."""
+    """Return whether a node that we closed, and have not begun to give back, is in service."""
     closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not is_returning(rec)
     return closed and node is not None and node.in_service
 
@@ -54,19 +54,19 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
 
 
 def is_returning(rec: NodeRecovery) -> bool:
-    """Whether we have begun to give the node back, and have not closed it again since."""
+    """Return whether we have begun to give the node back, and have not closed it again since."""
     return last_step(since_drain(rec), StepKind.RETURN) is not None
 
 
 def let_go(rec: NodeRecovery, policy: Policy) -> bool:
-    """Whether its newest test ended so that the node serves again."""
+    """Return whether its newest test ended so that the node serves again."""
     verdict, _ = rec.verdict
     untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
     return verdict is NodeSignal.TEST_PASSED or untested
 
 
 def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
-    """The steps since we last closed the node."""
+    """Return the steps since we last closed the node."""
     kinds = [step.kind for step in rec.steps]
     last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
     return rec.steps[last:]

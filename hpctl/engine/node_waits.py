@@ -27,7 +27,7 @@ def describe_job_wait(
 
 
 def _order(job: SlurmJob) -> tuple[bool, float, int]:
-    """The longest last: one without a time limit, then by its end."""
+    """Return the longest last: one without a time limit, then by its end."""
     return job.end is None, job.end.timestamp() if job.end is not None else 0.0, job.id
 
 
@@ -39,7 +39,7 @@ def _describe_end(job: SlurmJob, now: datetime) -> str:
 
 
 def _find_jobs(rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy) -> list[SlurmJob]:
-    """The jobs that the node waits for."""
+    """Return the jobs that the node waits for."""
     if slurm is None or rec.phase is not NodePhase.CORDONED:
         return []
     here = [job for job in slurm.jobs.values() if job.running and rec.node in job.nodes]

@@ -29,7 +29,7 @@ NOT_FOUND = "NOT_FOUND"
 
 
 class NodeView(Struct, frozen=True):
-    """One node. `slurm_state` and `instance_status` are UNKNOWN where nobody could be asked."""
+    """One node. `slurm_state` and `instance_status` are UNKNOWN where they could not be read."""
 
     name: str
     slurm_state: str
@@ -70,7 +70,7 @@ class NodeView(Struct, frozen=True):
 
     @property
     def treatment(self) -> str:
-        """What is done to the node, or what keeps it from being done."""
+        """Return what is done to the node, or what keeps it from being done."""
         if self.recovery:
             return f"{self.recovery} {self.phase}"
         return f"held: {self.held_by}" if self.held_by else ""
@@ -90,7 +90,7 @@ class NodesView(Struct, frozen=True):
 
     @property
     def unread(self) -> list[str]:
-        """What was asked and could not be read, and why."""
+        """Return what was asked and could not be read, and why."""
         asked = (
             ("Slurm", self.slurm_as_of, self.slurm_error),
             ("The cloud", self.cloud_as_of, self.cloud_error),
@@ -103,7 +103,7 @@ class NodesView(Struct, frozen=True):
 
 
 def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
-    """The table as a value, of these nodes in their order, or of all."""
+    """Return the table as a value, of these nodes in their order, or of all."""
     names = [NodeName(n) for n in only] or known_nodes(w)
     return NodesView(
         as_of=w.now,

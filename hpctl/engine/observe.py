@@ -2,7 +2,7 @@
 
 Slurm is read on the loop's thread: each cycle while anything happens, and at rest as
 `reading_pace` says. Every step rests on what was read for it. The
-cloud is read on a thread of its own, because its answer may take seconds and a drain must not
+cloud is read on a separate thread, because its answer may take seconds and a drain must not
 wait for it. Which run policy each registered job has is found here, too: the cluster's, its
 partition's, its own; the later wins.
 """
@@ -94,16 +94,16 @@ class HangSource(Protocol):
 
     @property
     def worked(self) -> Mapping[JobId, datetime]:
-        """When each job was last seen at work."""
+        """Return when each job was last seen at work."""
 
     @property
     def still(self) -> Mapping[JobId, Standstill]:
-        """The jobs of which nothing works, as of the last look."""
+        """Return the jobs of which nothing works, as of the last look."""
 
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
     ) -> Mapping[JobId, Hang]:
-        """The jobs that hang."""
+        """Return the jobs that hang."""
 
 
 class NoHangs:
@@ -132,7 +132,7 @@ class ControllerLogSource(Protocol):
 
     @property
     def followed(self) -> bool:
-        """Whether it tells of each change of a node."""
+        """Return whether it tells of each change of a node."""
 
     def open(self) -> str:
         """Follow it from here on. Return why that cannot be; empty where it can."""
@@ -208,32 +208,35 @@ class Observer:
 
     @property
     def slurm(self) -> SchedulerView:
-        """What Slurm reported last, with its time. Any thread."""
+        """Return what Slurm reported last, with its time. Any thread."""
         return self._slurm
 
     @property
     def provider(self) -> ProviderView:
-        """What the cloud reported last, its instances joined to Slurm's nodes. Any thread."""
+        """Return what the cloud reported last, its instances joined to Slurm's nodes. Any
+        thread."""
         return self._provider
 
     @property
     def trouble(self) -> str:
-        """What could not be read, for `hpctl status`."""
+        """Return what could not be read, for `hpctl status`."""
         return "; ".join(t for t in (self.slurm_trouble, self.cloud_trouble) if t)
 
     @property
     def cloud_trouble(self) -> str:
-        """Why the newest reading of the cloud failed; empty where it did not."""
+        """Return why the newest reading of the cloud failed; empty where it did not."""
         return self._cloud.trouble
 
     def latest_slurm(self) -> SchedulerView:
-        """What Slurm reported last. Any thread. Raises Unavailable until Slurm was read once."""
+        """Return what Slurm reported last. Any thread. Raises Unavailable until Slurm was read
+        once."""
         if self._slurm.as_of == LONG_AGO:
             raise Unavailable("Slurm has not answered yet", "try again in a moment")
         return self._slurm
 
     def addresses(self) -> Mapping[NodeName, str]:
-        """The address that Slurm has for each node; the same object until one changes. Any thread.
+        """Return the address that Slurm has for each node; the same object until one changes. Any
+        thread.
 
         Raises Unavailable until Slurm was read once.
         """
@@ -241,8 +244,8 @@ class Observer:
         return self._cloud.joiner.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
-        """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
-        mode lets hpctl act on what is seen. `quiet`: no event asks for it, and nothing that is
+        """Return the world now. Where Slurm cannot be read, the old view with its old time. `acts`:
+        the mode lets hpctl act on what is seen. `quiet`: no event asks for it, and nothing that is
         decided on it is carried out."""
         health = self._health.snapshot()
         self._follow_log()
@@ -264,7 +267,7 @@ class Observer:
         if self._address_book is not None and not self.slurm_trouble:
             self._address_book.set_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
-            self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
+            self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
         health, self._signs = with_marks_and_reach(
             health, self._slurm, joined.instances, rules, now, self._signs
@@ -355,7 +358,8 @@ class Observer:
         return self._log is not None and self._log.followed and now_s >= self._trusted_from
 
     def _doubts_agents(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
-        """Whether an agent became silent lately on a node that slurmctld still believes in."""
+        """Return whether an agent became silent lately on a node that slurmctld still believes
+        in."""
         now = self._clock.now()
         silent = (n for n, h in health.items() if silent_after < now - h.last_heard <= SILENCE)
         nodes = (self._slurm.nodes.get(name) for name in silent)
@@ -384,7 +388,7 @@ class Observer:
         self._log_trouble = trouble
 
     def log_asks(self) -> bool:
-        """Whether slurmctld's log asks for a reading now. For the loop's thread."""
+        """Return whether slurmctld's log asks for a reading now. For the loop's thread."""
         if self._log is None or self.slurm_trouble:
             return False
         self._follow_log()
@@ -445,7 +449,7 @@ class Observer:
         return seen, health if self._reads_parts else self._health.snapshot()
 
     def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
-        """The whole, or all jobs and the nodes that something is to be done about.
+        """Return the whole, or all jobs and the nodes that something is to be done about.
 
         A part leaves the time of the whole as it is: what it does not hold is that old. Where
         nodes are kept or added for jobs, each node matters and the whole is read.
@@ -479,7 +483,7 @@ class Observer:
     def _pick_settled_nodes(
         self, state: State, nodes: Set[NodeName]
     ) -> Mapping[NodeName, SlurmNode]:
-        """Those that no recovery waits for to boot: of them only the state is read anew."""
+        """Return those that no recovery waits for to boot: of them only the state is read again."""
         remedied = {
             node
             for node, rid in state.open_nodes.items()
@@ -513,13 +517,13 @@ class Observer:
         return self._able_since
 
     def stopped(self) -> str:
-        """Why nothing may be done at all, where the kill switch says so. Any thread."""
+        """Return why nothing may be done at all, where the kill switch says so. Any thread."""
         return stop_reason(self._live.config.kill_switch)
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime
     ) -> tuple[dict[NodeName, Assessment], list[InconsistentState]]:
-        """The assessments of all nodes that are not plainly healthy."""
+        """Return the assessments of all nodes that are not plainly healthy."""
         worth = [
             (node, known)
             for node, known in health.items()
@@ -541,7 +545,8 @@ class Observer:
 def list_concerned_nodes(
     state: State, health: Mapping[NodeName, Health], slurm: SchedulerView
 ) -> set[NodeName]:
-    """The nodes that a recovery is about, or that an agent tells of, or whose jobs are moved."""
+    """Return the nodes that a recovery is about, or that an agent tells of, or whose jobs are
+    moved."""
     nodes = {*state.open_nodes, *(name for name, known in health.items() if known.findings)}
     for rid in state.open_jobs.values():
         rec = state.jobs[rid]
@@ -551,8 +556,8 @@ def list_concerned_nodes(
 
 
 def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
-    """Whether a job runs on a node that was DOWN when it was read, before the jobs were: it has
-    come back since, or was lost since without a recovery."""
+    """Return whether a job runs on a node that was DOWN when it was read, before the jobs were: it
+    has come back since, or was lost since without a recovery."""
     down = {name for name, node in older.items() if node.state == "DOWN"}
     return bool(down) and any(
         job.running and (job.batch_host in down or not down.isdisjoint(job.nodes)) for job in jobs
@@ -593,7 +598,7 @@ def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
     requeues the job, those that have finished (or died) one by one while it is completing.
 
-    Without it nobody could say which job Slurm itself took off a node that went down. Lost with
+    Without it, which job Slurm itself took off a node that went down is unknown. Lost with
     a restart of the daemon, when such a job merely waits out Slurm's own delay.
     """
     carried: dict[JobId, SlurmJob] = {}

@@ -45,7 +45,7 @@ class By(StrEnum):
     GATE = "gate"
     """hpctl wants to treat it, and a gate blocks that."""
     PERSON = "person"
-    """It waits for a person: hpctl has escalated it, or treats it no more."""
+    """It waits for a person: hpctl has escalated it, or no longer treats it."""
     FAULT = "fault"
     """Its fault is known and is about to be treated."""
     ADMINISTRATOR = "administrator"
@@ -172,7 +172,8 @@ def _by_maintenance(node: SlurmNode, known: _Lookups) -> Account | None:
 
 
 def _by_order(node: SlurmNode, known: _Lookups) -> Account | None:
-    """A node that an operator has taken out of treatment, its fault known or its drain left."""
+    """Return a node that an operator has taken out of treatment, its fault known or its drain
+    left."""
     one = known.untreated.get(node.name)
     if one is None:
         return None
@@ -239,7 +240,7 @@ def _by_administrator(node: SlurmNode, known: _Lookups) -> Account | None:  # no
 
 
 def _by_reach(node: SlurmNode, known: _Lookups) -> Account | None:
-    """A node that slurmctld lost, or that never registered."""
+    """Return a node that slurmctld lost, or that never registered."""
     if not (node.down or not node.responding or node.state == "UNKNOWN"):
         return None
     judged = known.world.assessments.get(node.name)

@@ -59,7 +59,7 @@ def find_able_since(recovery: RecoveryId, view: View, now: datetime) -> datetime
 
 
 def end_pauses(state: State, now: datetime) -> list[RequestTaken]:
-    """Return what the journal is told of pauses that have reached their end, once for each."""
+    """Return the events that record pauses that have reached their end, once for each."""
     found = []
     for scope in sorted(state.pauses):
         pause = state.pauses[scope]

@@ -45,7 +45,7 @@ GATE: Final = "internal_error"
 QUARANTINED: Final = RuleId("internal-error")
 ESCALATED: Final = RuleId("internal-error-lasts")
 LASTS_S: Final = 600.0
-"""What cannot be handled for so long does not pass by itself."""
+"""What cannot be handled for so long does not pass without help."""
 
 
 def merge_holds(
@@ -157,13 +157,13 @@ def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: dateti
 
 
 def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
-    """The nodes that are treated or about to be."""
+    """Return the nodes that are treated or about to be."""
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
 def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
-    """Nodes under treatment for which nothing is done now: an admin keeps them in a maintenance
-    reservation, or a gate holds their remedy, which a person may approve."""
+    """Return nodes under treatment for which nothing is done now: an admin keeps them in a
+    maintenance reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
         held_by = find_hold(view.state.nodes[rid], view)
@@ -185,13 +185,13 @@ def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
 def decide_candidate(
     c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
 ) -> NodeRecoveryOpened | HoldNoted:
-    """One candidate against all gates in order."""
+    """Check one candidate against all gates in order."""
     passed: list[str] = []
-    waved = is_approved(c.node.name, view, policy, now)
+    is_waived = is_approved(c.node.name, view, policy, now)
     leaves = goes_anyway(c.fault.ladder)
     for row in GATES:
-        if (c.manual and not row.manual) or (waved and row.approvable):
-            passed.append(f"{row.name} (waved by {c.by or 'approval'})")
+        if (c.manual and not row.manual) or (is_waived and row.approvable):
+            passed.append(f"{row.name} (waived by {c.by or 'approval'})")
             continue
         if leaves and not row.manual:
             passed.append(f"{row.name} (the instance goes anyway)")
@@ -249,7 +249,7 @@ def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
 def node_candidates(
     view: View, rules: Rules, now: datetime
 ) -> tuple[list[Candidate], list[InconsistentState]]:
-    """Every generation that the facts call faulty and that nobody treats yet."""
+    """Return every generation that the facts call faulty and that is not treated yet."""
     leaving = _taken_out(view)
 
     def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
@@ -270,7 +270,7 @@ def node_candidates(
 def _find_restored_nodes(
     view: View, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
-    """Nodes that are drained in the name of a recovery that has seen them back in service.
+    """Return nodes that are drained in the name of a recovery that has seen them back in service.
 
     Only hpctl writes such a Reason. They are given back as by an operator's order: no budget is
     spent on it, and all of them at once are one slurmctld's doing, and no mass event.
@@ -295,7 +295,7 @@ def _find_restored_nodes(
 
 
 def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
-    """The nodes whose very instance is gone by our own order, or may be about to go.
+    """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
     """
@@ -332,7 +332,7 @@ def _make_candidate(
 
 
 def _says_lost(node: SlurmNode, view: View) -> str:
-    """Who, beside the silent agent, says that the node is gone. Empty: nobody."""
+    """Return who, besides the silent agent, says that the node is gone. Empty: none."""
     instance = view.instance(node.name)
     if left_alone(node):
         return ""
@@ -346,7 +346,7 @@ def _says_lost(node: SlurmNode, view: View) -> str:
 
 
 def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
-    """Whether the last recovery of this very generation ended after the newest evidence.
+    """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by
     the old lines, nor by a condition that merely lasts; what is new opens a new recovery.
@@ -364,7 +364,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if last.phase is NodePhase.RETURNED and not _SPOKEN.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old Reason off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
-        # It merely lasts: since when is forgotten whenever nobody looks for a while.
+        # It merely lasts: since when is forgotten whenever no cycle runs for a while.
         return last.rule == c.fault.rule
     return judged.newest <= _looked_until(last)
 
@@ -382,10 +382,11 @@ def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
 
 
 def _looked_until(last: NodeRecovery) -> datetime:
-    """The time up to which a recovery took evidence into account; what is newer may open another.
+    """Return the time up to which a recovery took evidence into account; what is newer may open
+    another.
 
     For a node given back that is when its RETURN, or its acceptance test, began, not when the
-    recovery ended: nobody looked in between.
+    recovery ended: nothing was observed in between.
     """
     if last.phase is not NodePhase.RETURNED:
         return last.since

@@ -15,12 +15,12 @@ a node for no other job."""
 
 
 def failed_to_start(node: SlurmNode) -> bool:
-    """Whether slurmctld has started a node that did not register within ResumeTimeout."""
+    """Return whether slurmctld has started a node that did not register within ResumeTimeout."""
     return node.down and node.reason == _RESUME_FAILED
 
 
 def power_text(node: SlurmNode) -> str:
-    """What Slurm's power saving does to a node, as a clause; "" where it does nothing."""
+    """Return what Slurm's power saving does to a node, as a clause; "" where it does nothing."""
     if failed_to_start(node):
         return "Slurm powered the node up, and it did not register within ResumeTimeout"
     if node.powered_down:

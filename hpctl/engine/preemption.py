@@ -112,7 +112,7 @@ def preemption_text(found: Preemption) -> str:
 
 
 def show_preemptor(job: SlurmJob) -> str:
-    """Return a job as others are told of it: `job 12 of alice (partition high, QOS urgent)`."""
+    """Return a job as other users see it named: `job 12 of alice (partition high, QOS urgent)`."""
     where = ", ".join(
         f"{what} {name}" for what, name in (("partition", job.partition), ("QOS", job.qos)) if name
     )

@@ -43,7 +43,8 @@ def describe_queue(job: SlurmJob, jobs: Iterable[SlurmJob]) -> str:
 
 
 def _count_waiting_siblings(job: SlurmJob, jobs: Iterable[SlurmJob]) -> int:
-    """How many other tasks of a task's array wait. squeue lists them, the task too, as one job."""
+    """Return how many other tasks of a task's array wait. squeue lists them, the task too, as one
+    job."""
     if not job.array_job:
         return 0
     waiting = set[int]()

@@ -1,6 +1,6 @@
 """Which remedies of open recoveries may begin. Pure: a view, a policy and a time in, values out.
 
-A proven fault closes its node at once. What a remedy costs comes later, and has limits of its own:
+A proven fault closes its node at once. What a remedy costs comes later, and has separate limits:
 REMEDY_GATES are asked before the first reset, reboot or replacement of each recovery. A recovery
 takes a slot with its remedy and keeps it until it ends; one that waits for jobs, or for a slot,
 takes none.
@@ -64,7 +64,7 @@ class RemedySlots(Struct):
 
 
 def count_slots(view: View, now: datetime) -> RemedySlots:
-    """Count what is under way before any more remedies are let through."""
+    """Count what is under way before any further remedies are let through."""
     state = view.state
     slots = RemedySlots(
         nodes=len(view.scheduler.nodes),

@@ -54,7 +54,7 @@ class RequestsView(Struct, frozen=True):
 
 
 def invoking_user() -> str:
-    """Who is asking: behind sudo, the person, because root is everybody.
+    """Return who is asking: behind sudo, the person, because root is everybody.
 
     SUDO_USER counts for root alone: anybody can set a variable.
     """
@@ -211,14 +211,14 @@ class JobHere(Struct, frozen=True):
 
 
 def describe_job_fate(job: JobHere, *, now: bool) -> str:
-    """A job on a node, and what becomes of it when an order takes the node away."""
+    """Return a job on a node, and what becomes of it when an order takes the node away."""
     ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
     then = ends if now else "is waited for; --now requeues it"
     return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
 
 
 def expand_target(target: str) -> tuple[str, ...]:
-    """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
+    """Return the names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
     try:
         return expand_hostlist(target)
     except HostlistError as error:

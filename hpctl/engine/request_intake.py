@@ -112,7 +112,7 @@ class RequestHandler:
         return number
 
     def pending(self) -> list[Request]:
-        """The requests that nobody has taken yet, each with what proves who asked. Those to hand
+        """Return the requests not taken yet, each with the proof of its sender. Those to hand
         over are answered here. Raises Unavailable, JournalCorrupt, LeaseLost, OSError.
         """
         with self._lock:
@@ -163,7 +163,7 @@ class RequestHandler:
             return False
 
     def _is_owner(self, uid: int, asked: wire.OperatorRequest) -> bool:
-        """Whether the target is a job of this user's, or the recovery of one."""
+        """Return whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
         recovery = self._loop.memory.state.jobs.get(RecoveryId(asked.target))
@@ -185,12 +185,13 @@ class RequestHandler:
 
 
 def _join_detail(target: str, detail: str) -> str:
-    """A request's target and detail as its credential covers them."""
+    """Return a request's target and detail as its credential covers them."""
     return f"{target}\n{detail}" if detail else target
 
 
 def _make_proof_payload(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
-    """What the credential says that is kept with a request: first the request, then the proof."""
+    """Return what the credential says that is kept with a request: first the request, then the
+    proof."""
     return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
 
 
@@ -206,7 +207,8 @@ def make_route(
     settings: IntakeSettings,
     registry: CollectorRegistry,
 ) -> Route:
-    """The route for the intake's application. `take`: a RequestHandler's, here or in the daemon."""
+    """Return the route for the intake's application. `take`: a RequestHandler's, here or in the
+    daemon."""
 
     async def answer(body: bytes, credential: munge.Credential) -> bytes:
         asked = decode_body(wire.read_request, body, "invalid_request")

@@ -73,7 +73,7 @@ def take_request(  # noqa: PLR0913 -- pure: all that decides is an argument
     orders: Mapping[str, Order] = ORDERS,
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
-    """The events of one request: what it changes, then its answer."""
+    """Return the events of one request: what it changes, then its answer."""
     if request.verb in ("pause", *LIFTS_PAUSE) and request.proof:
         return [_pause_or_lift(request, view, now)]
     if request.verb in answers and request.proof:
@@ -195,7 +195,7 @@ def _approve_target(
     if not hold.approvable:
         return False, f"held by {hold.gate}, which no approval can lift: {hold.why}", []
     hours = policy.budgets.approval_s / 3600
-    return True, f"approved for {hours:g} h; {hold.gate} is waved", []
+    return True, f"approved for {hours:g} h: the gate {hold.gate} is waived", []
 
 
 def _cancel_recovery(
@@ -253,7 +253,8 @@ def _place_order(
 
 
 def _accepts_fault(node: SlurmNode, view: View) -> bool:
-    """Whether a return concerns a node that an operator keeps in service with a known fault."""
+    """Return whether a return concerns a node that an operator keeps in service with a known
+    fault."""
     judged = view.assessments.get(node.name)
     rid = view.state.last_of_node.get(node.name)
     treated = rid is not None and view.state.nodes[rid].ended
@@ -278,7 +279,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Pol
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:
-    """What an order for this node means: the agent's word, or else the cloud's.
+    """Return what an order for this node means: the agent's word, or else the cloud's.
 
     An instance that never came up has no agent to speak for it; the last word heard under the
     node's name is its predecessor's then, and it is the new one that an operator wants gone.

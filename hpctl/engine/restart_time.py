@@ -11,14 +11,14 @@ from hpctl.vocabulary.recovery import StepKind, last_step
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RUNS_APART_SINCE = "25.11"
-"""Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
+"""Since this release each run of a job has its own id (SLUID), by which a slurmd remembers
 the credentials that it has revoked."""
 
 CLOCK_MARGIN_S = 0.02
 """How far slurmctld's clock may be from this host's, in seconds."""
 
 BACKOFF_SLACK_S = 60.0
-"""A begin time that hpctl's backoff has set is no more than this after the backoff's end."""
+"""A begin time that hpctl's backoff has set is at most this long after the backoff's end."""
 
 
 def find_restart_time(rec: JobRecovery, view: View) -> datetime:
@@ -26,7 +26,7 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
 
     The reasons are in `hpctl.slurm.rules`.
 
-    From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
+    From 25.11 at once. Before, once the second is over in which slurmctld signaled the end of its
     last run: that of the order which ended it, where hpctl gave it, else that in which the run
     was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
     (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
@@ -38,7 +38,7 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
 
 
 def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
-    """When slurmctld had answered the orders of which one ended the run, the last one counts.
+    """Yield when slurmctld had answered the orders of which one ended the run, the last one counts.
 
     A run that may outlive its node has ended whenever its supervisor ended it.
     """

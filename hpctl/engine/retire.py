@@ -1,7 +1,7 @@
 """What of the journal is past: ended so long ago that no decision looks back on it. Pure.
 
-The past is kept apart, where `hpctl explain` finds it and where nobody replays it: so a daemon of
-years starts, goes round and takes memory as one of three months. What belongs together leaves
+The past is kept apart, where `hpctl explain` finds it and where no replay reads it: so a daemon
+of years starts, cycles and takes memory as one of three months. What belongs together leaves
 together: a node recovery with the jobs that it moved, an instance with its addition and removal.
 What has not ended stays, and so does the last that was done to each node.
 """
@@ -35,7 +35,8 @@ from hpctl.vocabulary.policy import Policy
 
 
 def window_s(policy: Policy, rules: Rules) -> float:
-    """How many seconds decisions look back: longer than RECENT_S where the configuration says."""
+    """Return how many seconds decisions look back: longer than RECENT_S where the configuration
+    says."""
     budgets = policy.budgets
     return max(
         RECENT_S,
@@ -66,7 +67,7 @@ class Retired(Struct, frozen=True):
     jobs: frozenset[JobId]
 
     def over(self, event: Event) -> datetime | None:
-        """When that was over which an event belongs to; None for an event that stays."""
+        """Return when that was over which an event belongs to; None for an event that stays."""
         match event:
             case HoldNoted():
                 stays = self.state.holds.get(event.target) == event
@@ -91,7 +92,7 @@ class Retired(Struct, frozen=True):
 def find_retired(
     state: State, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
 ) -> Retired:
-    """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
+    """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     instances = [pair for kind in kinds for pair in kind.pair_instances(state)]
@@ -129,7 +130,7 @@ def _list_all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobReco
 def _find_needed(
     state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
 ) -> Iterator[RecoveryId]:
-    """What stays for its own sake."""
+    """Yield what stays for its own sake."""
     for rid, rec in _list_all(state):
         if not rec.ended or rec.since >= before:
             yield rid
@@ -147,7 +148,7 @@ def _find_needed(
 def _find_links(
     state: State, instances: Sequence[InstancePair]
 ) -> dict[RecoveryId, list[RecoveryId]]:
-    """What would be told, or counted, wrongly without the other."""
+    """Return what would be reported, or counted, wrongly without the other."""
     pairs = [(rid, job.cause) for rid, job in state.jobs.items()]
     pairs += [(rid, c.opened.cause) for rid, c in state.changes.items() if c.opened.cause]
     pairs += [(added, removed) for added, removed in instances if removed is not None]

@@ -32,7 +32,7 @@ AGAIN_S = 60.0
 
 
 class Retirement:
-    """For the loop's thread, between two cycles: nobody reads its state then."""
+    """For the loop's thread, between two cycles: its state has no reader then."""
 
     def __init__(
         self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[RecoveryKind]

@@ -22,7 +22,7 @@ class RunPolicies:
         self._known: dict[tuple[str, str], Ruled] = {}
 
     def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[InconsistentState]]:
-        """The policy of every job that registered."""
+        """Return the policy of every job that registered."""
 
         def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
             return job.id, self.ruled(job)
@@ -31,7 +31,8 @@ class RunPolicies:
         return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
     def ruled(self, job: SlurmJob) -> Ruled | None:
-        """One job's policy; None for a job that never registered. Never raises for a Comment."""
+        """Return one job's policy; None for a job that never registered. Never raises for a
+        Comment."""
         key = (job.partition, job.comment)
         if key in self._known:
             return self._known[key]

@@ -60,7 +60,7 @@ def describe_full_disk(state_dir: Path) -> str:
         f"the file system {mount.point} ({mount.kind}) of the state directory {state_dir} is"
         f" short of room ({full}): with under {LOW // _MIB} MiB hpctl refuses reports of jobs."
         " Recoveries go on in the journal's reserve, and stop where that is used up. Free space on"
-        f" {mount.point}, or enlarge it; the daemon goes on by itself then"
+        f" {mount.point}, or enlarge it; the daemon continues then, without a restart"
     )
 
 

@@ -120,7 +120,7 @@ class StandbyView(Struct, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has been silent for too long to be alive."""
+        """Return whether it has been silent for too long to be alive."""
         return self.silent_s > STANDBY_LOST_S
 
 
@@ -176,7 +176,7 @@ def _daemon_text(view: StatusView) -> Text:
 
 
 def _standbys_text(view: StatusView) -> Text:
-    """One line for each."""
+    """Return one line for each."""
     return join_texts("\n", [_standby_text(one) for one in view.standbys])
 
 
@@ -216,7 +216,7 @@ def _slurm_age(as_of: datetime | None, now: datetime) -> str:
 
 
 def _is_quiet(view: StatusView) -> bool:
-    """Whether there is nothing to look at."""
+    """Return whether there is nothing to look at."""
     treated = view.node_recoveries or view.job_recoveries
     return not (treated or view.person_tasks or view.problems or view.unknowns)
 
@@ -290,7 +290,7 @@ class StatusView(Struct, frozen=True):
 
     @property
     def other_problems(self) -> list[str]:
-        """The problems that no person's task, open recovery or hold shows."""
+        """Return the problems that no person's task, open recovery or hold shows."""
         shown = {rec.id for rec in self.node_recoveries}
         shown.update(rec.id for rec in self.job_recoveries)
         shown.update(hold.shown for hold in self.holds)
@@ -314,7 +314,7 @@ def read_status(reader: WorldReader) -> StatusView:
 
 
 def status_view(w: World) -> StatusView:
-    """The screen as a value."""
+    """Return the screen as a value."""
     nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
     handed_over = tuple(find_handed_over(w))
     closed = find_out_of_service(w)
@@ -345,7 +345,7 @@ def status_view(w: World) -> StatusView:
 
 
 def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
-    """The standbys, and how long each has been silent."""
+    """Return the standbys, and how long each has been silent."""
     silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
     return tuple(view_copy.copy_view(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
 
@@ -357,7 +357,7 @@ def _changes(w: World) -> list[Change | NodeRecovery]:
 
 
 def _group(closed: list[Account]) -> list[OutOfServiceView]:
-    """The nodes out of service, those of one reason in one row; problems first."""
+    """Return the nodes out of service, those of one reason in one row; problems first."""
     rows: dict[tuple[bool, By, str, str], list[str]] = {}
     for one in closed:
         key = (not one.problem, one.by, show_state(one.node), one.why)
@@ -370,7 +370,7 @@ def _group(closed: list[Account]) -> list[OutOfServiceView]:
 
 
 def _find_holds(w: World) -> list[HoldNoted]:
-    """What gates block, each with the reason of the last cycle."""
+    """Return what gates block, each with the reason of the last cycle."""
     return list(find_holds(w).values())
 
 
@@ -405,7 +405,8 @@ def _facts(w: World) -> FactsView:
 
 
 def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Account]) -> list[str]:
-    """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
+    """Return every fault that is not over, one line each: whom it concerns, what it is, what to
+    read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
     planned = {rec.node for rec in nodes if _is_planned(w, rec)}
@@ -470,12 +471,12 @@ def _describe_closed(one: Account) -> str:
 
 
 def _waits(w: World, rec: NodeRecovery) -> str:
-    """The job that a recovery waits for, in words."""
+    """Return the job that a recovery waits for, in words."""
     return describe_job_wait(rec, w.slurm, w.policy, w.now)
 
 
 def _find_completing(w: World) -> list[str]:
-    """The jobs that have been COMPLETING for too long, and the nodes that keep them so."""
+    """Return the jobs that have been COMPLETING for too long, and the nodes that keep them so."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
     late = find_completing(jobs, w.policy.job.completing_shown_s, w.now)
     return [f"{describe_completing(job, w.now)}: hpctl explain {job.shown}" for job in late]
@@ -504,9 +505,9 @@ def _failed_by_itself(job: SlurmJob) -> bool:
 
 
 def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
-    """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
+    """Return the jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
-    That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
+    Their next start is not reported: each is listed as long as the daemon waits for a supervisor.
     """
     found = []
     for job, reports in sorted(w.state.reports.items()):
@@ -550,7 +551,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
 
 
 def _advice(node: SlurmNode) -> str:
-    """What a person does about a node that Slurm closed by itself, after what is wrong with it."""
+    """Return what a person does about a node that Slurm itself closed, after what is wrong."""
     advice = advise_operator(node)
     return f"; {advice}" if advice else ""
 
@@ -575,7 +576,7 @@ def _unknowns(w: World) -> list[str]:
 
 
 def choose_exit_code(view: StatusView) -> Exit:
-    """A problem that is known outweighs what is not known."""
+    """Return a problem that is known outweighs what is not known."""
     if view.problems:
         return Exit.PROBLEM
     return Exit.CANNOT_TELL if view.unknowns else Exit.FINE

@@ -31,7 +31,7 @@ ADDED: Final = FaultClass(
 
 UPDATED: Final = FaultClass(
     RuleId("node-rebooted"),
-    "a node that somebody rebooted or updated serves only after a test",
+    "a node that was rebooted or updated without hpctl serves only after a test",
     Urgency.AFTER_JOBS,
     TEST_LADDER,
     source="acceptance.software_update",
@@ -39,7 +39,7 @@ UPDATED: Final = FaultClass(
 
 
 def name_of(rec: NodeRecovery) -> str:
-    """The name of the reservation and of the job of its newest test."""
+    """Return the name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
 
 
@@ -59,17 +59,17 @@ def find_left_reservation(rec: NodeRecovery) -> str:
 
 
 def is_test(rec: NodeRecovery, job_name: str) -> bool:
-    """Whether a job on the node of a recovery is a test of ours, and no user's."""
+    """Return whether a job on the node of a recovery is a test of ours, and no user's."""
     return job_name.startswith(f"{PREFIX}{rec.id}-")
 
 
 def _is_other(rec: NodeRecovery) -> bool:
-    """Whether the node has booted, or is another instance, since its recovery opened."""
+    """Return whether the node has booted, or is another instance, since its recovery opened."""
     return rec.generation != rec.opened_for
 
 
 def level_of(rec: NodeRecovery, policy: Policy) -> str:
-    """Which tests the node is to pass after what was done to it; empty: none."""
+    """Return which tests the node is to pass after what was done to it; empty: none."""
     wanted = policy.acceptance
     if rec.rule.startswith(ORDER):
         return rec.rule.removeprefix(ORDER)

@@ -58,7 +58,7 @@ Subject = NodeRecovery | JobRecovery | Change
 
 
 class TimelineMark(StrEnum):
-    """What kind of line it is, for whoever colors it."""
+    """What kind of line it is, for the code that colors it."""
 
     DECIDED = "decided"
     DID = "did"
@@ -122,7 +122,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
     NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", TimelineMark.DONE),
     NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", TimelineMark.TROUBLE),
     NodeSignal.DEADLINE: ("Timed out, escalated to on-call", TimelineMark.TROUBLE),
-    NodeSignal.NODE_GONE: ("Slurm has no node {node} any more", TimelineMark.DONE),
+    NodeSignal.NODE_GONE: ("Slurm no longer has node {node}", TimelineMark.DONE),
     NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", TimelineMark.DONE),
     NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", TimelineMark.DONE),
 }
@@ -131,7 +131,7 @@ NODE_TEXTS: Final[dict[NodeSignal, tuple[str, TimelineMark]]] = {
 JOB_TEXTS: Final[dict[JobSignal, tuple[str, TimelineMark]]] = {
     JobSignal.SUPERVISED: ("Left {job} to its supervisor", TimelineMark.DECIDED),
     JobSignal.EXCISED: ("{job} continues without the bad node", TimelineMark.SAW),
-    JobSignal.WENT_ON: ("{job} recovered by itself", TimelineMark.DONE),
+    JobSignal.WENT_ON: ("{job} recovered without a restart", TimelineMark.DONE),
     JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", TimelineMark.DECIDED),
     JobSignal.STOP_WANTED: ("Stopping {job}", TimelineMark.DECIDED),
     JobSignal.SAVE_OVER: ("Grace period to save ended", TimelineMark.SAW),
@@ -223,7 +223,7 @@ def format_sentence(start: str, why: str = "") -> str:
 
 
 def outcome_text(outcome: Outcome | None) -> str:
-    """What a port answered to a step, or that it did not."""
+    """Return what a port answered to a step, or that it did not."""
     if outcome is None:
         return "no answer on record, checked before it is retried"
     answer = " ".join(part for part in (outcome.code, outcome.detail) if part)
@@ -237,7 +237,7 @@ def outcome_text(outcome: Outcome | None) -> str:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding in one line: what was seen, where, how often; not the raw evidence."""
+    """Return a finding in one line: what was seen, where, how often; not the raw evidence."""
     where = f" on {finding.device}" if finding.device else ""
     code = f" {finding.code}" if finding.code else ""
     detail = f" ({finding.detail})" if finding.detail else ""
@@ -251,7 +251,7 @@ def ladder_text(ladder: tuple[Remedy, ...]) -> str:
 
 
 def build_timeline(subject: Subject, state: State) -> tuple[TimelineLine, ...]:
-    """The whole timeline, oldest first; on equal times, steps before what they caused."""
+    """Return the whole timeline, oldest first; on equal times, steps before what they caused."""
     steps = [_step_line(step, subject) for step in subject.steps]
     moves = [_move_line(subject, move, state) for move in subject.trail]
     rest = [*moves, *steps] if isinstance(subject, Change) else [*steps, *moves]
@@ -286,12 +286,12 @@ def _opened_line(subject: Subject) -> TimelineLine:
 
 
 def _at_limit(rec: JobRecovery) -> bool:
-    """Whether its run reached its time limit, which is no failure."""
+    """Return whether its run reached its time limit, which is no failure."""
     return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
 def _move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
-    """A move into another phase."""
+    """Return a move into another phase."""
     if isinstance(subject, Change):
         about = subject.opened
         what = about.node or f"group {about.group}"
@@ -338,14 +338,14 @@ def _step_text(kind: StepKind, target: str, attempt: int) -> str:
 
 
 def _target(step: StepRecord | StepStarted, subject: Subject) -> str:
-    """What a step is done to, as people write it."""
+    """Return what a step is done to, as people write it."""
     if isinstance(subject, JobRecovery) and step.target == str(subject.attempt.job):
         return subject.shown
     return step.target
 
 
 def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
-    """A step and its outcome."""
+    """Return a step and its outcome."""
     after = ""
     if step.resolved is not None:
         after = f" after {(step.resolved - step.started).total_seconds():.2f} s"
@@ -357,7 +357,8 @@ def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
 
 
 def report_line(event: JobReported, shown: str = "") -> TimelineLine:
-    """A report of a job's supervisor or script. `shown`: the job's id as its owner writes it."""
+    """Return a report of a job's supervisor or script. `shown`: the job's id as its owner writes
+    it."""
     report = event.report
     job = f"Job {shown or report.job}"
     who = f"Supervisor of job {shown or report.job}"
@@ -377,7 +378,7 @@ def report_line(event: JobReported, shown: str = "") -> TimelineLine:
 
 
 def change_text(event: ChangeOpened) -> str:
-    """What a change of capacity was decided to be."""
+    """Return what a change of capacity was decided to be."""
     match event.kind:
         case vocabulary_change.ChangeKind.ADD:
             return f"Growing group {event.group} by {event.count} to {event.size}"
@@ -397,7 +398,7 @@ def _window_text(event: ChangeOpened) -> str:
 
 
 def removal_text(rec: NodeRecovery) -> str:
-    """What a recovery changes of the size of its node's group."""
+    """Return what a recovery changes of the size of its node's group."""
     if rec.rule == SCALE_DOWN:
         return f"Removing {rec.node} from group {rec.group}"
     return f"Resuming {rec.node}, which was drained for a removal"
@@ -406,9 +407,9 @@ def removal_text(rec: NodeRecovery) -> str:
 def event_line(  # noqa: C901, PLR0912 -- one case for each event
     event: Event, state: State
 ) -> TimelineLine | None:
-    """One journal event as a line, for a live narration; `state` has the event folded in.
+    """Return one journal event as a line, for a live narration; `state` has the event folded in.
 
-    A step is told when it starts and again only where its outcome is not a plain acceptance.
+    A step is shown when it starts and again only where its outcome is not a plain acceptance.
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
@@ -454,14 +455,14 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
 
 
 def subject_of(recovery: RecoveryId, state: State) -> Subject:
-    """The recovery or change of an id that the state has."""
+    """Return the recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
     return state.changes.get(recovery) or state.jobs[recovery]
 
 
 def write_headline(subject: Subject) -> str:
-    """The subject in one sentence: what is treated or changed, why, and its state."""
+    """Return the subject in one sentence: what is treated or changed, why, and its state."""
     if isinstance(subject, Change):
         what = format_sentence(write_title(subject), subject.opened.why)
         return _change_headline(subject, what, subject.phase, subject.opened.at)
@@ -489,7 +490,7 @@ def write_title(subject: Subject) -> str:
 def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
     """Return T+0 s of a timeline: when the first finding was made, such as a line of the kernel.
 
-    For a job it is the time of its node's fault, or of its own trouble; when the recovery was
+    For a job it is the time of its node's fault, or of the job's trouble; when the recovery was
     opened, where nothing was found before.
     """
     if isinstance(rec, NodeRecovery):
@@ -535,7 +536,7 @@ def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
 
 
 def _describe_resume(rec: NodeRecovery | JobRecovery) -> str:
-    """How long until it ran again; the time in which it proved itself is not waiting."""
+    """Return how long until it ran again; the time in which it proved itself is not waiting."""
     for move in rec.trail:
         if move.signal == JobSignal.WENT_ON:
             return format_sentence("Recovered by its supervisor", move.why)
@@ -582,7 +583,7 @@ _CHANGE_WAITS: Final = {
 
 
 def find_awaited(subject: Subject, policy: Policy) -> Awaited:
-    """What happens next. Where it is closed: what, if anything, a person should do."""
+    """Return what happens next. Where it is closed: what, if anything, a person should do."""
     if isinstance(subject, Change):
         return _change_awaited(subject, policy)
     if isinstance(subject, NodeRecovery):
@@ -643,7 +644,7 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
 
 def _remedying_waits(rec: NodeRecovery, policy: Policy) -> str:
     if rec.remedy is Remedy.DELETE:
-        return f"SageMaker to list instance {rec.generation.instance} no more"
+        return f"SageMaker to list instance {rec.generation.instance} no longer"
     boot = "a report from a new boot under this node's name"
     return "; ".join(filter(None, [boot, advise_service_order(rec, policy)]))
 
@@ -670,7 +671,7 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
 
 
 def _after_end(rec: JobRecovery) -> str:
-    """What a person does, where a person must, once a recovery has ended."""
+    """Return what a person does, where a person must, once a recovery has ended."""
     last = rec.steps[-1].outcome if rec.steps else None
     kind = rec.trouble.kind if rec.trouble is not None else None
     back = f", or `{go_back(rec.shown)}`" if kind in POISONS else ""
@@ -689,30 +690,30 @@ POISONS: Final = (TroubleKind.NAN, TroubleKind.SPIKE, TroubleKind.CORRUPTION)
 
 
 def go_back(job: str) -> str:
-    """The command by which a job goes on from an earlier checkpoint."""
+    """Return the command by which a job resumes from an earlier checkpoint."""
     return f"hpctl resume {job} --from-step N"
 
 
 def released_by(rec: JobRecovery) -> str:
-    """Who lets a job go on that an owner or an administrator holds."""
+    """Return who lets a job go on that an owner or an administrator holds."""
     return f"`scontrol release {rec.shown}`, by its owner or by the administrator who holds it"
 
 
 LIFTED_BY: Final[dict[str, str]] = {
-    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
-    "paused": "the end of the pause, or `hpctl unpause`; then hpctl goes ahead by itself",
+    "kill_switch": "an administrator to remove that file; then hpctl continues automatically",
+    "paused": "the end of the pause, or `hpctl unpause`; then hpctl continues automatically",
     "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
     "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
     "maintenance": "the maintenance reservation to end; then hpctl treats what is still faulty",
     "power_saving": "Slurm to start the node; then hpctl treats what is still faulty",
-    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "foreign_drain": "the user or tool that closed the node to open it again; hpctl does not act",
     "budget": (
         "a slot for its remedy: one that is under way ends, or a person puts a node that is left"
-        " closed back into service; then hpctl goes ahead by itself"
+        " closed back into service; then hpctl continues automatically"
     ),
     "drain_budget": (
         "a node to come back into service, or a person to return one that is left closed; then"
-        " hpctl goes ahead by itself"
+        " hpctl continues automatically"
     ),
     "correlated": "a person to find out whether the check, the fabric or these nodes are faulty",
     "offender": "a person to look at the node, which breaks again and again",
@@ -726,16 +727,16 @@ LIFTED_BY: Final[dict[str, str]] = {
         " what a fault that it treats explains"
     ),
     "run_policy": "nothing: its policy asks for no restart here",
-    "ended": "nothing: it has ended by itself, and its policy restarts it no more",
+    "ended": "nothing: it has ended, and its policy does not restart it again",
     "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
-    "hang_of_others": "nothing of hpctl's: one doctor at a time",
-    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
+    "hang_of_others": "nothing from hpctl: another tool handles this job's hangs",
+    "not_recoverable": "the job to end, or its owner to end it: Slurm cannot run it again",
 }
 
 
 def lifted_by(hold: HoldNoted, *, many: bool = False) -> Awaited:
-    """What a hold waits for. `many`: it stands for all that are held for the same."""
-    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    """Return what a hold waits for. `many`: it stands for all that are held for the same."""
+    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl continues automatically")
     if hold.approvable and many:
         event += f". `hpctl approve --rule {hold.rule}` lets all of them go ahead now"
     elif hold.approvable:

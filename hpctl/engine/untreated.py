@@ -30,12 +30,12 @@ class UntreatedNode(Struct, frozen=True):
 
     @property
     def name(self) -> NodeName:
-        """The Slurm name of the node."""
+        """Return the Slurm name of the node."""
         return self.node.name
 
     @property
     def in_service(self) -> bool:
-        """Whether slurmctld gives it work."""
+        """Return whether slurmctld gives it work."""
         return self.node.in_service
 
     @property
@@ -61,7 +61,7 @@ def find_untreated(w: World) -> list[UntreatedNode]:
 
 
 def _find_fault(w: World, name: NodeName) -> Assessment | None:
-    """The fault of a node, unless an operator has accepted it with `hpctl undrain`."""
+    """Return the fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
     if judged is None or judged.condition is not Condition.FAULTY or judged.fault is None:
         return None
@@ -80,7 +80,7 @@ def describe_untreated(one: UntreatedNode) -> str:
 
 
 def await_untreated(one: UntreatedNode) -> Awaited:
-    """Say what ends it: for a person, and by itself."""
+    """Return what ends it: what a person does, and what ends it without one."""
     name = one.name
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
     ours = not one.in_service and reason_owner(one.node.reason) is not None

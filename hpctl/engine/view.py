@@ -39,7 +39,7 @@ class Request(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A generation that somebody wants treated: the facts, or (`by`) an operator."""
+    """A generation to be treated: the facts call it faulty, or (`by`) an operator asks for it."""
 
     generation: Generation
     node: SlurmNode
@@ -88,7 +88,7 @@ class View(Struct, frozen=True):
     able_since: datetime | None = None
     """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
     silent_at: datetime | None = None
-    """When the next node is silent for too long unless it is heard: somebody must look then."""
+    """When the next node is silent for too long unless it reports: the loop must run then."""
     withdrawn: Mapping[NodeName, str] = field(default_factory=dict)
     """The nodes for which an order by hand, or a removal, is taken back, and why."""
     stopped: str = ""
@@ -122,15 +122,15 @@ class View(Struct, frozen=True):
     with."""
 
     def aside(self, name: object) -> bool:
-        """Whether a node or job is left alone, because its facts are flawed."""
+        """Return whether a node or job is left alone, because its facts are flawed."""
         return str(name) in self.flaws
 
     def instance(self, node: NodeName) -> Instance | None:
-        """The instance that stands for a node now."""
+        """Return the instance that stands for a node now."""
         return self.instances.get(node)
 
     def instance_type(self, node: NodeName) -> str:
-        """The type of the instance that stands for a node now; empty where nobody tells."""
+        """Return the type of the instance behind a node now; empty where it is unknown."""
         instance = self.instances.get(node)
         group = self.provider.groups.get(instance.group) if instance else None
         return group.instance_type if group else ""
@@ -139,7 +139,7 @@ class View(Struct, frozen=True):
 def jobs_on(
     nodes: Sequence[NodeName], jobs: Mapping[JobId, SlurmJob]
 ) -> dict[NodeName, list[SlurmJob]]:
-    """Which jobs hold, or last held, each of a few nodes. One pass over the jobs."""
+    """Return which jobs hold, or last held, each of a few nodes. One pass over the jobs."""
     wanted = set(nodes)
     found: dict[NodeName, list[SlurmJob]] = {node: [] for node in nodes}
     if wanted:
@@ -150,29 +150,29 @@ def jobs_on(
 
 
 def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
-    """Whether a fact is young enough to be acted on.
+    """Return whether a fact is young enough to be acted on.
 
-    One from the future is not: the clock was set back, and nobody knows how old it is.
+    One from the future is not: the clock was set back, and its age is unknown.
     """
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
 def taken_away(node: NodeName, view: View) -> bool:
-    """Whether the provider is about to take its instance, whatever it is treated for."""
+    """Return whether the provider is about to take its instance, whatever it is treated for."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is Condition.FAULTY
     return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)
 
 
 def is_urgent(cause: NodeRecovery, view: View) -> bool:
-    """Whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
+    """Return whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
     if cause.of_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
     return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
 
 
 def find_assessment(node: NodeName, view: View) -> Assessment | None:
-    """The assessment of a node; HEALTHY where it is heard and nothing is held against it."""
+    """Return the assessment of a node; HEALTHY where it is heard and nothing is held against it."""
     held = view.assessments.get(node)
     health = view.health.get(node)
     if held is not None or health is None:
@@ -181,7 +181,8 @@ def find_assessment(node: NodeName, view: View) -> Assessment | None:
 
 
 def script_first(rec: JobRecovery, view: View) -> bool:
-    """Whether a job must be requeued before its bad node is set DOWN, to end its batch script.
+    """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
+    script.
 
     Set DOWN under a --no-kill job, a node is only taken away: 22.05 lets a batch script there run
     on, and a supervisor in it would start steps in the job's next run. A node whose slurmd does
@@ -195,7 +196,7 @@ def script_first(rec: JobRecovery, view: View) -> bool:
 
 
 def is_headless(job: SlurmJob, view: View) -> bool:
-    """A job that runs on without its batch script, because that script's node was lost.
+    """Return whether a job runs on without its batch script, because that script's node was lost.
 
     Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
     """
@@ -207,7 +208,7 @@ def is_headless(job: SlurmJob, view: View) -> bool:
 
 
 def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
-    """The newest trouble or wish that was told of this very run of a job."""
+    """Return the newest trouble or wish that was reported for this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report
         if report.restarts == restarts and (

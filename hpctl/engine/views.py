@@ -51,7 +51,7 @@ class StepView(Struct, frozen=True):
 
 
 class TroubleView(Struct, frozen=True):
-    """What went wrong with a run. Texts are empty, numbers null, where nobody knows."""
+    """What went wrong with a run. Texts are empty, numbers null, where the value is unknown."""
 
     kind: str
     at: datetime
@@ -93,12 +93,12 @@ class JobReportView(Struct, frozen=True):
 
     @property
     def reason(self) -> str | None:
-        """Why the run went wrong, else why its supervisor did what it did."""
+        """Return why the run went wrong, else why its supervisor did what it did."""
         return (self.trouble.why if self.trouble else "") or self.why or None
 
 
 def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
-    """The steps in order; `?` for one in doubt, `!` for one refused."""
+    """Return the steps in order; `?` for one in doubt, `!` for one refused."""
     parts = []
     for s in row.steps:
         refused = s.outcome == "rejected"
@@ -158,7 +158,7 @@ class NodeRecoveryView(Struct, frozen=True):
 
     @property
     def closed(self) -> datetime | None:
-        """When it ended."""
+        """Return when it ended."""
         return self.since if self.ended else None
 
 
@@ -222,12 +222,13 @@ class JobRecoveryView(Struct, frozen=True):
 
     @property
     def closed(self) -> datetime | None:
-        """When it ended."""
+        """Return when it ended."""
         return self.since if self.ended else None
 
     @property
     def cause_or_trouble(self) -> str | None:
-        """The node recovery that it is because of, or what went wrong with the run itself."""
+        """Return the node recovery that it is because of, or what went wrong with the run
+        itself."""
         return self.cause or (self.trouble.kind if self.trouble else None)
 
 
@@ -253,7 +254,7 @@ class HoldView(Struct, frozen=True):
 
     @property
     def approval(self) -> str:
-        """How to let it pass the gate; empty where that cannot be approved."""
+        """Return how to let it pass the gate; empty where that cannot be approved."""
         return f" (hpctl approve {self.target})" if self.approvable else ""
 
 
@@ -284,7 +285,7 @@ class PauseView(Struct, frozen=True):
 
     @property
     def ends(self) -> str:
-        """Its end, for people."""
+        """Return its end, for people."""
         return f"{self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else "lifted"
 
 
@@ -350,12 +351,12 @@ class WindowView(Struct, frozen=True):
 
     @property
     def asker(self) -> str:
-        """Who planned it."""
+        """Return who planned it."""
         return self.by if self.own else "an admin (scontrol)"
 
     @property
     def note(self) -> str:
-        """What was seen last, and what is still to come."""
+        """Return what was seen last, and what is still to come."""
         return f"not verified yet: {self.waits}" if self.waits else self.last
 
 
@@ -400,7 +401,7 @@ def began_at(change: Change | NodeRecovery) -> datetime:
 
 
 def change_view(change: Change | NodeRecovery) -> ChangeView:
-    """A change of capacity as shown."""
+    """Return a change of capacity as shown."""
     if isinstance(change, NodeRecovery):
         return ChangeView(
             id=change.id,
@@ -425,14 +426,14 @@ def change_view(change: Change | NodeRecovery) -> ChangeView:
 
 
 def step_view(step: StepRecord) -> StepView:
-    """A step as shown."""
+    """Return a step as shown."""
     got = step.outcome
     answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
     return copy_view(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
 
 
 def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
-    """A node recovery as shown. `waits`: the job that it waits for, in words."""
+    """Return a node recovery as shown. `waits`: the job that it waits for, in words."""
     return copy_view(
         NodeRecoveryView,
         rec,
@@ -447,7 +448,7 @@ def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
 
 
 def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
-    """A job recovery as shown."""
+    """Return a job recovery as shown."""
     cause = state.nodes.get(rec.cause)
     return copy_view(
         JobRecoveryView,
@@ -465,23 +466,23 @@ def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
 
 
 def trouble_view(trouble: Trouble | None) -> TroubleView | None:
-    """A trouble as shown."""
+    """Return a trouble as shown."""
     return copy_view(TroubleView, trouble, node=trouble.node or "") if trouble else None
 
 
 def job_report_view(row: JobReported) -> JobReportView:
-    """A supervisor's report as shown."""
+    """Return a supervisor's report as shown."""
     trouble = trouble_view(row.report.trouble)
     return copy_view(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
 
 
 def hold_view(hold: HoldNoted) -> HoldView:
-    """A hold as shown."""
+    """Return a hold as shown."""
     return copy_view(HoldView, hold, since=hold.at)
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
-    """Whether what somebody asks for may have been retired (`engine.retire`)."""
+    """Return whether the requested entry may have been retired (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)
@@ -490,10 +491,10 @@ def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
 def choose_recoveries(
     state: State, *, ended: bool, since: datetime | None
 ) -> tuple[list[NodeRecovery], list[JobRecovery]]:
-    """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
-    Without removals, which are changes of capacity.
+    """Return the open recoveries; with `ended` the closed ones too; with `since` those that moved
+    since. Without removals, which are changes of capacity.
 
-    Newest first: what somebody looks for happened lately.
+    Newest first: what a user looks for happened lately.
     """
     nodes = [r for r in state.nodes.values() if not r.of_capacity and _is_wanted(r, ended, since)]
     jobs = [r for r in state.jobs.values() if _is_wanted(r, ended, since)]

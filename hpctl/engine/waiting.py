@@ -1,5 +1,5 @@
-"""Nodes and jobs that wait for a person: hpctl has ended its treatment, and nothing goes on by
-itself. Pure: a state, Slurm's nodes and jobs and a time in, values out.
+"""Nodes and jobs that wait for a person: hpctl has ended its treatment, and nothing happens
+without one. Pure: a state, Slurm's nodes and jobs and a time in, values out.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ and hpctl does not learn whether its owner has seen it."""
 
 
 class WaitingJob(Struct, frozen=True):
-    """A job that is not started again by itself, since when, and by which recovery's end."""
+    """A job that is not started again automatically, since when, and by which recovery's end."""
 
     job: JobId
     since: datetime

@@ -1,7 +1,7 @@
 """The loop's time: the real Clock, and who wakes it by one byte into a FIFO in the state directory.
 
 Anything that can write to a file can wake the daemon (an EpilogSlurmctld in plain sh, the CLI,
-the intake thread); nobody ever blocks on it, and nothing but time is lost when nobody listens.
+the intake thread); no writer ever blocks on it, and only time is lost while no daemon listens.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _JOB_ENDS = 5
 _JOB_END_S = 5.0
 """After those, an end of a job wakes it once in this time: each such cycle reads all of Slurm, and
 users' jobs may end by the thousand. A failed run shows in slurmctld's log, and a recovery that
-waits for a job has cycles of its own."""
+waits for a job has its own cycles."""
 
 
 class Waker:
@@ -50,7 +50,7 @@ class Waker:
     def wait(self, timeout_s: float) -> bool:
         """Sleep until poked or the time is over; True when poked.
 
-        False, and perhaps early, where only jobs have ended, and too many of late.
+        False, and perhaps early, where only jobs have ended, and too many recently.
         """
         return self._ready(max(0.0, timeout_s)) and self._take_pokes()
 
@@ -65,7 +65,7 @@ class Waker:
         return self._job_ends.take(time.monotonic())
 
     def poked(self) -> bool:
-        """Whether the next `wait` returns at once."""
+        """Return whether the next `wait` returns at once."""
         return self._ready(0.0)
 
     def _ready(self, timeout_s: float) -> bool:
@@ -103,7 +103,7 @@ class WakeLimiter:
 
 
 def wake_daemon(state_dir: Path) -> bool:
-    """Poke the daemon of a state directory. False when nobody listens; never blocks."""
+    """Poke the daemon of a state directory. Return False when none listens; never block."""
     try:
         fd = os.open(state_dir / FIFO_NAME, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

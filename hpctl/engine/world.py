@@ -57,7 +57,7 @@ class World(Struct, frozen=True):
     still: Mapping[identity.JobId, Standstill] = field(default_factory=dict)
     """The running jobs of which nothing works; none offline."""
     computed: str = ""
-    """Why the reader computed all this by itself; empty: it is the daemon's."""
+    """Why the reader computed all this without the daemon; empty: it is the daemon's."""
     reservations: Mapping[str, tuple[identity.NodeName, ...]] | None = None
     """The nodes of each reservation of Slurm's; None where the daemon does not read them, where
     they were not asked for, and offline."""
@@ -73,7 +73,7 @@ class World(Struct, frozen=True):
 
     @property
     def daemon_alive(self) -> bool:
-        """Whether a daemon holds the lease: it renews it every cycle."""
+        """Return whether a daemon holds the lease: it renews it every cycle."""
         return self.daemon is not None and self.now <= self.daemon.until
 
     @property
@@ -84,7 +84,7 @@ class World(Struct, frozen=True):
         return find_maintenance(self.slurm, self.policy.node.maintenance_lead_s, self.now)
 
     def view(self) -> View:
-        """What the daemon would plan on; without the cloud's word, its gates pass."""
+        """Return what the daemon would plan on; without the cloud's word, its gates pass."""
         return View(
             maintenance=self.maintenance,
             begun=find_maintenance(self.slurm, 0.0, self.now) if self.slurm else {},
@@ -107,10 +107,10 @@ def find_present_nodes(
     joined: InstanceJoin,
     recent: datetime,
 ) -> Mapping[identity.NodeName, model.Health]:
-    """The health of the nodes without those that slurmctld does not know, nor the cloud where it
-    was asked, that nothing is done to and that were not heard lately.
+    """Return the health of the nodes without those that slurmctld does not know, nor the cloud
+    where it was asked, that nothing is done to and that were not heard lately.
 
-    Such a node was removed, by a scale-down for example: its agent is missed by nobody.
+    Such a node was removed, by a scale-down for example: its agent is expected by no one.
     """
     if slurm is None:
         return health
@@ -145,7 +145,7 @@ def find_holds(w: World) -> dict[str, HoldNoted]:
 
 
 def known_nodes(w: World) -> list[identity.NodeName]:
-    """Every node that anybody has a word for, in order."""
+    """Return every node that anybody has a word for, in order."""
     from hpctl.engine.instance_resolver import make_natural_key
 
     names = set(w.health) | {r.node for r in w.state.nodes.values() if not r.of_capacity}
@@ -158,12 +158,13 @@ _AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
 def waits_for_cloud(w: World) -> bool:
-    """Whether some open recovery waits for the cloud, so that its word is worth a call."""
+    """Return whether some open recovery waits for the cloud, so that its word is worth a call."""
     return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
 
 
 def cloud_says(w: World, rec: NodeRecovery) -> str:
-    """One sentence, with the fix, where the cloud was asked and has something to say; else ""."""
+    """Return one sentence, with the fix, where the cloud was asked and has something to say; else
+    ""."""
     instance = _instance(w, rec) if rec.phase in _AWAITED else None
     if instance is None or not instance.message:
         return ""
@@ -177,7 +178,7 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
 
 
 def _instance(w: World, rec: NodeRecovery) -> cloud_facts.Instance | None:
-    """The instance that stands for the node, or for its place in the group."""
+    """Return the instance that stands for the node, or for its place in the group."""
     if w.cloud is None:
         return None
     mine = [

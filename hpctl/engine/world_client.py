@@ -57,7 +57,7 @@ class WorldClient:
         self._world: World | None = None
 
     def read(self, at: datetime, *, cloud: bool, history: bool, placement: bool = False) -> World:
-        """The world of the daemon's last cycle, seen at `at`. Raises NoWorld.
+        """Return the world of the daemon's last cycle, seen at `at`. Raises NoWorld.
 
         Without `history`, job recoveries that ended, and reports of supervisors, more than a day
         ago are left out. `placement`: with Slurm's reservations and topology.
@@ -77,8 +77,8 @@ class WorldClient:
         )
 
     def read_slurm(self) -> SchedulerView | None:
-        """What the daemon read of Slurm last, and nothing else; None where it cannot read Slurm.
-        Raises NoWorld."""
+        """Return what the daemon read of Slurm last, and nothing else; None where it cannot read
+        Slurm. Raises NoWorld."""
         with _raise_no_world(self._path):
             _, about = self._fetch([WorldPart.SLURM])
             if about.slurm_trouble:
@@ -86,14 +86,14 @@ class WorldClient:
             return wire.slurm_of(self._found[WorldPart.SLURM])
 
     def read_state(self, *, history: bool) -> State:
-        """What the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
+        """Return what the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
         with _raise_no_world(self._path):
             self._fetch(parts)
             return wire.state_of(self._records(parts))
 
     def read_heard(self) -> list[NodeName]:
-        """The nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
+        """Return the nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
         with _raise_no_world(self._path):
             self._fetch([WorldPart.HEALTH])
             heard: list[Health] = self._found[WorldPart.HEALTH].get("health", [])
@@ -127,7 +127,7 @@ class WorldClient:
             return head, _receive_bytes(line, size, until)
 
     def _check(self, head: AnswerHead) -> AnswerSource:
-        """What an answer says in any case. Raises NoWorld where it has no world of now."""
+        """Return what an answer says in any case. Raises NoWorld where it has no world of now."""
         if head.refused or head.about is None:
             raise NoWorld(f"the daemon has no world to show: {head.refused}")
         if head.age_s > self._current_s:
@@ -146,11 +146,11 @@ class WorldClient:
             at += size
 
     def _records(self, parts: list[WorldPart]) -> Records:
-        """What is kept of some parts, by kind. Raises KeyError."""
+        """Return what is kept of some parts, by kind. Raises KeyError."""
         return {kind: records for part in parts for kind, records in self._found[part].items()}
 
     def _put_together(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
-        """The world of what is kept. Raises KeyError, IndexError."""
+        """Return the world of what is kept. Raises KeyError, IndexError."""
         assert head.about is not None
         found = self._records(parts)
         of = [
@@ -194,14 +194,14 @@ def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:
 
 
 def world_of(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
-    """The world that records amount to. Raises KeyError, IndexError."""
+    """Return the world that records amount to. Raises KeyError, IndexError."""
     slurm = wire.slurm_of(found) if "slurm" in found and not about.slurm_trouble else None
     cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
-        told: wire.CloudHead = found["cloud"][0]
+        head: wire.CloudHead = found["cloud"][0]
         instances = found.get("instance", [])
-        cloud = replace(told.provider, instances={i.id: i for i in instances})
-        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, told.unjoined)
+        cloud = replace(head.provider, instances={i.id: i for i in instances})
+        joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, head.unjoined)
     recent = at - clamp_duration(about.policy.ages.silent_s)
     heard = {health.generation.node: health for health in found.get("health", ())}
     health = find_present_nodes(state, heard, slurm, joined, recent)
@@ -237,7 +237,7 @@ def _all_assessed(
     assessed: Mapping[NodeName, Assessment],
     flaws: tuple[InconsistentState, ...],
 ) -> dict[NodeName, Assessment]:
-    """The assessments, those of plainly healthy nodes too, which are not sent."""
+    """Return the assessments, those of plainly healthy nodes too, which are not sent."""
     flawed = {flaw.target for flaw in flaws if flaw.where == "assess"}
     found = {}
     for node, known in health.items():

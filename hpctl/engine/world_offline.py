@@ -1,4 +1,4 @@
-"""The world as a reader makes it by itself, from the journal, Slurm and the cloud.
+"""Compute the world without a daemon, from the journal, Slurm and the cloud.
 
 This is the way where no daemon answers, for what is past, and for orders that destroy, which must
 show what runs now. It decides nothing that a daemon has decided: assessments and candidates are
@@ -53,7 +53,7 @@ class JournalMemory:
         self._seq = 0
 
     def news(self, store: JournalReader) -> Iterator[tuple[int, Event]]:
-        """What is new, each event with its number and once it is part of `state`. Raises
+        """Yield what is new, each event with its number and once it is part of `state`. Raises
         Unavailable, JournalCorrupt."""
         with _consistent():
             for seq, event in store.numbered(self._seq, past=self._past, since=self._since):
@@ -97,7 +97,7 @@ def _read_slurm(scheduler: Scheduler) -> slurm_facts.SchedulerView:
 
 
 def read_stored_world(config: Config, store: JournalReader, state: State, at: datetime) -> World:
-    """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
+    """Return what the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
     shared = config.database_url is not None
     return World(
         now=at,
@@ -118,7 +118,8 @@ def assess_world(
     slurm: tuple[slurm_facts.SchedulerView | None, str],
     cloud: tuple[cloud_facts.ProviderView | None, str],
 ) -> World:
-    """The same with what Slurm and the cloud say, or why they do not, and with assessments."""
+    """Return the same with what Slurm and the cloud say, or why they do not, and with
+    assessments."""
     from hpctl.engine.adapters import make_rules
     from hpctl.engine.instance_resolver import joined_now
     from hpctl.engine.plan import node_candidates
@@ -151,8 +152,8 @@ def assess_world(
 
 
 def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
-    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts,
-    once: another host's clock may be late, and a leader that lives renews it."""
+    """Return the lease's row. With `wait`, one that looks old is watched for as long as the lease
+    lasts, once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()
     if info is None or not wait or at <= info.until:
         return info
@@ -169,7 +170,7 @@ def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo
 
 
 def _extend_silence(rules: Rules, config: Config) -> Rules:
-    """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
+    """Return the daemon stores plain heartbeats only now and then; silence is what lasts longer."""
     lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
@@ -192,7 +193,8 @@ def _consistent() -> Iterator[None]:
 
 
 def try_to_ask(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
-    """What Slurm or the cloud answers; None, with why, where it was not asked or cannot answer."""
+    """Return what Slurm or the cloud answers; None, with why, where it was not asked or cannot
+    answer."""
     if not wanted:
         return None, "not asked"
     try:

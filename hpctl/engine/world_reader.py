@@ -1,7 +1,7 @@
 """Read the world: from the daemon, or without one.
 
 A running daemon offers the world of its last cycle, and readers take it from there
-(`world_server`, `world_client`). Where no daemon answers, a reader makes it by itself from the
+(`world_server`, `world_client`). Where no daemon answers, a reader computes it from the
 journal and Slurm (`world_offline`); `World.computed` says so.
 """
 

@@ -1,10 +1,10 @@
 """The daemon's thread that gives readers the world of the last cycle.
 
 The loop hands a world over by changing one reference; what it handed over is encoded only when
-somebody asks, once, and at most for a tenth of the time. Connections are few, each has a time
+when a reader asks, once, and at most for a tenth of the time. Connections are few, each has a time
 limit and one short request, and a reader that takes its answer slowly costs nothing but a
 descriptor: all answers of one world share its bytes. The socket has the access of the journal's
-file: who may read that may read this, and nobody else.
+file: who may read that may read this, and no other user.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class _Offered(Struct):
 
 
 class _Encoded(Struct):
-    """The newest content of a part, under its token; `frames` None until somebody asks for it."""
+    """The newest content of a part, under its token; `frames` None until a reader asks for it."""
 
     key: object
     token: int
@@ -96,7 +96,7 @@ class _Encoded(Struct):
 
     @property
     def listed(self) -> tuple[tuple[str, int], ...]:
-        """The kind and the length of each frame."""
+        """Return the kind and the length of each frame."""
         return tuple((kind, len(data)) for kind, data in self.frames or ())
 
 
@@ -148,7 +148,7 @@ class WorldServer:
         try:
             self._listener = self._open_socket()
         except OSError as error:
-            log.error("trouble=nobody can read the world at %s: %s", self._path, error)
+            log.error("trouble=no reader can reach the world at %s: %s", self._path, error)
             return
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
@@ -318,8 +318,8 @@ class WorldServer:
             self._read(client)
 
     def _make_room(self, uid: int) -> bool:
-        """Whether one more of a user's has a place, if need be that of one which has not asked, or
-        which does not read its answer."""
+        """Return whether one more of a user's has a place, if need be that of one which has not
+        asked, or which does not read its answer."""
         others = list(self._clients.values())
         own = [client for client in others if client.uid == uid]
         if not is_trusted(uid) and len(own) >= MOST_OF_USER:
@@ -409,7 +409,7 @@ class WorldServer:
         self._write(client)
 
     def _content(self, offered: _Offered, part: WorldPart) -> _Encoded:
-        """A part of a world, under the token of before where it is what it was."""
+        """Return a part of a world, under the token of before where it is what it was."""
         known, key = self._parts.get(part), self._key(offered, part)
         if known is None or known.key != key:
             self._token += 1
@@ -487,7 +487,7 @@ def _cloud_trouble(cycle: CycleResult) -> str:
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether a user may have every connection: root and the daemon's own."""
+    """Return whether a user may have every connection: root and the daemon's own."""
     return uid in (0, os.geteuid())
 
 

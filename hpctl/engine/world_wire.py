@@ -243,7 +243,8 @@ def history_begins(at: datetime) -> datetime:
 
 
 def history_size(state: State, since: datetime) -> tuple[int, int]:
-    """How many job recoveries and reports are HISTORY; these never change, only their number."""
+    """Return how many job recoveries and reports are HISTORY; these never change, only their
+    number."""
     jobs = sum(_is_over(rec, since) for rec in state.jobs.values())
     return jobs, sum(report.at < since for report in _reports(state))
 
@@ -274,7 +275,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def head_bytes(head: AnswerHead) -> bytes:
-    """A head behind its length."""
+    """Return a head behind its length."""
     body = _encoder.encode(head)
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
@@ -282,14 +283,14 @@ def head_bytes(head: AnswerHead) -> bytes:
 def ask_bytes(
     parts: Iterable[WorldPart], have: Mapping[WorldPart, int] = MappingProxyType({})
 ) -> bytes:
-    """A request behind its length. `have`: the tokens of the parts that the reader has."""
+    """Return a request behind its length. `have`: the tokens of the parts that the reader has."""
     body = _encoder.encode(WorldRequest(PROTOCOL, {part: have.get(part, 0) for part in parts}))
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
 def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[str, list[Any]]:
-    """The records by kind, in order. Raises msgspec.DecodeError; KeyError for a kind that this
-    version does not know."""
+    """Return the records by kind, in order. Raises msgspec.DecodeError; KeyError for a kind that
+    this version does not know."""
     found: dict[str, list[Any]] = {}
     decoders: dict[str, Callable[[memoryview], list[Any]]] = {}
     at = 0
@@ -303,7 +304,7 @@ def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[s
 
 
 def state_of(found: Records) -> State:
-    """The state whose records these are; without HISTORY the part of it that is there."""
+    """Return the state whose records these are; without HISTORY the part of it that is there."""
     rest: StateRest = found["rest"][0]
     jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
     jobs.sort(key=lambda rec: rec.opened)
@@ -335,7 +336,7 @@ def state_of(found: Records) -> State:
 
 
 def slurm_of(found: Records) -> SchedulerView:
-    """The view of Slurm whose records these are."""
+    """Return the view of Slurm whose records these are."""
     head: SlurmHead = found["slurm"][0]
     return SchedulerView(
         as_of=head.as_of,
@@ -361,5 +362,5 @@ def shorten_address(path: Path) -> Iterator[str]:
 
 
 def socket_path(state_dir: Path) -> Path:
-    """Where the daemon of a state directory offers its world."""
+    """Return where the daemon of a state directory offers its world."""
     return state_dir / "world.sock"

@@ -66,7 +66,7 @@ _STRENGTH = {remedy: n for n, remedy in enumerate(Remedy)}
 _EYES = ("kernel.log", "gpu.", "efa.", "neuron.")
 
 
-# Where the kernel's log or the devices of the training cannot be judged, nobody vouches for the
+# Where the kernel's log or the devices of the training cannot be judged, nothing vouches for the
 # node: verification waits. A check of the host that cannot tell leaves the rest of what is seen.
 _DRIVER = "154"
 
@@ -98,12 +98,13 @@ class _FaultCase(Struct, frozen=True):
     note: str = ""
 
     def settled(self, now: datetime) -> bool:
-        """Whether the row may be believed. One that waits for nothing needs no clock either."""
+        """Return whether the row may be believed. One that waits for nothing needs no clock
+        either."""
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
 def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
-    """What the facts about one generation amount to at `now`.
+    """Return what the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
     over; SUSPECT while a companion line may still change the verdict (`until` says when to look
@@ -136,9 +137,9 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
 
 
 def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
-    """Assess findings as the daemon does once no rule waits for companion lines any more.
+    """Assess findings as the daemon does once no rule waits for companion lines any longer.
 
-    For whoever judges a log as it stands, without a cluster.
+    For code that judges a log as it is, without a cluster.
     """
     now = max(finding.last for finding in findings) + SETTLED
     here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
@@ -146,21 +147,22 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
 
 
 def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
-    """The rows that speak for these findings, the gravest first; none where they mean nothing.
+    """Return the rows that speak for these findings, the gravest first; none where they mean
+    nothing.
 
-    What `assess` goes by, without its waits: for whoever asks what one line means by itself.
+    What `assess` goes by, without its waits: for code that asks what a single line means.
     """
     faults = {c.fault.rule: c.fault for c in _list_cases(incidents_of(findings), rules)}
     return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
 
 
 def _all_ok(health: Health) -> bool:
-    """The common case of 10 000 nodes a cycle, told apart before anything is folded."""
+    """Return early in the common case of 10 000 nodes a cycle, before anything is folded."""
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
 def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]:
-    """The rows that stand after companions and the driver's word have been heard."""
+    """Return the rows that stand after companions and the driver's word have been heard."""
     drivers = _driver_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
     xids = {(i.code, i.device): i for i in incidents if i.check == XID}
@@ -198,12 +200,13 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
 
 
 def _is_sign(case: _FaultCase, rules: Rules) -> bool:
-    """Whether a case by itself makes its node Faulty or Suspect: a program's own Xid does not."""
+    """Return whether a case makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
 def _confirms_hardware(sign: Incident, lines: Incident, fold: timedelta) -> bool:
-    """Whether a sign is about the hardware of unknown driver lines, within `fold` of them."""
+    """Return whether a sign is about the hardware of unknown driver lines, within `fold` of
+    them."""
     if not are_one_event(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
@@ -219,7 +222,7 @@ def _covering(faults: Sequence[FaultClass]) -> str:
 
 
 def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
-    """The newest Xid 154 of each device, cut to the finding that counts, with its rule."""
+    """Return the newest Xid 154 of each device, cut to the finding that counts, with its rule."""
     found = []
     for incident in incidents:
         if incident.check == XID and incident.code == _DRIVER:
@@ -239,7 +242,7 @@ def _find_driver_incident(
     none: one that is not older than it.
 
     Xid 154 reports a change of state, so one that comes later speaks for all that went before.
-    A fault that goes on for longer than `fold` after it is judged by its own row; one that
+    A fault that lasts for longer than `fold` after it is judged by its own row; one that
     follows a `None` even sooner, for what was all right may just have broken.
     """
     heard = []
@@ -256,7 +259,7 @@ _Xids = Mapping[tuple[str, str], Incident]
 
 
 def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
-    """The catalogue row for an incident, or None where a companion has absorbed it."""
+    """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
         return _sxid_rule(incident, rules)
     if incident.check != XID:
@@ -284,7 +287,7 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
 
 
 def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
-    """Whether an Xid of that code belongs to the same event."""
+    """Return whether an Xid of that code belongs to the same event."""
     if incident.device:
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
     else:
@@ -293,7 +296,7 @@ def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) 
 
 
 def _is_cancelled(incident: Incident, xids: _Xids) -> bool:
-    """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
+    """Power smoothing off (163) no longer counts once it is on again (162) on the same device."""
     again = xids.get(("162", incident.device))
     return again is not None and again.last >= incident.last
 
@@ -306,7 +309,7 @@ def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
 
 
 def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
-    """A check that is no kernel line: its own row, else watched if it failed."""
+    """Return the rule of a check that is no kernel line: its own row, else watched if it failed."""
     stem = incident.check.replace(".", "-")
     for name in (f"{stem}-{incident.code}", stem):
         if name in rules.classes:

@@ -34,7 +34,7 @@ Many of these at once are no broken check. Such a node stays closed while their 
 remedy back, for whatever made them all fail, it is of no use to a job.
 """
 SITE_RULE = re.compile(r"(?:plugin|report|alert)-[A-Za-z0-9_][A-Za-z0-9_.:+-]{0,199}\Z")
-"""The ids under which a site may write rules of its own: for plugins, reports and alerts."""
+"""The ids under which a site may add rules: for plugins, reports and alerts."""
 SITE_SOURCE = "this site's own rule"
 
 
@@ -50,7 +50,7 @@ class UnknownRuleError(ValueError):
 
 
 class Rules(Struct, frozen=True):
-    """All that `assess` is told: the rows in force and how long it waits for what.
+    """All that `assess` needs: the rows in force and how long it waits for what.
 
     `follows` are the rules that the driver's own word (Xid 154) replaces; `watched` make a node
     Suspect. `fold` is how far apart two lines may be and still belong together; `apart` is how
@@ -116,7 +116,8 @@ def _apply_override(default: FaultClass, change: Override) -> FaultClass:
 
 
 def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
-    """What an override starts from: the shipped row, or a site's own that does nothing yet."""
+    """Return what an override starts from: the shipped row, or a site's own that does nothing
+    yet."""
     if rule in SHIPPED:
         return SHIPPED[rule]
     missing: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClas
 def build_rules(
     overrides: Mapping[RuleId, Override] | None = None, *, silent_after_s: float = 20.0
 ) -> Rules:
-    """The shipped table with a site's overrides and its own rules, which come last.
+    """Return the shipped table with a site's overrides and its own rules, which come last.
 
     Raises UnknownRuleError for a rule id that is neither in the table nor a whole rule of the
     site's own, and ValueError for an override that makes no sense. A rule whose urgency or ladder

@@ -63,7 +63,7 @@ class NvLink5(Struct, frozen=True):
 
 
 def strip_process_name(text: str) -> str:
-    """A driver's line without the name of the process that it names."""
+    """Return a driver's line without the name of the process that it names."""
     return _NAME.sub(r"\1", text, count=1)
 
 
@@ -74,7 +74,7 @@ def parse_severity(text: str) -> bool | None:
 
 
 def parse_link(text: str) -> int | None:
-    """The NVLink number that the text names first."""
+    """Return the NVLink number that the text names first."""
     found = _LINK.search(text)
     return parse_count(found[1]) if found else None
 
@@ -92,7 +92,7 @@ def parse_gpu_part(code: str, text: str) -> str:
 
 
 def lost_nothing(detail: str) -> bool:
-    """Whether an Xid 74's registers, as the agent decoded them, say that nothing was lost.
+    """Return whether an Xid 74's registers, as the agent decoded them, say that nothing was lost.
 
     `link=6 corrected`: a count of corrected errors passed its threshold; `harmless`: bits that can
     be ignored. NVIDIA's workflow for both: go on.
@@ -122,7 +122,8 @@ def decode_nvlink5(text: str) -> NvLink5:
 
 
 def nvlink5_rule(code: str, text: str) -> RuleId:
-    """The catalogue rule for an Xid 144-150 line: the words first, registers where they differ.
+    """Return the catalogue rule for an Xid 144-150 line: the words first, registers where they
+    differ.
 
     `text` is the agent's detail, or the line where that is empty. What says neither fatal nor a
     known unit stays with the undecoded row of its code.
@@ -161,7 +162,7 @@ def _rlw(line: NvLink5) -> str:
 
 
 def driver_rule(detail: str, evidence: str = "") -> RuleId:
-    """The rule for an Xid 154: by the phrase after `to`, never by the number beside it.
+    """Return the rule for an Xid 154: by the phrase after `to`, never by the number beside it.
 
     `detail` may be the bare phrase; where it is empty the raw line is read. Drivers differ in
     wording (`Node Reboot Required`, `OS Reboot`; `GPU Reset Required`, `PF FLR`).
@@ -183,7 +184,7 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
 
 
 def xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
-    """Return the catalogue rule for one Xid line, companion lines and repeats aside."""
+    """Return the catalogue rule for one Xid line, without companion lines and repeats."""
     if code == "154":
         return driver_rule(detail, evidence)
     if code in NVLINK5_CODES:

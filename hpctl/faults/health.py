@@ -25,7 +25,7 @@ RESET_DONE, RESET_FAILED, RESET_REFUSED = "done", "failed", "refused"
 
 
 ORDER_S: Final = 60.0
-"""An agent asks every 10 s; a credential of this age is worth nothing to whoever finds it."""
+"""An agent asks every 10 s; a credential of this age is worth nothing to a user who finds it."""
 
 
 _OF_GPUS: Final = ("gpu.", "kernel.xid")
@@ -36,18 +36,19 @@ MOST_FINDINGS: Final = 512
 
 
 def gpus_against(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The PCI addresses of the GPUs that findings speak against."""
+    """Return the PCI addresses of the GPUs that findings speak against."""
     named = {f.device for f in findings if f.check.startswith(_OF_GPUS) and f.device.count(":") > 1}
     return tuple(sorted(named)) if len(named) <= MOST_GPUS else ()
 
 
 def reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
-    """What a node's agent says of the reset that a recovery ordered; None: nothing yet."""
+    """Return what a node's agent says of the reset that a recovery ordered; None: nothing yet."""
     return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
 
 
 def drop_cleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The findings without those that a reset has cleared since: of its GPUs, seen before it."""
+    """Return the findings without those that a reset has cleared since: of its GPUs, seen before
+    it."""
     resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
     if not resets:
         return findings
@@ -64,12 +65,12 @@ Key = tuple[str, str, str, str, str]
 
 
 def make_finding_key(finding: Finding) -> Key:
-    """What makes two findings the same one, seen again."""
+    """Return what makes two findings the same one, seen again."""
     return (finding.check, finding.device, finding.code, finding.detail, finding.job)
 
 
 def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[Health, bool]:
-    """What is known after a report, and whether anything in it is new, an end included.
+    """Return what is known after a report, and whether anything in it is new, an end included.
 
     `heard` is the head node's own clock: how long a node has been silent must not depend on
     the node's. It is taken as it is: after the clock was set back, a time in the future would
@@ -112,15 +113,15 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
 
 
 _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
-"""The finding that says that a node told more; `count`: the most that were left out at once."""
+"""The finding that says that a node sent more; `count`: the most that were left out at once."""
 
 
 def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
-    """The node with MOST_FINDINGS at most, and one that counts those that were dropped.
+    """Return the node with MOST_FINDINGS at most, and one that counts those that were dropped.
 
     A node that tells ever new things, by a broken check or by malice, must cost the others neither
     time nor memory. What fails is kept first, of that what the agent still tells, then what only an
-    operator clears, then the newest: a flood hides nothing that fails and is still told.
+    operator clears, then the newest: a flood hides nothing that fails and is still reported.
     """
     others = [f for f in health.findings if make_finding_key(f) != _DROPPED]
     if len(others) <= MOST_FINDINGS:
@@ -148,11 +149,12 @@ def _still_known(finding: Finding, reported: set[Key]) -> bool:
 
 
 def drop_dismissed(health: Health, returned: datetime | None) -> Health:
-    """What still counts of a node that an operator gave back with `hpctl undrain` at that time.
+    """Return what still counts of a node that an operator gave back with `hpctl undrain` at that
+    time.
 
     A finding that only an operator clears is dismissed from then on, however often its check
-    still sees it: the agent goes on to report what it saw, and a condition that lasts is no news.
-    It counts again where it says something else, or began anew, after a restart above all.
+    still sees it: the agent continues to report what it saw, and a condition that lasts is no news.
+    It counts again where it says something else, or began again, after a restart above all.
     """
     if returned is None or not any(_is_dismissed(f, returned) for f in health.findings):
         return health

@@ -2,7 +2,7 @@
 
 HMA sets a node FAIL or DRAIN with `Reason=Action:Reboot` or `Action:Replace`, 5 to 30 s after a
 fault (awslabs/awsome-distributed-ai, hyperpod-mental-model.md). HyperPod matches the Reason to the
-letter, so everything else is somebody's own words. slurmctld appends to a Reason (` : Not
+letter, so everything else is a user's own words. slurmctld appends to a Reason (` : Not
 responding`, set_node_reason in node_mgr.c), and that is still the mark. Anybody may set one by
 hand: AWS documents it as a way to ask for the same.
 
@@ -32,20 +32,21 @@ RULES: Final = REQUESTS | {RuleId(f"{CHECK}-{SPENT}")}
 
 
 def mark_of(node: SlurmNode | None) -> str:
-    """The mark that a closed node bears; "" where it bears none."""
+    """Return the mark that a closed node bears; "" where it bears none."""
     if node is None or not node.reason or not (node.closed or node.down):
         return ""
     return mark_in(node.reason)
 
 
 def mark_in(reason: str) -> str:
-    """The mark that a Reason is, whatever slurmctld appended; "" where it is none."""
+    """Return the mark that a Reason is, whatever slurmctld appended; "" where it is none."""
     mark = reason.partition(" : ")[0]
     return mark if mark in MARKS else ""
 
 
 def is_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
-    """Whether what a mark asks for was done since: a boot, or where it is known another instance.
+    """Return whether what a mark asks for was done since: a boot, or where it is known another
+    instance.
 
     slurmctld's clock and the node's, both in whole seconds.
     """
@@ -64,7 +65,7 @@ def with_marks(
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
 ) -> dict[NodeName, Health]:
-    """What is known of the nodes, HMA's marks included.
+    """Return what is known of the nodes, HMA's marks included.
 
     A node that was never heard is known by its mark alone. A mark whose time Slurm does not tell
     is as old as the view.

@@ -36,17 +36,18 @@ class Incident(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How often it was seen, bursts included."""
+        """Return how often it was seen, bursts included."""
         return sum(f.count for f in self.findings)
 
     @property
     def text(self) -> str:
-        """Everything its lines say, for the decoders."""
+        """Return everything its lines say, for the decoders."""
         return " ".join(f"{f.detail} {f.evidence}" for f in self.findings)
 
 
 def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, str, int, str]:
-    """A total order on findings, oldest first, so that the order of arrival does not show."""
+    """Return a total order on findings, oldest first, so that the order of arrival does not
+    show."""
     return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
 
 
@@ -54,11 +55,11 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule
-    a treatment of its own.
+    another treatment.
     """
     folded: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        # A test's result is for the recovery that asked for it, and for nobody else.
+        # A test's result is only for the recovery that asked for it.
         if finding.verdict in _TELLING and not finding.check.startswith(TEST):
             key = (finding.check, finding.device, finding.code.strip())
             folded.setdefault(key, []).append(finding)
@@ -76,7 +77,8 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
 
 
 def are_one_event(a: Incident, b: Incident, fold: timedelta) -> bool:
-    """Whether two incidents can be one event: same device (or one names none), close in time."""
+    """Return whether two incidents can be one event: same device (or one names none), close in
+    time."""
     if a.device != b.device and a.device and b.device:
         return False
     return b.first - a.last <= fold and a.first - b.last <= fold
@@ -104,7 +106,7 @@ def is_repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
 def _hits_part_again(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
-    """Whether one part of a device was hit again: by another job, or after another time."""
+    """Return whether one part of a device was hit again: by another job, or after another time."""
     if by_job and _two_jobs(findings, window):
         return True
     times = sorted({time for f in findings if not (by_job and f.job) for time in (f.first, f.last)})
@@ -121,7 +123,7 @@ def _two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
 
 
 def collect_evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
-    """The findings of the incidents that decided, then those of their devices' others."""
+    """Return the findings of the incidents that decided, then those of their devices' others."""
     devices = {incident.device for incident in main} | {""}
     chosen = {id(f): f for incident in main for f in incident.findings}
     for incident in others:

@@ -1,8 +1,8 @@
-"""Nodes that somebody cannot reach, read as findings: by Slurm, by the cloud, by this head node.
+"""Nodes that cannot be reached, read as findings: by Slurm, by the cloud, by this head node.
 
 | sign | what is seen |
 |---|---|
-| `slurm.down` | slurmctld set the node DOWN by itself, though the node's agent is heard |
+| `slurm.down` | slurmctld itself set the node DOWN, though the node's agent is heard |
 | `slurm.rebooted` | the same, because the node booted unexpectedly (ReturnToService=1) |
 | `slurm.silent` | slurmctld marks the slurmd as not responding; its jobs run on for now |
 | `slurm.prolog` and others | a program of Slurm's closed the node: see `slurm_reasons` |
@@ -11,7 +11,7 @@
 
 Where the agent is silent and Slurm or the cloud agrees, `plan` calls the node lost. A node that
 is closed by a person, kept in a maintenance reservation, powered down by Slurm or about to be
-rebooted by it, and an instance that the service is at work on, are as somebody wants them.
+rebooted by it, and an instance that the service is at work on, are as an operator wants them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WANTED: Final = frozenset(
         *("POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWER_UP", "POWERING_UP"),
     }
 )
-"""Flags under which a node does not answer because somebody wants it so."""
+"""Flags under which a node does not answer because an operator or Slurm wants it so."""
 _AT_WORK: Final = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 AGENT: Final = "agent.silent"
@@ -55,7 +55,7 @@ Signs = Mapping[tuple[Generation, str], datetime]
 
 
 def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
-    """Whether a node is out of reach because somebody wants it so, or has it in hand already."""
+    """Return whether a node is out of reach on purpose, or is being treated already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
     theirs = bool(node.reason) and find_row(node) is None
@@ -63,7 +63,8 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
 
 
 def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
-    """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
+    """Return what Slurm or the cloud holds against a node that should be in service; "":
+    nothing."""
     if left_alone(node, instance):
         return ""
     closed = find_closed(node)
@@ -80,7 +81,7 @@ def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
 
 
 def is_reachable(node: SlurmNode | None, instance: Instance | None) -> bool:
-    """Whether Slurm and the cloud reach a node, closed or not."""
+    """Return whether Slurm and the cloud reach a node, closed or not."""
     running = instance is None or instance.status is InstanceStatus.RUNNING
     return node is not None and node.responding and not node.down and running
 
@@ -93,7 +94,7 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
     now: datetime,
     before: Signs | None = None,
 ) -> tuple[dict[NodeName, Health], Signs]:
-    """What is known of the nodes, HMA's marks and these signs included; and the signs' ages.
+    """Return what is known of the nodes, HMA's marks and these signs included; and the signs' ages.
 
     `before` is the memory of the last look: a sign counts from when it was first seen, for a node
     that boots is DOWN and silent for a while. Without it (a command that looks once) a sign is as

@@ -58,12 +58,12 @@ def find_row(node: SlurmNode) -> FaultRow | None:
 
 
 def closed_by_slurm(node: SlurmNode) -> bool:
-    """Whether a program of Slurm's drained the node, for which no person has to answer."""
+    """Return whether a program of Slurm's drained the node, for which no person has to answer."""
     return node.drained and find_row(node) is not None
 
 
 def find_closed(node: SlurmNode | None) -> FaultRow | None:
-    """Return the row of what Slurm closed a node for; None where it is open, or somebody else's."""
+    """Return the row of what Slurm closed a node for; None where it is open or others closed it."""
     if node is None or not (node.drained or node.down):
         return None
     row = find_row(node)
@@ -71,7 +71,7 @@ def find_closed(node: SlurmNode | None) -> FaultRow | None:
 
 
 def advise_operator(node: SlurmNode) -> str:
-    """Say what a person does about a node that Slurm closed by itself; "" for another node."""
+    """Say what a person does about a node that Slurm itself closed; "" for another node."""
     row = find_closed(node)
     if row is None:
         return ""

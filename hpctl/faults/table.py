@@ -46,7 +46,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     """What one code of a check means, and what is done about it.
 
     `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
-    check that has no row of its own. `nvidia` is what NVIDIA's Xid catalogue
+    check that has no separate row. `nvidia` is what NVIDIA's Xid catalogue
     (docs.nvidia.com/deploy/xid-errors) or Fabric Manager guide says, empty where the fault is not
     NVIDIA's. `differs` says where hpctl departs from that, or why the treatment is what it is.
     `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.
@@ -95,14 +95,14 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def rules(self) -> tuple[RuleId, ...]:
-        """The ids of its rules: one, or one for each number."""
+        """Return the ids of its rules: one, or one for each number."""
         if not self.code:
             return (RuleId(make_rule_prefix(self.check)),)
         return tuple(rule_id(self.check, code) for code in self.codes)
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Its codes one by one."""
+        """Return its codes one by one."""
         return tuple(expand_numbers(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
 
     @property
@@ -112,12 +112,12 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def suspect(self) -> bool:
-        """Whether a node with it is shown as Suspect."""
+        """Return whether a node with it is shown as Suspect."""
         return self.watch or self.treatment in ("W", "H")
 
     @property
     def acts(self) -> bool:
-        """Whether anything is done to the node, unless a site overrides it."""
+        """Return whether anything is done to the node, unless a site overrides it."""
         return self.treatment not in ("I", "W", "J", "H")
 
     @property
@@ -188,17 +188,17 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_rule_prefix(check: str) -> str:
-    """What the rule ids of a check begin with."""
+    """Return what the rule ids of a check begin with."""
     return _STEMS.get(check) or check.replace(".", "-")
 
 
 def rule_id(check: str, code: str) -> RuleId:
-    """The id of the rule for a code of a check."""
+    """Return the id of the rule for a code of a check."""
     return RuleId(f"{make_rule_prefix(check)}-{code}")
 
 
 def expand_numbers(numbers: str) -> Iterator[str]:
-    """The numbers in `11 25 39-41`."""
+    """Yield the numbers in `11 25 39-41`."""
     for low, high in _RANGE.findall(numbers):
         yield from map(str, range(int(low), int(high or low) + 1))
 
@@ -213,7 +213,8 @@ _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
 def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each row of a file's tables: the heading that it stands under, and its cells by column."""
+    """Yield each row of a file's tables: the heading that it stands under, and its cells by
+    column."""
     title, columns = "", list[str]()
     for line in (pkgutil.get_data(__package__, f"{name}.md") or b"").decode().splitlines():
         if not line.startswith("|"):
@@ -328,5 +329,5 @@ ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_by_rule())
 
 
 def rows_of(check: str) -> tuple[FaultRow, ...]:
-    """The rows of one check, in order of precedence."""
+    """Return the rows of one check, in order of precedence."""
     return tuple(row for _, rows in SECTIONS for row in rows if row.check == check)

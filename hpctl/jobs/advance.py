@@ -116,7 +116,7 @@ def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> Move | None:
     """Return whether there is nothing left to treat."""
     job = facts.job
     if job is None:
-        return Move(JobSignal.GONE, "slurmctld does not know the job any more")
+        return Move(JobSignal.GONE, "slurmctld no longer knows the job")
     if job.submit < rec.attempt.submit or job.restarts < rec.attempt.restarts:
         return Move(JobSignal.GONE, "the job id belongs to another submission now")
     return None
@@ -234,12 +234,12 @@ def _advance_hung(c: _Case) -> Next:
     the policy says."""
     job, killed = c.facts.job, c.last(StepKind.SIGNAL)
     if job is None or not job.running:
-        ended = "`hangs: cancel` ended it" if killed else "it ended by itself"
+        ended = "`hangs: cancel` ended it" if killed else "it ended before hpctl acted"
         return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
         return c.wait("it is being ended", RequeueInterval.SOON)
     if c.facts.works:
-        return Move(JobSignal.CALLED_OFF, "it works again by itself")
+        return Move(JobSignal.CALLED_OFF, "it makes progress again")
     if not c.facts.hangs:
         # As after a restart: this daemon has not watched it for long enough yet.
         if c.now >= c.deadline:
@@ -275,7 +275,7 @@ def _advance_excising(c: _Case) -> Next:
 def _advance_watching(c: _Case) -> Next:
     job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
-        return Move(JobSignal.STOP_WANTED, "it stopped by itself")
+        return Move(JobSignal.STOP_WANTED, "it stopped before hpctl acted")
     if c.facts.headless:
         return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
     if report is not None and report.wish is RequestedAction.REQUEUE:
@@ -441,7 +441,7 @@ def _advance_starting(c: _Case) -> Next:
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
             return _make_start(c, last.attempt + 1, "the delay came back")
-        return c.wait("Slurm keeps its begin delay; the job starts by itself", RequeueInterval.SOON)
+        return c.wait("Slurm keeps its begin delay and starts the job then", RequeueInterval.SOON)
     if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
         missed = add_seconds(job.eligible, c.facts.pass_s)
         if c.now < missed:

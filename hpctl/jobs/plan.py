@@ -77,10 +77,10 @@ def list_past_troubles(
         trouble = event.report.trouble
         if event.report.tells_cause and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
-        told = _strip_progress(trouble)
-        if trouble is None or told in counted or (before is not None and event.at >= before):
+        known = _strip_progress(trouble)
+        if trouble is None or known in counted or (before is not None and event.at >= before):
             continue
-        counted.add(told)
+        counted.add(known)
         found.append(PastTrouble(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 

@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from hpctl.vocabulary.policy_file import PolicyFile
 
 
-def _format_event(played: PlayedEvent) -> str:
+def _format_event(entry: PlayedEvent) -> str:
     # The same signature again is what holds a job: two that differ must look so.
-    return " ".join(filter(None, [played.event, played.node, played.signature]))
+    return " ".join(filter(None, [entry.event, entry.node, entry.signature]))
 
 
-def _format_reason(played: PlayedEvent) -> str:
+def _format_reason(entry: PlayedEvent) -> str:
     """Return the reason, with everything else that the answer says."""
-    parts = [played.why]
-    if played.save_first_s:
-        parts.append(f"saves first, at most {played.save_first_s:g} s")
-    if played.after_s:
-        parts.append(f"waits {played.after_s:.0f} s")
-    if played.exclude:
-        parts.append(f"stays off {','.join(played.exclude)}")
+    parts = [entry.why]
+    if entry.save_first_s:
+        parts.append(f"saves first, at most {entry.save_first_s:g} s")
+    if entry.after_s:
+        parts.append(f"waits {entry.after_s:.0f} s")
+    if entry.exclude:
+        parts.append(f"stays off {','.join(entry.exclude)}")
     return "; ".join(parts)
 
 
-def _format_clock(played: PlayedEvent) -> str:
+def _format_clock(entry: PlayedEvent) -> str:
     """Return `1:02:03` since the start."""
-    whole = int(played.at_s)
+    whole = int(entry.at_s)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
@@ -85,7 +85,7 @@ class PolicyTestView(Struct, frozen=True):
             return f"held: {self.held}"
         if self.ended:
             return f"left to end: {self.ended}"
-        return "the run goes on" if self.events[-1].nodes else "nothing runs at the end"
+        return "the run continues" if self.events[-1].nodes else "nothing runs at the end"
 
 
 class CheckedFile(Struct, frozen=True):
@@ -177,7 +177,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     """Show what POLICY would do, event by event, and why.
 
     Of several files the later ones win; without any, the defaults are tried. Nothing but the files
-    is read. Exit code: 0 the run goes on, 1 it is held or ends, 2 a file is
+    is read. Exit code: 0 the run continues, 1 it is held or ends, 2 a file is
     wrong.
     """
     from hpctl.jobs import rehearsal
@@ -186,14 +186,14 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 
     with as_typed():
         files, story = [read_policy(path) for path in policies], rehearsal.read_scenario(scenario)
-    played = rehearsal.play_scenario(merge_policies(files), story)
-    stop = next((p for p in reversed(played) if p.action in STOPS), None)
-    stop = stop if played[-1].nodes == 0 else None
+    entries = rehearsal.play_scenario(merge_policies(files), story)
+    stop = next((p for p in reversed(entries) if p.action in STOPS), None)
+    stop = stop if entries[-1].nodes == 0 else None
     view = PolicyTestView(
         policies,
         scenario,
-        played,
-        rehearsal.count_restarts(played),
+        entries,
+        rehearsal.count_restarts(entries),
         held=stop.why if stop is not None and stop.action == Action.HOLD else "",
         ended=stop.why if stop is not None and stop.action == Action.END else "",
     )

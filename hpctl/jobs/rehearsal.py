@@ -257,6 +257,6 @@ def _after_return(run: _RehearsedRun) -> tuple[str, str]:
     return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
-def count_restarts(played: Sequence[PlayedEvent]) -> int:
+def count_restarts(entries: Sequence[PlayedEvent]) -> int:
     """Return how many of the answers ran the program again."""
-    return sum(one.action in RESTARTS for one in played)
+    return sum(one.action in RESTARTS for one in entries)

@@ -143,7 +143,7 @@ def resume(
         return
     if from_step is None:
         raise click.UsageError(
-            "Say where it goes on: --from-step N. (To lift a pause of the daemon: hpctl unpause.)"
+            "Say from which step to resume: --from-step N. (To lift a pause: hpctl unpause.)"
         )
     scheduler, found = _read_job(config, job)
     registered = _refuse_others(found, job)
@@ -229,7 +229,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
             "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
         )
     if jobs[1:] or (jobs[0].array_job and not jobs[0].array_task.isdigit()):
-        raise HpctlError(f"{text} names several jobs", f"Name one task: {asked.number}_0.")
+        raise HpctlError(f"job {text} has several tasks", f"Name a single task: {asked.number}_0.")
     return scheduler, jobs[0]
 
 
@@ -238,7 +238,8 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
     not."""
     if os.geteuid() not in (0, job.uid):
         raise HpctlError(
-            f"job {text} is of {job.user or f'user {job.uid}'}", "Ask its owner, or do it as root."
+            f"job {text} belongs to {job.user or f'user {job.uid}'}: only its owner can resume it",
+            "Ask its owner, or run the command as root.",
         )
     registered = read_comment(job.comment)
     if registered is None:
@@ -248,7 +249,7 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
         )
     if not registered.ckpt:
         raise HpctlError(
-            f"job {text} was submitted without --checkpoint-dir: each run begins anew",
+            f"job {text} was submitted without --checkpoint-dir: each run starts at step 0",
             "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
         )
     if not (job.requeue and job.batch) and _action_for(job) == "requeue":
@@ -373,7 +374,9 @@ def acting_as(uid: int | None) -> Iterator[None]:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        raise HpctlError(f"this machine knows no user {uid}", "Do it as the job's owner.") from None
+        raise HpctlError(
+            f"no user with uid {uid} on this host", "Run it as the job's owner."
+        ) from None
     groups = os.getgroups()
     gid = os.getegid()
     os.setgroups(os.getgrouplist(entry.pw_name, entry.pw_gid))

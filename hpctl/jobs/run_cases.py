@@ -220,15 +220,15 @@ def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> 
     not know better, else what Slurm's state and exit code say. `restarts`: which run."""
     seen = _ended_badly(job, view, now)
     event = last_report(job.id, restarts, view)
-    told = event.report.trouble if event is not None and event.report.tells_cause else None
-    if told is None or seen.kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
+    cause = event.report.trouble if event is not None and event.report.tells_cause else None
+    if cause is None or seen.kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
         return seen
-    if seen.kind is TroubleKind.HOST_MEMORY and told.kind is not TroubleKind.HOST_MEMORY:
+    if seen.kind is TroubleKind.HOST_MEMORY and cause.kind is not TroubleKind.HOST_MEMORY:
         # Slurm counts the kills of the kernel; the log names the rank that was killed.
-        place = f" on {told.node}" if told.node is not None else ""
-        why = f"rank {told.rank}{place}: {seen.why}" if told.rank is not None else seen.why
-        return replace(seen, why=why, node=told.node, rank=told.rank, evidence=told.evidence)
-    return replace(told, progress=seen.progress if told.progress is None else told.progress)
+        place = f" on {cause.node}" if cause.node is not None else ""
+        why = f"rank {cause.rank}{place}: {seen.why}" if cause.rank is not None else seen.why
+        return replace(seen, why=why, node=cause.node, rank=cause.rank, evidence=cause.evidence)
+    return replace(cause, progress=seen.progress if cause.progress is None else cause.progress)
 
 
 def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:

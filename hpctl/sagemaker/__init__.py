@@ -1,7 +1,7 @@
 """SageMaker HyperPod and S3 behind the ports, and the provider of a cluster that has no cloud.
 
 The room promises that no other room reads an error code of AWS. `classify` is the one table:
-Rejected only where an order certainly was not taken, Ambiguous where nobody can tell.
+Rejected only where an order certainly was not taken, Ambiguous where that is unknown.
 
 - `provider` implements the Provider port for the daemon: instances are addressed by instance id,
   reads are retried, mutations are sent once with botocore's own retries off.
@@ -16,5 +16,5 @@ threads apart from the loop, and in commands that read; `aws` and `objects` run 
 that run inside a job included.
 
 Begin with `provider.py` and `classify.py`. Besides the sandbox, this is the only room that imports
-boto3. It never repeats a mutation by itself: repeating is decided by the recovery that asked.
+boto3. It never repeats a mutation: repeating is decided by the recovery that asked.
 """

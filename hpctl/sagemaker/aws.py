@@ -5,7 +5,7 @@ orders only where they certainly were not taken. What an error means says `class
 becomes one of the errors of `ports`.
 
 Sessions of boto3 read the services' models once for a process. A model is megabytes of JSON: a
-session with a loader of its own takes 0.1 to 0.2 s for its first client of a service, one that
+session with a separate loader takes 0.1 to 0.2 s for its first client of a service, one that
 shares the loader 0.01 s. A request is held against SageMaker's model without asking the service.
 """
 
@@ -47,7 +47,8 @@ from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailab
 def open_session(
     region: str | None, profile: str | None, where: str = "--profile"
 ) -> boto3.session.Session:
-    """A session with its own credentials. Raises HpctlError where there is no such profile."""
+    """Return a session with its own credentials. Raises HpctlError where there is no such
+    profile."""
     try:
         return _make_session(region, profile)
     except ProfileNotFound as error:
@@ -69,7 +70,8 @@ def _make_session(region: str | None, profile: str | None) -> boto3.session.Sess
 
 
 def _parse_timestamp(value: Any) -> datetime:
-    """A time in an answer. dateutil takes minutes for a text of megabytes: ValueError instead."""
+    """Return a time in an answer. dateutil takes minutes for a text of megabytes: ValueError
+    instead."""
     if isinstance(value, str) and len(value) > 64:
         raise ValueError(f"a time of {len(value)} characters")
     parsed: datetime = parse_timestamp(value)
@@ -78,12 +80,12 @@ def _parse_timestamp(value: Any) -> datetime:
 
 @cache
 def make_loader(data_path: str | None) -> Loader:
-    """What reads botocore's models, and those of the user's data_path before them."""
+    """Return what reads botocore's models, and those of the user's data_path before them."""
     return create_loader(data_path)
 
 
 def client_config(attempts: int, timeout_s: float, connections: int = 10) -> Config:
-    """How long a client tries, in so many attempts of `timeout_s` each."""
+    """Return how long a client tries, in so many attempts of `timeout_s` each."""
     return Config(
         retries={"total_max_attempts": attempts, "mode": "standard"},
         connect_timeout=min(5.0, timeout_s),
@@ -103,7 +105,7 @@ ORDER_FOR_S = 120.0
 """How long an order is repeated that certainly was not taken."""
 
 MAX_PAGES = 1000
-"""Of a hundred entries and more each: a listing that goes on is none of the service's."""
+"""Of a hundred entries and more each: a longer listing is none of the service's."""
 
 MAX_TEXT = 1024 * 1024
 """Characters of one text in an answer."""
@@ -128,7 +130,7 @@ nothing else; blobs and streams are left to who reads them."""
 
 
 class AwsAccount:
-    """Somebody's credentials in a region. `endpoint_url` is SageMaker's alone.
+    """A user's credentials in a region. `endpoint_url` is for SageMaker only.
 
     The other services' endpoints are named as for every AWS tool: AWS_ENDPOINT_URL_S3 and so on.
     """
@@ -229,13 +231,14 @@ class AwsService:
         try:
             answer = self._whole(operation, self._again.copy()(call, **request))
         except _FAILED as error:
-            # Throttled to the end, or never connected: nothing was taken, and nobody need look.
+            # Throttled to the end, or never connected: nothing was taken, and no look is needed.
             unknown = Refused if never_taken(error) else InDoubt
             raise self._failed(error, operation, unknown) from error
         return answer
 
     def _whole(self, operation: str, answer: Any) -> Mapping[str, Any]:
-        """An answer that is of the model's types. Raises ValueError with the place that is not."""
+        """Return an answer that is of the model's types. Raises ValueError with the place that is
+        not."""
         meta = self._reads.meta
         model = meta.service_model.operation_model(meta.method_to_api_mapping[operation])
         # XML is texts, of which botocore itself makes the types.
@@ -271,7 +274,8 @@ def _in_json(operation_model: Any) -> bool:
 
 
 def _find_type_error(value: Any, shape: Any, place: str) -> str:
-    """The first place of an answer that is not of its type in the model; empty: there is none."""
+    """Return the first place of an answer that is not of its type in the model; empty: there is
+    none."""
     kind = shape.type_name
     fits = isinstance(value, _TYPES.get(kind, object))
     if not fits or (isinstance(value, bool) and kind != "boolean"):
@@ -310,11 +314,11 @@ class SageMakerModel:
     """What the API takes, without asking it."""
 
     def instance_types(self) -> frozenset[str]:
-        """Every instance type that it knows for clusters."""
+        """Return every instance type that it knows for clusters."""
         return frozenset(_load_model().shape_for("ClusterInstanceType").metadata["enum"])
 
     def problems(self, request: Mapping[str, Any]) -> Sequence[tuple[Place, str]]:
-        """Where a CreateCluster request departs from the model."""
+        """Return where a CreateCluster request departs from the model."""
         shape = _load_model().operation_model("CreateCluster").input_shape
         assert shape is not None
         return tuple(_check_value(request, shape, ()))

@@ -1,7 +1,7 @@
 """What an answer of the SageMaker cluster API means: one table, read at the boundary.
 
-Nobody behind this module parses a code or a message. The rule of the table: Rejected only where
-the order certainly was not taken; where nobody can say, Ambiguous. Sources: botocore's SageMaker
+No caller of this module parses a code or a message. The rule of the table: Rejected only where
+the order certainly was not taken; where that is unknown, Ambiguous. Sources: botocore's SageMaker
 model (per-node codes), AWS's common errors (whole-call codes), botocore.exceptions (transport).
 """
 
@@ -33,7 +33,7 @@ def _find_codes(text: str) -> frozenset[str]:
 BUSY = _find_codes(
     "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
 )
-"""Per node or group: somebody is acting on it, or it is between states. The same call may succeed
+"""Per node or group: another request acts on it, or it is between states. The same call may succeed
 later."""
 
 REFUSED = _find_codes(
@@ -94,7 +94,8 @@ NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetriev
 
 
 def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
-    """The outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that answered.
+    """Return the outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that
+    answered.
 
     An id that stands in neither list, or in both, is Ambiguous.
     """
@@ -114,7 +115,7 @@ def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[Ins
 
 
 def of_failed(entry: Mapping[str, Any]) -> Outcome:
-    """The outcome of one entry of a batch's Failed list."""
+    """Return the outcome of one entry of a batch's Failed list."""
     # BatchDelete says Code where the others say ErrorCode.
     code = str(entry.get("ErrorCode") or entry.get("Code") or "")
     message = str(entry.get("Message", ""))
@@ -124,7 +125,7 @@ def of_failed(entry: Mapping[str, Any]) -> Outcome:
 
 
 def of_error(error: Exception) -> Outcome:
-    """The outcome of a whole call that raised, the same for each of its ids."""
+    """Return the outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
         code, message = code_of(error), str(error.response["Error"].get("Message", ""))
         if code in REFUSED_CALL:
@@ -144,7 +145,7 @@ def list_unpatched_orders(
     cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """The orders that this cluster refuses until its software was updated once."""
-    # An instance that came after the update shows none of its own: one node speaks for all.
+    # An instance that came after the update shows none: one node speaks for all.
     times = [one.get("LastSoftwareUpdateTime") for one in summaries]
     newest = max(filter(None, [cluster.get("CreationTime"), *times]), default=None)
     if newest is None:
@@ -153,12 +154,12 @@ def list_unpatched_orders(
 
 
 def update_fix(cluster: str) -> str:
-    """What to do about an order that a cluster does not take yet."""
+    """Return what to do about an order that a cluster does not take yet."""
     return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
 
 
 def worth_retrying(error: BaseException) -> bool:
-    """Whether a read that failed so may succeed a moment later."""
+    """Return whether a read that failed so may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return code_of(error) in THROTTLED or status >= 500
@@ -168,14 +169,14 @@ def worth_retrying(error: BaseException) -> bool:
 
 
 def never_taken(error: BaseException) -> bool:
-    """Whether an order that failed so certainly was not taken, and may be sent again."""
+    """Return whether an order that failed so certainly was not taken, and may be sent again."""
     if isinstance(error, ClientError):
         return code_of(error) in THROTTLED
     return isinstance(error, NEVER_SENT)
 
 
 def is_absent(error: BaseException) -> bool:
-    """Whether the answer is that what the call names is not there."""
+    """Return whether the answer is that what the call names is not there."""
     # A proxy's page may have any status.
     if not isinstance(error, ClientError) or _error_message(error).startswith("<"):
         return False
@@ -189,7 +190,7 @@ def is_absent(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether the answer is no: asked again alike, it would be no again."""
+    """Return whether the answer is no: asked again alike, it would be no again."""
     if isinstance(error, (*NO_CREDENTIALS, ParamValidationError, NoRegionError)):
         return True
     if not isinstance(error, ClientError):
@@ -199,7 +200,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, without botocore's frame around the service's own words."""
+    """Return what an error says, without botocore's frame around the service's own words."""
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
         return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
@@ -214,7 +215,8 @@ def _error_message(error: ClientError) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """The error code of an answer, `Unknown` where it has none; else the error's own name."""
+    """Return the error code of an answer, `Unknown` where it has none; else the error's own
+    name."""
     if not isinstance(error, ClientError):
         return type(error).__name__
     return str(error.response.get("Error", {}).get("Code") or "Unknown")[:200]
@@ -246,7 +248,7 @@ _HINTS = {
     ),
     "": ("", "check the AWS Health Dashboard if it lasts"),
 }
-"""What somebody at a terminal does about a call that failed, and an operator of the daemon."""
+"""What a user at a terminal does about a call that failed, and an operator of the daemon."""
 
 
 def _error_code(error: BaseException) -> str:
@@ -259,7 +261,7 @@ def _error_code(error: BaseException) -> str:
 
 
 def call_hint(error: BaseException, action: str) -> str:
-    """What somebody at a terminal does about a call that failed; "" where its words say it."""
+    """Return what a user at a terminal does about a failed call; "" where its words say it."""
     late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     if late:
         return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
@@ -267,7 +269,7 @@ def call_hint(error: BaseException, action: str) -> str:
 
 
 def hint_for(error: BaseException, cluster: str, operation: str) -> str:
-    """What an operator does about a call that failed for good."""
+    """Return what an operator does about a call that failed for good."""
     if code_of(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
     return _HINTS[_error_code(error)][1].format(action=f"sagemaker:{operation}")

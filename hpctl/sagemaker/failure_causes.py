@@ -65,7 +65,7 @@ _FIX = {
 
 
 def cause_of(message: str) -> Cause:
-    """Which kind of failure a message of the service's speaks of."""
+    """Return which kind of failure a message of the service's speaks of."""
     for cause, pattern in _CAUSES:
         if re.search(pattern, message, re.IGNORECASE):
             return cause
@@ -85,7 +85,7 @@ class Where(Struct, frozen=True):
 
 
 def explain_node_failure(message: str, where: Where | None = None) -> NodeFailureCause:
-    """What a failure of a node means; `where` its group looks for instances."""
+    """Return what a failure of a node means; `where` its group looks for instances."""
     cause = cause_of(message)
     if cause is Cause.CAPACITY:
         return _explain_capacity(where or Where())
@@ -106,7 +106,7 @@ def _explain_capacity(where: Where) -> NodeFailureCause:
         alternatives = "name alternatives in the spec's order (instance_types, in a new group)"
     fix = (
         f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
-        "plan), or wait: with Continuous provisioning the service goes on trying"
+        "plan), or wait: with Continuous provisioning the service keeps trying"
     )
     return NodeFailureCause(Cause.CAPACITY, meaning, fix)
 

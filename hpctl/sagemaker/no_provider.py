@@ -13,7 +13,7 @@ REFUSED = Outcome.rejected("no_provider", "the configuration names no cloud prov
 
 
 class NoProvider:
-    """Nobody reboots or replaces: recoveries that need it wait for a person."""
+    """Nothing reboots or replaces a node: recoveries that need it wait for a person."""
 
     calls: Mapping[tuple[str, str], int] = MappingProxyType({})
 
@@ -21,7 +21,7 @@ class NoProvider:
         self._now = now
 
     def view(self) -> ProviderView:
-        """A view that says so."""
+        """Return a view that says so."""
         return ProviderView(as_of=self._now(), present=False)
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:

@@ -121,7 +121,7 @@ class S3Bucket:
         return self._call_s3(listed.key, "GetObject", lambda: self._again(get_object))
 
     def noted_ns(self, listed: Any) -> int | None:
-        """The file time that the uploader noted with an object. One HEAD. Raises OSError."""
+        """Return the file time that the uploader noted with an object. One HEAD. Raises OSError."""
 
         def read_head() -> int | None:
             answer = self.client.head_object(
@@ -132,7 +132,7 @@ class S3Bucket:
         return self._call_s3(listed.key, "GetObject", read_head)
 
     def part_bytes(self, listed: Any) -> int:
-        """The size of the parts that an object was uploaded in: its own for a single one.
+        """Return the size of the parts that an object was uploaded in: its own for a single one.
 
         A HEAD for an object of several. Raises OSError.
         """
@@ -149,7 +149,7 @@ class S3Bucket:
         return min(whole, max(1, size))
 
     def matches(self, listed: Any, digests: Sequence[bytes]) -> bool | None:
-        """Whether the parts' MD5 digests make up the object's ETag. Raises OSError.
+        """Return whether the parts' MD5 digests make up the object's ETag. Raises OSError.
 
         None where the ETag is no MD5: another number of parts, or encryption with KMS or a key
         of the customer's (a HEAD, which only a difference costs).
@@ -212,7 +212,7 @@ class S3Bucket:
 
 
 def parse_file_time(metadata: Mapping[str, str]) -> int | None:
-    """A file's modification time as an uploader keeps it in an object's metadata, in ns.
+    """Return a file's modification time as an uploader keeps it in an object's metadata, in ns.
 
     `file-mtime` is FSx for Lustre's and DataSync's (`1595002920000000000ns`), `mtime` rclone's
     and s3fs's (`1595002920.123456789`, seconds). None for anything else.

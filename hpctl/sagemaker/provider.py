@@ -8,7 +8,7 @@ order cannot hit the fresh machine.
 What makes a group larger, and takes instances out of it, is sent once. BatchAddClusterNodes needs
 NodeProvisioningMode=Continuous and takes a client token, so that a repeat is no second order.
 Elsewhere a group grows by UpdateCluster to an absolute size, which is no second order either; it
-restates the group as it is, and is not sent where somebody has made the group as large by now.
+restates the group as it is, and is not sent where the group was made as large meanwhile.
 Instances leave by BatchDeleteClusterNodes alone: UpdateCluster would choose them at random.
 
 The addresses that ListClusterNodes does not tell: a head node's file, else DescribeClusterNode.
@@ -117,7 +117,7 @@ def _parse_addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
 
 
 def _get_typed(answer: Any, key: str, kind: type[T]) -> T:
-    """A value of this kind; an empty one where there is none."""
+    """Return a value of this kind; an empty one where there is none."""
     value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, kind) else kind()
 
@@ -137,7 +137,8 @@ class Details:
         self._pool: ThreadPoolExecutor | None = None
 
     def complete(self, listed: Sequence[Instance]) -> list[Instance]:
-        """The instances with their addresses, as far as these may be asked for. Never raises."""
+        """Return the instances with their addresses, as far as these may be asked for. Never
+        raises."""
         ids = {i.id for i in listed}
         self._known = {key: text for key, text in self._known.items() if key in ids}
         self._asked = Counter({key: n for key, n in self._asked.items() if key in ids})
@@ -163,7 +164,7 @@ class Details:
         self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
     def _read_address(self, instance: InstanceId) -> tuple[str, str]:
-        """Address and DNS name; nothing where it has none yet, is gone, or nobody may ask now."""
+        """Return address and DNS name; nothing where it has none yet, is gone, or is unreadable."""
         if self._refused:
             return "", ""
         try:
@@ -185,7 +186,7 @@ class Details:
 
 
 def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
-    """The outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
+    """Return the outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
     made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
     if made:
         ids = ",".join(str(n["NodeLogicalId"]) for n in made)
@@ -206,21 +207,21 @@ def update_request(
 ) -> dict[str, Any] | Outcome:
     """UpdateCluster to that size; or what there is to say instead.
 
-    `answer` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
-    larger, is left alone: a smaller size would have the service take nodes at random.
+    `answer` is DescribeCluster's answer of this moment. A group that was made as large meanwhile,
+    or larger, is left as it is: a smaller size would have the service take nodes at random.
     """
     for known in answer.get("InstanceGroups", ()):
         if known["InstanceGroupName"] != group:
             continue
         same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
         if same["InstanceCount"] >= size:
-            return Outcome.accepted(f"{group} is told to have {same['InstanceCount']} already")
+            return Outcome.accepted(f"{group} is set to {same['InstanceCount']} instances already")
         return {"ClusterName": cluster, "InstanceGroups": [{**same, "InstanceCount": size}]}
     return Outcome.rejected("InstanceGroupNotFound", f"no group {group}")
 
 
 MAX_PAGES = 1000
-"""Of a hundred nodes each: a listing that goes on is none of the service's."""
+"""Of a hundred nodes each: a longer listing is none of the service's."""
 BATCH = 25
 """Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
 
@@ -275,7 +276,7 @@ class SageMakerProvider:
     def _count_call(
         self, event_name: str, parsed: Any = None, http_response: Any = None, **_: object
     ) -> None:
-        """Count a call that ended, each attempt by itself, and compare the service's clock."""
+        """Count a call that ended, each attempt separately, and compare the service's clock."""
         code = _get_typed(_get_typed({"": parsed}, "", dict).get("Error"), "Code", str)
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
@@ -328,7 +329,8 @@ class SageMakerProvider:
         return self._check_answer("DescribeCluster", answer, "ClusterStatus")
 
     def _list_summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
-        """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
+        """Yield every node summary. A cluster that refuses IncludeNodeLogicalIds is listed
+        without."""
         token = ""
         for _ in range(MAX_PAGES):
             page = self._read_page(token, continuous=continuous)
@@ -377,7 +379,8 @@ class SageMakerProvider:
     def _check_answer(
         self, operation: str, answer: Mapping[str, Any], key: str
     ) -> Mapping[str, Any]:
-        """The answer, which botocore leaves empty where a proxy's page came with status 200."""
+        """Return the answer, which botocore leaves empty where a proxy's page came with status
+        200."""
         if key in answer:
             return answer
         raise Unavailable(
@@ -433,7 +436,7 @@ class SageMakerProvider:
     def _reconsider_outcome(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
         """A ValidationException while the cluster is not InService is only *not now*.
 
-        The service refuses replace and reboot then, and its model has no code of its own for it.
+        The service refuses replace and reboot then, and its model has no special code for it.
         Nor has it for a cluster that is older than the order: the outcome says what is missing.
         """
         refused = outcome.kind is OutcomeKind.REJECTED and outcome.code == "ValidationException"
@@ -454,7 +457,7 @@ class SageMakerProvider:
         return Outcome.rejected(outcome.code, detail, transient=True)
 
     def _list_unpatched_orders(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
-        """As `unpatched`; nodes are listed only where the cluster is old enough for it."""
+        """Return as `unpatched`; nodes are listed only where the cluster is old enough for it."""
         if not list_unpatched_orders(cluster, ()):
             return ()
         return list_unpatched_orders(
@@ -553,7 +556,8 @@ def _make_instance(
 
 
 def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
-    """The status and its message. Prose and older answers say Failed where the model says Failure.
+    """Return the status and its message. Prose and older answers say Failed where the model says
+    Failure.
 
     A word that the model does not have yet is taken for an update in progress: something is
     being done to the instance, so nothing is to be done by us.

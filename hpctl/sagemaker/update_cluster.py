@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 IMAGES = ("ImageId", "ImageReleaseVersion")
-"""The service chooses them where nobody does: restated only where somebody has."""
+"""The service chooses them where the spec does not: restated only where it was set."""
 
 _SAME_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
@@ -18,7 +18,8 @@ _SAME_OF_GROUP = (
 
 
 def group_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """One group of it: what UpdateCluster wants restated, with the count that it is to have."""
+    """Return one group of it: what UpdateCluster wants restated, with the count that it is to
+    have."""
     group = {
         k: description[k] for k in _SAME_OF_GROUP if description.get(k) not in (None, {}, [], "")
     }

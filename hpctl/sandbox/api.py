@@ -59,7 +59,7 @@ def _answer_line(handler: Handler, line: bytes) -> dict[str, Any]:
 
 
 def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
-    """Send one request. Raises Unavailable where nobody answers, HpctlError on a refusal."""
+    """Send one request. Raises Unavailable where no process answers, HpctlError on a refusal."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
@@ -158,12 +158,12 @@ class Sandbox:
 
     @property
     def running(self) -> bool:
-        """Whether its keeper lives."""
+        """Return whether its keeper lives."""
         return bool(self._keeper_pid())
 
     @property
     def spec(self) -> specs.SandboxSpec:
-        """What it was started as. Raises Unavailable where there is no such sandbox."""
+        """Return what it was started as. Raises Unavailable where there is no such sandbox."""
         known = specs.load_spec(self.state_dir)
         if known is None:
             raise Unavailable(
@@ -174,12 +174,12 @@ class Sandbox:
 
     @property
     def nodes(self) -> list[str]:
-        """The Slurm names of its worker nodes."""
+        """Return the Slurm names of its worker nodes."""
         return self.spec.names
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment that puts a command on this cluster, over our own."""
+        """Return the environment that puts a command on this cluster, over our own."""
         return {**os.environ, **make_environment(self.spec)}
 
     @property
@@ -189,17 +189,17 @@ class Sandbox:
 
     @property
     def config_path(self) -> Path:
-        """The daemon's configuration file."""
+        """Return the daemon's configuration file."""
         return self.spec.layout.config
 
     @property
     def endpoint_url(self) -> str:
-        """Where the emulated SageMaker API is (with netns: inside the head's namespace)."""
+        """Return where the emulated SageMaker API is (with netns: inside the head's namespace)."""
         return f"http://127.0.0.1:{self.spec.ports.emulator}"
 
     @property
     def aws(self) -> dict[str, Any]:
-        """What moto was filled with: vpc, subnets (with their zones), security_group,
+        """Return what moto was filled with: vpc, subnets (with their zones), security_group,
         execution_role, lifecycle (the S3 prefix), fsx_lustre.
         """
         filled: dict[str, Any] = json.loads(self.spec.layout.aws.read_text())
@@ -207,16 +207,17 @@ class Sandbox:
 
     @property
     def cluster_file(self) -> Path:
-        """A cluster.yaml for `hpctl cluster create`: a controller, and half of the places."""
+        """Return a cluster.yaml for `hpctl cluster create`: a controller, and half of the
+        places."""
         return self.spec.layout.cluster_file
 
     @property
     def munge_socket(self) -> Path:
-        """The head node's munged."""
+        """Return the head node's munged."""
         return self.spec.layout.munge_socket
 
     def node_dir(self, node: str) -> Path:
-        """A node's own files: boot_id, kmsg, munge.sock, lifecycle.log."""
+        """Return a node's own files: boot_id, kmsg, munge.sock, lifecycle.log."""
         return self.spec.layout.of_node(node)
 
     def log_files(self) -> list[Path]:
@@ -225,17 +226,17 @@ class Sandbox:
         return sorted(self.spec.layout.logs.iterdir()) + sorted(own)
 
     def status(self) -> dict[str, Any]:
-        """What runs. Raises Unavailable."""
+        """Return what runs. Raises Unavailable."""
         return self._ask({"op": "status"})
 
     def calls(self, operation: str = "") -> list[dict[str, Any]]:
-        """The calls that the emulated API has got, of one operation where it is named."""
+        """Return the calls that the emulated API has got, of one operation where it is named."""
         url = f"{self.endpoint_url}/_emulator/calls/{operation}".rstrip("/")
         with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
             return list(json.load(answer)["calls"])
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command line that runs `arguments` where the head node is."""
+        """Return the command line that runs `arguments` where the head node is."""
         if not self.spec.netns:
             return list(arguments)
         pid = self.status()["supervisor_pid"]
@@ -384,12 +385,12 @@ class Sandbox:
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(b"detach\n")
         self._keeper.stdin.close()
-        # It is nobody's child to wait for now; init collects it when we are gone.
+        # It is no child of this process to wait for now; init collects it when we are gone.
         self._keeper.returncode = 0
         self._keeper = None
 
     def _keeper_pid(self) -> int:
-        """The keeper's pid if it lives and is the one we started."""
+        """Return the keeper's pid if it lives and is the one we started."""
         try:
             pid, started = (self.state_dir / "keeper.pid").read_text().split()
         except (FileNotFoundError, ValueError):
@@ -415,7 +416,7 @@ class Sandbox:
 
 
 def _read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The whole lines of a JSON-lines file that may still grow."""
+    """Yield the whole lines of a JSON-lines file that may still grow."""
     if not path.exists():
         return
     for line in path.read_text().splitlines(keepends=True):

@@ -22,7 +22,7 @@ LIFECYCLE_TIMEOUT_S = 60.0
 HARDWARE = "hardware"
 """Under a node's directory: the root below which its checks look for hardware."""
 NVML_SCRIPT = "nvml.script"
-"""Under a node's directory: what its played GPUs answer, where there are any."""
+"""Under a node's directory: what its simulated GPUs answer, where there are any."""
 LASTING = "lasting"
 """Under a node's directory: while this file is there, a reboot fixes nothing."""
 
@@ -35,7 +35,7 @@ def make_boot_plan(
     *,
     alone: bool = False,
 ) -> dict[str, Any]:
-    """What an instance's init does, in its own form (see hpctl.sandbox.init).
+    """Return what an instance's init does, in its own form (see hpctl.sandbox.init).
 
     `alone`: it runs the lifecycle script and nothing else.
     """
@@ -125,7 +125,7 @@ def expect_spot(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) 
 
 
 def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
-    """The environment in which an agent's NVML child meets the node's played GPUs."""
+    """Return the environment in which an agent's NVML child meets the node's simulated GPUs."""
     if not spec.nvml_library:
         return {}
     script = str(directory / NVML_SCRIPT)
@@ -133,7 +133,7 @@ def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
 
 
 def _clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict[str, str]:
-    """The environment in which an agent goes by its node's clock."""
+    """Return the environment in which an agent goes by its node's clock."""
     if not spec.clock_library:
         return {}
     clock = spec.layout.of_clock(machine.node)
@@ -148,7 +148,7 @@ def plan_lifecycle(
     resources: dict[str, Any],
     fetch: Callable[[str, Path], None] | None,
 ) -> dict[str, Any] | None:
-    """The plan's lifecycle step: a copy of what the S3 prefix holds, and its entry script.
+    """Return the plan's lifecycle step: a copy of what the S3 prefix holds, and its entry script.
 
     `resources` is resource_config.json; `fetch` brings what lies below an S3 URI into a
     directory, None stands for a copy of the sandbox's own. Raises LifecycleFailed.
@@ -190,7 +190,7 @@ def plan_lifecycle(
 
 
 def _role_environment(spec: SandboxSpec) -> dict[str, str]:
-    """What the instance's execution role lets a script reach: the emulated AWS."""
+    """Return what the instance's execution role lets a script reach: the emulated AWS."""
     if not spec.moto:
         return {}
     return {k: v for k, v in make_environment(spec).items() if k.startswith("AWS_")}
@@ -240,8 +240,8 @@ def resource_config(
 def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
     return {
         "InstanceName": machine.name,
-        # HyperPod's own agents have a network of their own (AWS's devops-agent notes): whoever
-        # takes this address for the node's finds nobody there.
+        # HyperPod's own agents have a separate network (AWS's devops-agent notes): a reader who
+        # takes this address for the node's finds no host there.
         "AgentIpAddress": f"172.16.{'.'.join(machine.address.split('.')[2:])}",
         "CustomerIpAddress": machine.address,
         "InstanceId": machine.instance_id,
@@ -250,7 +250,8 @@ def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
 
 
 def child_env(spec: SandboxSpec) -> dict[str, str]:
-    """The environment of a sandbox's own processes: marked, and free of the starter's Slurm."""
+    """Return the environment of a sandbox's own processes: marked, and free of the starter's
+    Slurm."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "MUNGE"))}
     root = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
@@ -265,7 +266,7 @@ def child_env(spec: SandboxSpec) -> dict[str, str]:
 def munged_command(
     programs: Programs, spec: SandboxSpec, sock: Path, directory: Path, origin: str
 ) -> list[str]:
-    """A munged of its own key and socket, whose credentials carry `origin`."""
+    """Return the command of a munged with its own key and socket; credentials carry `origin`."""
     return [
         programs["munged"],
         "--foreground",
@@ -281,7 +282,8 @@ def munged_command(
 
 
 def make_environment(spec: SandboxSpec) -> Mapping[str, str]:
-    """What a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's file."""
+    """Return what a user needs to be on this cluster: Slurm, the emulated AWS, the daemon's
+    file."""
     env = {
         "SLURM_CONF": str(spec.layout.slurm_conf),
         "HPCTL_CONFIG": str(spec.layout.config),

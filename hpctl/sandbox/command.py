@@ -75,7 +75,7 @@ def _find_sandbox(name: str, **settings: Any) -> Sandbox:
     "--node-recovery",
     type=click.Choice(["None", "Automatic"]),
     default="None",
-    help="HyperPod's own: Automatic replaces dead instances by itself.",
+    help="HyperPod's own: Automatic replaces dead instances automatically.",
 )
 @click.option("--hma", is_flag=True, help="HyperPod's health agents mark nodes in Slurm.")
 @_shown("--hma-latency", default="5..30", help="Seconds from a fault to the mark, least and most.")
@@ -154,7 +154,7 @@ def _parse_span(text: str) -> tuple[float, float]:
 
 
 def _read_yaml(file: str | None) -> dict[str, Any]:
-    """The agent's file, so that a mistake shows here and not in six agents' logs."""
+    """Return the agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
     import yaml
@@ -250,7 +250,7 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
     NODE hma-replace | hma-reboot               (the health agent marks it)
     NODE file --path PATH --text VALUE | --remove
     NODE hardware --kind efa|neuron --count N
-    NODE gpu [--index N] --set field230=2       (needs played GPUs)
+    NODE gpu [--index N] --set field230=2       (needs simulated GPUs)
     NODE partition | heal                       (needs up --netns)
     api throttle | latency | drop-reply | partial | no-capacity | stuck-replace | no-dns |
         capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear
@@ -268,7 +268,7 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
 def _parse_fault(
     target: str, kind: str, rest: list[str], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The details of a fault, from its arguments and options. Raises UsageError."""
+    """Return the details of a fault, from its arguments and options. Raises UsageError."""
     how: dict[str, Any] = {}
     if kind in ("xid", "sxid"):
         if len(rest) != 1 or not rest[0].isdigit():

@@ -3,7 +3,7 @@
 Nothing is simulated but the GPU: two real Slurm clusters, real training, a kernel-log line, and
 on one of them the real daemon, which replaces the instance through the (emulated) cloud API. On
 the other, plain Slurm gets the best that it can hope for: its node is set DOWN by hand at the
-very instant of the fault, and Slurm requeues the job by itself.
+very instant of the fault, and Slurm requeues the job without hpctl.
 
 hpctl's own journal is not asked: the figures are what an outsider sees in slurmctld.
 """
@@ -65,7 +65,7 @@ class Watch:
             self._tests[name] = test
 
     def seen(self, name: str) -> float | None:
-        """When the test first held, on the monotonic clock."""
+        """Return when the test first held, on the monotonic clock."""
         with self._changed:
             return self._marks.get(name)
 
@@ -77,11 +77,11 @@ class Watch:
             return self._marks[name]
 
     def job(self, job: int) -> SlurmJob | None:
-        """A job as last seen."""
+        """Return a job as last seen."""
         return self.view.jobs.get(JobId(job)) if self.view else None
 
     def node(self, node: str) -> SlurmNode | None:
-        """A node as last seen."""
+        """Return a node as last seen."""
         return self.view.nodes.get(NodeName(node)) if self.view else None
 
     def _run(self) -> None:
@@ -183,7 +183,7 @@ class DemoResult(Struct):
     problems: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """The JSON document, schema `hpctl.sandbox.demo/1`."""
+        """Return the JSON document, schema `hpctl.sandbox.demo/1`."""
         return {"schema": "hpctl.sandbox.demo/1", **asdict(self)}
 
 
@@ -265,7 +265,8 @@ class Demo:
         return sandbox.state_dir / "runs" / name
 
     def _measure_reference(self, plain: Watch) -> str:
-        """The weights of an undisturbed run of the same program, as a job on the plain cluster."""
+        """Return the weights of an undisturbed run of the same program, as a job on the plain
+        cluster."""
         job = self._submit_job(self._plain, "reference", resumable=False, step_s=0.0)
 
         def job_is_over(view: SchedulerView) -> bool:
@@ -437,14 +438,14 @@ class _Story:
         self._since = since
 
     def news(self) -> list[TimelineLine]:
-        """The lines of the events since the last time."""
+        """Return the lines of the events since the last time."""
         news = self._journal.news(self._store)
         lines = [event_line(event, self._journal.state) for _, event in news]
         return [line for line in lines if line is not None and line.at >= self._since]
 
     @property
     def open(self) -> bool:
-        """Whether a recovery is under way, or none has begun yet."""
+        """Return whether a recovery is under way, or none has begun yet."""
         state = self._journal.state
         return bool(state.open_nodes or state.open_jobs) or not state.nodes
 
@@ -480,7 +481,7 @@ def _read_final(directory: Path) -> dict[str, Any]:
 
 
 def _read_tail(directory: Path) -> str:
-    """The end of a job's log, for the message of a demo that failed."""
+    """Return the end of a job's log, for the message of a demo that failed."""
     try:
         return (directory / "job.log").read_text(errors="replace")[-1500:]
     except OSError:

@@ -1,9 +1,9 @@
 """Faults on nodes: what the kernel would log, and what a dying machine does.
 
-HyperPod has two actors of its own in Slurm. The health agent (HMA) reads a node's kernel log, and
+HyperPod has two actors in Slurm. The health agent (HMA) reads a node's kernel log, and
 some seconds after a fault sets the node FAIL with a Reason to the letter. With
 NodeRecovery=Automatic the service reads such Reasons, waits until no job is left on the node,
-reboots or replaces the instance and gives the node back; with None nobody does. Source:
+reboots or replaces the instance and gives the node back; with None nothing does. Source:
 awslabs/awsome-distributed-ai, hyperpod-mental-model.md.
 """
 
@@ -53,7 +53,7 @@ class SlurmCommands:
         self._env = child_env(spec) | {"TZ": "UTC"}
 
     def scontrol(self, *arguments: str) -> str:
-        """What it printed. Raises HpctlError with its message where it failed."""
+        """Return what it printed. Raises HpctlError with its message where it failed."""
         done = subprocess.run(
             [self._scontrol, *arguments],
             capture_output=True,
@@ -67,7 +67,7 @@ class SlurmCommands:
         return done.stdout
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
-        """Every node. Raises HpctlError."""
+        """Return every node. Raises HpctlError."""
         found, _ = parse.parse_nodes(parse.node_lines(self.scontrol("show", "node", "-o")))
         return {node.name: node for node in found}
 
@@ -127,7 +127,8 @@ class Hma:
 
 
 def choose_action(kernel: bytes) -> str:
-    """What HMA asks for on seeing these lines of a kernel log; "" for what it leaves alone."""
+    """Return what HMA asks for on seeing these lines of a kernel log; "" for what it leaves
+    alone."""
     codes = {int(code) for code in _XID.findall(kernel)}
     if codes & REPLACE_XIDS or _FATAL_SXID.search(kernel):
         return "Action:Replace"
@@ -176,7 +177,7 @@ class Recovery:
         self._treated: dict[NodeName, float] = {}
 
     def look(self) -> None:
-        """Act on whom no job holds any more, and give back whom it has treated."""
+        """Act on each node that no job holds any longer, and give back each that was treated."""
         for name, node in self._slurm.nodes().items():
             marked = node.reason in MARKS and not node.in_service
             began = self._treated.get(name)
@@ -223,13 +224,13 @@ _DEFAULT_SXID = "Non-fatal, Link 0 reported by the switch"
 
 
 def xid_line(code: int, pci: str = "", text: str = "") -> str:
-    """The driver's line for an Xid on the GPU at `pci` (`0000:53:00`)."""
+    """Return the driver's line for an Xid on the GPU at `pci` (`0000:53:00`)."""
     tail = text or _TEXTS["xid"].get(code, _DEFAULT_XID)
     return f"NVRM: Xid (PCI:{pci or '0000:53:00'}): {code}, {tail}"
 
 
 def sxid_line(code: int, pci: str = "", text: str = "") -> str:
-    """The NVSwitch driver's line for an SXid on the switch at `pci` (`0000:c5:00.0`)."""
+    """Return the NVSwitch driver's line for an SXid on the switch at `pci` (`0000:c5:00.0`)."""
     tail = text or _TEXTS["sxid"].get(code, _DEFAULT_SXID)
     return f"nvidia-nvswitch0: SXid (PCI:{pci or '0000:c5:00.0'}): {code}, {tail}"
 
@@ -290,7 +291,7 @@ class NodeFaults:
     def _inject_device_fault(
         self, node: str, kind: str, *, lasting: bool = False, **how: Any
     ) -> str:
-        """What the node's checks find; a reboot fixes it, unless it is `lasting`."""
+        """Return what the node's checks find; a reboot fixes it, unless it is `lasting`."""
         directory = self._spec.layout.of_node(node)
         if kind == "gpu":
             done = self._inject_gpu_fault(directory, **how)
@@ -350,7 +351,7 @@ def change_file(root: Path, path: str, text: str = "", *, remove: bool = False) 
 
 
 def change_script(script: Path, answers: Mapping[str, str]) -> None:
-    """Lay answers over those that the played GPUs give. In one piece: it may be read just now."""
+    """Put answers over those that the simulated GPUs give, in one piece: a reader may be at it."""
     kept = [
         line for line in script.read_text().splitlines() if line.partition("=")[0] not in answers
     ]

@@ -1,4 +1,4 @@
-"""Played hardware: EFA, mlx5 and Neuron devices as files below any root, as drivers show them.
+"""Simulated hardware: EFA, mlx5 and Neuron devices as files below any root, as drivers show them.
 
 The links are those of the real thing: /sys/class/infiniband/NAME points below the PCI function,
 and NAME/device back to it. A counter is written in place, so that a descriptor kept open reads the
@@ -21,7 +21,7 @@ KINDS = ("efa", "neuron")
 """What `have` can make."""
 MOST_DEVICES = 32
 UPTIME_S = 86400
-"""A node that is played has been up for a day: no check waits for its drivers to load."""
+"""A simulated node has been up for a day: no check waits for its drivers to load."""
 
 _PCI = "sys/bus/pci/devices"
 _RDMA = "sys/class/infiniband"
@@ -30,7 +30,7 @@ _AMAZON, _EFA_ID, _NEURON_ID = "0x1d0f", "0xefa2", "0x7364"
 
 
 class SysfsTree:
-    """Builds and changes the tree below `root`, or goes on with the one that is there."""
+    """Builds and changes the tree below `root`, or continues with the one that is there."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -83,7 +83,7 @@ class SysfsTree:
             self._write_files(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
 
     def add_neuron(self, number: int, folder: str = "stats/hardware", total: bool = False) -> None:
-        """A Neuron device whose counters are in `folder`; `total`: each as a folder of its own."""
+        """Add a Neuron device with its counters in `folder`; `total`: each as a separate folder."""
         pci = self._make_pci_device(_AMAZON, _NEURON_ID)
         device = self.root / f"{_NEURON}/neuron{number}"
         for core in range(2):
@@ -97,7 +97,7 @@ class SysfsTree:
             self._write_files(place, ("total" if total else name,), {})
 
     def neuron_file(self, number: int, name: str) -> Path:
-        """Where a counter of a Neuron device is."""
+        """Return where a counter of a Neuron device is."""
         device = self.root / f"{_NEURON}/neuron{number}"
         found = next(device.rglob(name))
         return found / "total" if found.is_dir() else found
@@ -110,7 +110,8 @@ class SysfsTree:
         self._off_the_bus(pci)
 
     def file(self, device: str, name: str, port: int = 1) -> Path:
-        """A counter of an RDMA device: the port's, else the device's own, else its interface's."""
+        """Return a counter of an RDMA device: the port's, else the device's own, else its
+        interface's."""
         base = self.root / _RDMA / device
         places = (f"ports/{port}/hw_counters", f"ports/{port}/counters", "hw_counters")
         found = [base / place / name for place in places if (base / place / name).exists()]
@@ -189,14 +190,14 @@ class SysfsTree:
 
 
 def efa_name(number: int) -> str:
-    """What a p5 calls its EFA device `number`, from 0."""
+    """Return what a p5 calls its EFA device `number`, from 0."""
     return f"rdmap{79 + 17 * (number // 4)}s{number % 4}"
 
 
 def set_device_count(root: Path, kind: str, count: int) -> None:
     """Let the machine at `root` have so many devices of a kind, in service: plug in or unplug.
 
-    Those that stay are left as they are. Nobody sends their keep-alives, so they are devices
+    Those that stay are left as they are. No process sends their keep-alives, so they are devices
     without that count. Raises HpctlError.
     """
     if kind not in KINDS:
@@ -221,7 +222,7 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
 
 
 def make_tree(root: Path, devices: Mapping[str, int]) -> None:
-    """Make the whole tree anew, as a machine that boots finds it. Raises HpctlError."""
+    """Make the whole tree again, as a machine that boots finds it. Raises HpctlError."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "proc").mkdir(parents=True)
     (root / "proc/uptime").write_text(f"{UPTIME_S}.00 {UPTIME_S}.00\n")

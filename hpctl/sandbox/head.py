@@ -1,6 +1,6 @@
 """The head node's services: munged, slurmctld and, where asked for, the daemon.
 
-Two heads on one machine: each slurmctld and daemon has a host name of its own (`unshare --uts`), an
+Two heads on one machine: each slurmctld and daemon has its own host name (`unshare --uts`), an
 /etc/hosts that knows it, and the head's address; the files lie in one place, as on the file system
 that real head nodes share. They share a database too: MariaDB or PostgreSQL, whichever is here.
 """
@@ -48,7 +48,7 @@ class Database(Struct, frozen=True):
 
 
 def choose_database(spec: SandboxSpec) -> Database:
-    """The database that the sandbox names, or that is installed with Python's driver. Raises
+    """Return the database that the sandbox names, or that is installed with Python's driver. Raises
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
@@ -156,12 +156,12 @@ class HeadServices:
             process.wait(START_TIMEOUT_S)
 
     def pid(self, service: str) -> int:
-        """The pid of a service; 0 when it does not run."""
+        """Return the pid of a service; 0 when it does not run."""
         process = self._running.get(service)
         return process.pid if process is not None and process.poll() is None else 0
 
     def pids(self) -> dict[str, int]:
-        """Every service that was ever started, with its pid or 0."""
+        """Return every service that was ever started, with its pid or 0."""
         return {service: self.pid(service) for service in self._running}
 
     def _service(self, service: str) -> tuple[list[str], Callable[[], bool]]:
@@ -192,7 +192,7 @@ class HeadServices:
         raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
 
     def _wrap_for_head(self, head: int, command: list[str]) -> list[str]:
-        """The command on one of several heads. A slurmctld ends whoever the pid file names."""
+        """Return the command on one of several heads. A slurmctld ends the pid in its pid file."""
         if self._spec.heads == 1:
             return command
         hosts = shlex.quote(str(self._spec.layout.hosts))
@@ -209,7 +209,7 @@ class HeadServices:
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
     def _clock(self, service: str) -> dict[str, str]:
-        """The environment in which the daemon goes by the head node's clock."""
+        """Return the environment in which the daemon goes by the head node's clock."""
         if not self._spec.clock_library or not service.startswith("daemon"):
             return {}
         return clocks.environment(self._spec.clock_library, self._spec.layout.of_clock(""))
@@ -315,7 +315,7 @@ def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
 
 
 def test_command(spec: SandboxSpec) -> str:
-    """Return `acceptance.command` of a sandbox, where each node's agent has a directory of its own.
+    """Return `acceptance.command` of a sandbox, where each node's agent has its own directory.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.
     """

@@ -97,7 +97,7 @@ class HyperPod:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
     def _allocate_address(self, name: str, role: Role) -> tuple[str, NodeName]:
-        """An address of a slot that nobody has; the head's for the first controller.
+        """Return the address of a free slot; the head's for the first controller.
 
         The instances that a sandbox starts with have the slots of their place in it.
         """
@@ -114,7 +114,8 @@ class HyperPod:
         return spec.address(number), NodeName(spec.node(number))
 
     def _read_parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The provisioning_parameters.json in a group's S3 prefix, if there is one to be read."""
+        """Return the provisioning_parameters.json in a group's S3 prefix, if there is one to be
+        read."""
         uri = group.get("LifeCycleConfig", {}).get("SourceS3Uri", "")
         if not self._aws or not uri:
             return None
@@ -196,7 +197,7 @@ class HyperPod:
         return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
 
     def recover_node(self, node: str, how: str) -> bool:
-        """The service's own recovery acts on a node; false where it is off, or cannot now."""
+        """Let the service's recovery act on a node; return False where it is off, or cannot now."""
         machine = self._machines.machine_of(node)
         if machine is None:
             return False
@@ -206,7 +207,7 @@ class HyperPod:
         return automatic and self.emulator.act_by_itself(machine.instance_id, how)
 
     def settled(self, node: str) -> bool:
-        """Whether a node's instance runs and nothing is being done to it."""
+        """Return whether a node's instance runs and nothing is being done to it."""
         machine = self._machines.machine_of(node)
         with self.emulator.world.lock:
             cluster = self.emulator.cluster_of(machine.logical_id) if machine else None
@@ -218,10 +219,10 @@ class HyperPod:
         machine = self._machines.machine_of(node)
         if machine is None or not self.emulator.act_by_itself(machine.instance_id):
             raise HpctlError(
-                f"the service cannot replace {node or 'no node'} by itself",
+                f"the service cannot replace {node or 'no node'} without an order",
                 "Name a worker on which no operation runs: inject api second-actor node=NODE",
             )
-        return f"api: the service replaces {machine.instance_id} ({node}) by itself"
+        return f"api: the service replaces {machine.instance_id} ({node}) without an order"
 
 
 def _describe_fault(kind: str, fault: Fault) -> str:

@@ -1,11 +1,11 @@
-"""Instances as real processes: one tree each, below an init of its own.
+"""Instances as real processes: one tree each, below a separate init.
 
 The metadata service of a spot instance, which says that EC2 wants it back, listens on the
 instance's own address, as only the link-local address of the real one is the same everywhere.
 IMDSv2 only: a token first, and 404 for `spot/instance-action` until there is a notice.
 
 With network namespaces the head and every node are on one bridge, so that a cable can be pulled.
-The head's namespace holds the bridge, 10.77.0.1; each instance's init has one of its own with
+The head's namespace holds the bridge, 10.77.0.1; each instance's init has its own with
 10.77.1.N. All are unnamed, so they are gone with their last process and nothing outside is ever
 touched. That needs root and ip(8).
 """
@@ -62,7 +62,7 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         if time.monotonic() > deadline:
-            raise HpctlError(f"process {pid} got no network namespace of its own")
+            raise HpctlError(f"process {pid} got no separate network namespace")
         time.sleep(0.005)
     port, ip = port_of(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
@@ -81,7 +81,7 @@ def set_cable(programs: Programs, address: str, *, up: bool) -> None:
 
 
 def port_of(address: str) -> str:
-    """The bridge's end of a node's cable."""
+    """Return the bridge's end of a node's cable."""
     return "node" + address.rsplit(".")[-1]
 
 
@@ -107,7 +107,7 @@ class Imds:
         self._servers: dict[str, _ImdsServer] = {}
 
     def url(self, address: str) -> str:
-        """Where the service of the instance with this address is."""
+        """Return where the service of the instance with this address is."""
         return f"http://{address}:{self._port}"
 
     def serve(self, address: str) -> None:
@@ -169,7 +169,7 @@ _OWN_RUN = (
     'mount --make-rprivate / 2>/dev/null; mount -t tmpfs tmpfs /run && exec "$@"',
     "sh",
 )
-"""Runs a command with an empty /run of its own."""
+"""Runs a command with a private, empty /run."""
 
 
 class EmulatedService(Struct):
@@ -277,26 +277,26 @@ class LocalMachines:
         self._slots.rewrite()
 
     def machine_of(self, node: str) -> EmulatedMachine | None:
-        """The machine that stands for this node now."""
+        """Return the machine that stands for this node now."""
         with self._lock:
             return next((m for m in self._machines.values() if m.node == node), None)
 
     def machines(self) -> list[EmulatedMachine]:
-        """Every machine there is, in order of name."""
+        """Return every machine there is, in order of name."""
         with self._lock:
             return sorted(
                 self._machines.values(), key=lambda m: (m.group, int(m.name.rsplit("-")[-1]))
             )
 
     def processes(self, node: str) -> list[int]:
-        """Every process of a node's instance, its init first; empty when it is dead."""
+        """Return every process of a node's instance, its init first; empty when it is dead."""
         init = self._inits.get(node)
         if init is None or init.poll() is not None:
             return []
         return [init.pid, *list_descendants(init.pid)]
 
     def pid_of(self, node: str, what: str) -> int:
-        """The pid of a node's `slurmd` or `agent`; 0 where it has none."""
+        """Return the pid of a node's `slurmd` or `agent`; 0 where it has none."""
         try:
             text = (self._spec.layout.of_node(node) / f"{what}.pid").read_text()
         except FileNotFoundError:
@@ -320,7 +320,7 @@ class LocalMachines:
             self._kill_processes(machine)
 
     def init_pids(self) -> list[int]:
-        """The first process of every instance."""
+        """Return the first process of every instance."""
         return [init.pid for init in list(self._inits.values())]
 
     def _kill_processes(self, machine: EmulatedMachine) -> None:
@@ -339,7 +339,7 @@ class LocalMachines:
             (directory / f"{what}.pid").unlink(missing_ok=True)
 
     def _fresh(self, machine: EmulatedMachine) -> Path:
-        """A new instance's empty disk."""
+        """Return a new instance's empty disk."""
         directory = self._spec.layout.of_node(machine.node)
         spool = Path(self._spec.state) / "spool" / machine.node
         for old in (directory, spool):
@@ -441,10 +441,10 @@ class LocalMachines:
             )
 
     def _mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
-        """Return the command that gives an instance mounts of its own; empty where it has none.
+        """Return the command that gives an instance private mounts; empty where it has none.
 
         They are the cluster's host names, as on HyperPod, where this process may mount, with
-        `disks` the instance's disk, and for a configless slurmd a /run of its own.
+        `disks` the instance's disk, and for a configless slurmd a private /run.
         """
         binds: list[tuple[Path, Path]] = []
         if self._may_mount_hosts:
@@ -459,8 +459,8 @@ class LocalMachines:
 
     @functools.cached_property
     def _may_mount_hosts(self) -> bool:
-        """Whether instances can have an /etc/hosts of their own: not without root, and not in a
-        container without CAP_SYS_ADMIN.
+        """Return whether instances can have an /etc/hosts of their own: not without root, and not
+        in a container without CAP_SYS_ADMIN.
         """
         if os.geteuid() != 0:
             return False
@@ -487,7 +487,7 @@ class LocalMachines:
 
 
 def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Return what runs a command in a mount namespace of its own, with these (source, target)
+    """Return what runs a command in a separate mount namespace, with these (source, target)
     bound in it; empty where there are none.
     """
     if not binds:
@@ -500,5 +500,5 @@ def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
 
 
 def has_imds(spec: SandboxSpec, machine: EmulatedMachine) -> bool:
-    """Whether an instance's agent's settings name its metadata service: on loopback only."""
+    """Return whether an instance's agent's settings name its metadata service: on loopback only."""
     return machine.spot and not spec.netns

@@ -1,4 +1,4 @@
-"""What the HyperPod emulator asks of whoever runs its instances.
+"""What the HyperPod emulator needs from the code that runs its instances.
 
 The emulator owns ids, states and the API; it knows an instance only as a `Machine` and reaches
 its processes only through `Machines`. So the same emulator drives real slurmds in the sandbox
@@ -46,7 +46,7 @@ class LifecycleFailed(HpctlError):
 
 
 class Machines(Protocol):
-    """Whoever makes instances real. Calls may block for seconds; none is made twice at once
+    """What makes instances real. Calls may block for seconds; none is made twice at once
     for the same machine.
     """
 
@@ -61,26 +61,26 @@ class Machines(Protocol):
         """Kill every process of the instance at once. Idempotent."""
 
     def retire(self, machine: EmulatedMachine) -> None:
-        """Destroy, and let the node leave Slurm: its place in the cluster is no more."""
+        """Destroy, and let the node leave Slurm: its place in the cluster is gone."""
 
     def reboot(self, machine: EmulatedMachine) -> None:
         """Destroy, new boot id, slurmd and agent again; the lifecycle script is not re-run."""
 
     def alive(self, machine: EmulatedMachine) -> bool:
-        """Whether the instance's slurmd runs."""
+        """Return whether the instance's slurmd runs."""
 
     def drifted(self) -> bool:
-        """Whether slurm.conf has other partitions than the instances that are there make."""
+        """Return whether slurm.conf has other partitions than the instances that are there make."""
 
     def write_partitions(self) -> None:
-        """Write slurm.conf anew, whatever was edited in it."""
+        """Write slurm.conf again, over any edit in it."""
 
 
 class NullMachines:
     """Boots nothing and remembers what it was asked, in order: `done` holds (verb, instance id).
 
     `fail_boot` holds instance names whose next boots fail as a lifecycle script would; `edited`
-    says that somebody has edited the partitions in slurm.conf.
+    says that a user has edited the partitions in slurm.conf.
     """
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class NullMachines:
             self.done.append(("reboot", machine.instance_id))
 
     def alive(self, machine: EmulatedMachine) -> bool:
-        """Whether it was booted and not destroyed since."""
+        """Return whether it was booted and not destroyed since."""
         with self._lock:
             return machine.instance_id in self._up
 
     def drifted(self) -> bool:
-        """Whether a test says so."""
+        """Return whether a test says so."""
         return self.edited
 
     def write_partitions(self) -> None:
@@ -134,7 +134,7 @@ ON_CREATE = "on_create.sh"
 
 
 def initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
-    """One controller and the workers, with fresh ids, for a sandbox without the emulator."""
+    """Return one controller and the workers, with fresh ids, for a sandbox without the emulator."""
     names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
     at = {"address": spec.head_address, "node": head_node(spec), "partition": ""}
     controller = _make_machine(role="controller", **names, **at)
@@ -153,7 +153,7 @@ def _make_machine(**own: Any) -> EmulatedMachine:
 
 
 def head_node(spec: SandboxSpec) -> NodeName:
-    """The head node's name, which is no Slurm node's."""
+    """Return the head node's name, which is no Slurm node's."""
     return NodeName(guess_node_name(spec.head_address, ""))
 
 

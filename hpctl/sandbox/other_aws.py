@@ -52,7 +52,7 @@ def install_simulation() -> None:
 
 
 def _simulate_policy(response: Any) -> Any:
-    """A method of moto's IamResponse."""
+    """Return a method of moto's IamResponse."""
     from moto.core.responses import ActionResult
 
     backend = response.backend
@@ -94,9 +94,10 @@ ROLE = "sandbox-hyperpod"
 
 
 def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[..., Any]:
-    """The WSGI application for requests that are signed with this access key, of 128 random bits.
+    """Return the WSGI application for requests that are signed with this access key, of 128 random
+    bits.
 
-    moto takes any key. The signature is not checked: on loopback nobody else sees the key.
+    moto takes any key. The signature is not checked: on loopback no other user sees the key.
     """
     marks = (f"Credential={access_key}/", f"X-Amz-Credential={access_key}%2F")
 
@@ -161,7 +162,7 @@ class OtherAws:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """Return where it serves."""
         return f"http://127.0.0.1:{self.settings.ports.moto}"
 
     def client(self, service: str) -> Any:
@@ -203,7 +204,8 @@ class OtherAws:
             raise HpctlError(f"{uri}: {error}", "Name a bucket that is there.") from error
 
     def _read_object(self, bucket: str, key: str, etag: str) -> bytes:
-        """An object's bytes, asked for once: every instance that boots fetches the same ones."""
+        """Return an object's bytes, asked for once: every instance that boots fetches the same
+        ones."""
         known = self._objects.get((bucket, key, etag))
         if known is None:
             known = self.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
@@ -225,7 +227,7 @@ class OtherAws:
             logs.put_log_events(**where, logEvents=events)
 
     def _make_cluster_file(self) -> dict[str, Any]:
-        """A file for `hpctl cluster create` that names what is here."""
+        """Return a file for `hpctl cluster create` that names what is here."""
 
         def make_group(name: str, role: str, instance_type: str, count: int) -> dict[str, Any]:
             return {

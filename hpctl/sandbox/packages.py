@@ -33,12 +33,12 @@ class Programs(Struct, frozen=True):
 
     @property
     def release(self) -> str:
-        """The release as Slurm writes it: 22.05.8."""
+        """Return the release as Slurm writes it: 22.05.8."""
         major, minor, patch = self.version
         return f"{major}.{minor:02}.{patch}"
 
     def __getitem__(self, name: str) -> str:
-        """The program's path."""
+        """Return the program's path."""
         return self.paths[name]
 
 
@@ -82,7 +82,7 @@ def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:
 
 
 def read_version(slurmctld: str) -> tuple[int, int, int]:
-    """The release that `slurmctld -V` names (`slurm-wlm 22.05.8`, `slurm 25.11.7`)."""
+    """Return the release that `slurmctld -V` names (`slurm-wlm 22.05.8`, `slurm 25.11.7`)."""
     done = subprocess.run(
         [slurmctld, "-V"],
         capture_output=True,

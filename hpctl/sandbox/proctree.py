@@ -60,18 +60,19 @@ def _read_stat(pid: int) -> tuple[int, str, str] | None:
 
 
 def start_time(pid: int) -> str:
-    """What differs between this process and a later one with the same pid; "" when it is gone."""
+    """Return what differs between this process and a later one with the same pid; "" when it is
+    gone."""
     stat = _read_stat(pid)
     return "" if stat is None or stat[1] == "Z" else stat[2]
 
 
 def list_pids() -> list[int]:
-    """Every process that this one can see."""
+    """Return every process that this one can see."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def list_descendants(root: int) -> list[int]:
-    """Every living process below `root`, zombies left out, nearest first."""
+    """Return every living process below `root`, zombies left out, nearest first."""
     children: dict[int, list[int]] = defaultdict(list)
     zombies: set[int] = set()
     for pid in list_pids():
@@ -157,7 +158,7 @@ def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[i
 
 
 def is_listening(port: int) -> bool:
-    """Whether some TCP socket listens on `port`, in our network namespace."""
+    """Return whether some TCP socket listens on `port`, in our network namespace."""
     try:
         return _query_listener(port)
     except OSError:  # a kernel without sock_diag

@@ -4,7 +4,7 @@ Only what the machine forces is set (one host, no cgroups, no accounting). Every
 recovery meets in the wild stays Slurm's own, the 121 s delay of a requeued job above all.
 
 The nodes in it come and go with the instances, as HyperPod's cluster agent has it. A sandbox has so
-many slots, each with an address. A slot that nobody has is a FUTURE node, which slurmctld does not
+many slots, each with an address. A free slot is a FUTURE node, which slurmctld does not
 show; one that an instance has is in `dev` and in its group's partition. slurm.conf is rewritten and
 `scontrol reconfigure` makes slurmctld read it: so a slurmctld that is started again knows the same
 nodes. Jobs that run go on, and drained nodes stay drained (seen on 22.05, 24.11 and 26.05).
@@ -43,7 +43,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     partitions: Sequence[str] = (),
     addresses: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """slurm.conf for whoever uses this munged: the head node's, or a node's own.
+    """Return slurm.conf for the user of this munged: the head node's, or a node's own.
 
     `members` are the nodes that are in the cluster, with their partitions; the other slots are
     FUTURE. `addresses` are those of nodes whose instance has moved. A node's own copy names every
@@ -73,7 +73,8 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
 
 
 def _controller_lines(spec: SandboxSpec) -> str:
-    """The lines that name slurmctld's hosts: this machine, or two that it plays (see head.py)."""
+    """Return the lines that name slurmctld's hosts: this machine, or two that it plays (see
+    head.py)."""
     if spec.heads == 1:
         return f"SlurmctldHost={socket.gethostname().partition('.')[0]}({spec.head_address})\n"
     hosts = enumerate(spec.head_addresses, 1)
@@ -95,12 +96,13 @@ def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
 
 
 def own_epilog(spec: SandboxSpec) -> Path:
-    """Where the sandbox's EpilogSlurmctld lies, if there is one."""
+    """Return where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
 
 def render_epilog(spec: SandboxSpec) -> str:
-    """The EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not wanted.
+    """Return the EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not
+    wanted.
 
     Without a daemon to wake Slurm is left as it comes.
     """
@@ -113,7 +115,7 @@ def render_epilog(spec: SandboxSpec) -> str:
 
 
 def _read_user() -> str:
-    """Who we are, not who the environment says: slurmctld refuses to run as anybody else."""
+    """Return who we are, not who the environment says: slurmctld refuses to run as anybody else."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -121,14 +123,14 @@ def _read_user() -> str:
 
 
 def initial_members(spec: SandboxSpec) -> dict[str, str]:
-    """The nodes that a sandbox starts with, and their partitions."""
+    """Return the nodes that a sandbox starts with, and their partitions."""
     if spec.empty:
         return {}
     return {spec.node(n): spec.group(n) for n in range(1, spec.nodes + 1)}
 
 
 def describe_all_slots(spec: SandboxSpec) -> dict[str, str]:
-    """Every slot as a node in no partition of its own: what an instance's copy names."""
+    """Return every slot as a node in no partition: what an instance's copy names."""
     return {spec.node(n): "" for n in range(1, spec.places + 1)}
 
 
@@ -160,7 +162,7 @@ def render_cgroup(programs: Programs) -> str:
 
     slurmd loads a cgroup plugin when it starts, even when no other plugin needs one (_slurmd_init
     in src/slurmd/slurmd/slurmd.c). Without this file it detects the version. Where it finds cgroup
-    v2, that plugin asks systemd over D-Bus for a scope, and slurmd ends when nobody answers
+    v2, that plugin asks systemd over D-Bus for a scope, and slurmd ends without an answer
     (_init_new_scope_dbus in src/plugins/cgroup/v2/cgroup_v2.c).
 
     `disabled` is known from 24.05 on (Slurm commit 369e137db4; cgroup_g_init in
@@ -204,7 +206,7 @@ class NodeSlots:
         self._partitions = list(dict.fromkeys(self._members.values()))
 
     def text(self) -> str:
-        """The head node's slurm.conf as it should be now."""
+        """Return the head node's slurm.conf as it should be now."""
         return render_slurm_conf(
             self._spec,
             self._programs,
@@ -245,13 +247,13 @@ class NodeSlots:
             self._apply_conf()
 
     def drifted(self) -> bool:
-        """Whether somebody has edited the partitions in slurm.conf since it was written."""
+        """Return whether the partitions in slurm.conf were edited since it was written."""
         with self._lock:
             found = self._spec.layout.slurm_conf.read_text()
             return _find_partitions(found) != _find_partitions(self.text())
 
     def rewrite(self) -> None:
-        """Write slurm.conf anew, and make slurmctld read it."""
+        """Write slurm.conf again, and make slurmctld read it."""
         with self._lock:
             self._apply_conf()
 

@@ -53,7 +53,7 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
-    `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
+    `heads`: with two, each has its own slurmctld, daemon and address, and all share a
     database, which `database` may name; their services are `daemon`, `daemon-2` and so on.
     `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
@@ -62,11 +62,11 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     `cloud_nodes`: slurm.conf declares the nodes with State=CLOUD.
     `configless`: instances have no slurm.conf; their slurmd has slurmctld send it (root).
     `cpus`: how many CPUs Slurm gives each node; the machine need not have them.
-    `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
+    `adapter` is the daemon's `slurm.adapter`, by default $HPCTL_SANDBOX_ADAPTER.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
     `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
-    buckets is run as whoever started the sandbox.
+    buckets is run as the user who started the sandbox.
     `slots` is how many nodes there may be in all when groups grow, 0 for just `nodes`. `empty`: no
     cluster is there until CreateCluster is called, of at most `nodes` instances besides the
     controller; `cluster_name` is what the daemon's file calls it then.
@@ -75,7 +75,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     after a fault, and `hma_false_marks` times an hour a node that is well.
     `clock_library`: a library that plays the wall clock of the daemon and of each agent, by the
     file that $HPCTL_TEST_CLOCK names; with "" they have the machine's.
-    `disks`: each instance sees a disk of its own at Layout.disk, empty when it is new (root).
+    `disks`: each instance sees a separate disk at Layout.disk, empty when it is new (root).
     `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
@@ -129,27 +129,27 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cluster(self) -> str:
-        """The Slurm and HyperPod cluster name, unique to this sandbox's life."""
+        """Return the Slurm and HyperPod cluster name, unique to this sandbox's life."""
         return self.id
 
     @property
     def places(self) -> int:
-        """How many nodes there may be."""
+        """Return how many nodes there may be."""
         return max(self.nodes, self.slots)
 
     @property
     def layout(self) -> Layout:
-        """Where its files lie."""
+        """Return where its files lie."""
         return Layout(Path(self.state))
 
     @property
     def head_address(self) -> str:
-        """Where nodes reach the head node."""
+        """Return where nodes reach the head node."""
         return "10.77.0.1" if self.netns else "127.0.0.1"
 
     @property
     def head_addresses(self) -> list[str]:
-        """Those of all head nodes."""
+        """Return those of all head nodes."""
         first = self.head_address.removesuffix("1")
         return [f"{first}{number}" for number in range(1, self.heads + 1)]
 
@@ -159,17 +159,18 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return [f"http://{address}:{self.ports.intake}" for address in self.head_addresses]
 
     def address(self, number: int) -> str:
-        """The address of node `number`, from 1."""
+        """Return the address of node `number`, from 1."""
         return f"10.77.1.{number}" if self.netns else f"127.0.1.{number}"
 
     def node(self, number: int) -> str:
-        """The Slurm name of node `number`: made from the address, or `gpu-compute-<number>`."""
+        """Return the Slurm name of node `number`: made from the address, or
+        `gpu-compute-<number>`."""
         if self.node_names == "group":
             return f"gpu-compute-{number}"
         return guess_node_name(self.address(number), "")
 
     def moved(self, address: str) -> str:
-        """The address of an instance that takes the place of one at `address`.
+        """Return the address of an instance that takes the place of one at `address`.
 
         The last octet stays: it is the place's number, which its slurmd's port is made from.
         """
@@ -180,20 +181,20 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The Slurm names of all nodes."""
+        """Return the Slurm names of all nodes."""
         return [self.node(number) for number in range(1, self.nodes + 1)]
 
     @property
     def lifecycle_dir(self) -> Path:
-        """The directory that stands for the groups' S3 prefix."""
+        """Return the directory that stands for the groups' S3 prefix."""
         return Path(self.lifecycle) if self.lifecycle else bundle.lifecycle_scripts()
 
     def group(self, number: int) -> str:
-        """The worker group of node `number`: `worker-1`, ... in blocks of equal size."""
+        """Return the worker group of node `number`: `worker-1`, ... in blocks of equal size."""
         return f"worker-{(number - 1) * self.groups // self.nodes + 1}"
 
     def own_slot(self, name: str) -> tuple[int, ...]:
-        """The slot of `worker-1-3`, where it is an instance that the sandbox starts with."""
+        """Return the slot of `worker-1-3`, where it is an instance that the sandbox starts with."""
         group, _, index = name.rpartition("-")
         number = group.removeprefix("worker-")
         members = self.members(int(number)) if number.isdigit() else []
@@ -201,7 +202,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return (members[at],) if at < len(members) else ()
 
     def members(self, group: int) -> list[int]:
-        """The node numbers of one worker group, from 1."""
+        """Return the node numbers of one worker group, from 1."""
         return [n for n in range(1, self.nodes + 1) if self.group(n) == f"worker-{group}"]
 
 
@@ -237,27 +238,28 @@ class Layout:
         """A cluster.yaml that names what moto was filled with."""
 
     def of_head(self, number: int) -> tuple[Path, Path]:
-        """The configuration and the state_dir of the daemon of head node `number`, from 1."""
+        """Return the configuration and the state_dir of the daemon of head node `number`, from
+        1."""
         if number == 1:
             return self.config, self.daemon
         return self.state / f"hpctl-{number}.yaml", self.state / f"daemon-{number}"
 
     def of_clock(self, host: str) -> Path:
-        """The offset of a node's clock; with an empty name, of the head node's."""
+        """Return the offset of a node's clock; with an empty name, of the head node's."""
         return (self.of_node(host) if host else self.state / "head") / "clock"
 
     @property
     def disk(self) -> Path:
-        """Where each instance sees its own disk."""
+        """Return where each instance sees its own disk."""
         return self.state / "nvme"
 
     def of_node(self, node: str) -> Path:
-        """What an instance's own disk would hold."""
+        """Return what an instance's own disk would hold."""
         return self.state / "nodes" / node
 
 
 def load_spec(state: Path) -> SandboxSpec | None:
-    """The sandbox in this directory, or None where there is none."""
+    """Return the sandbox in this directory, or None where there is none."""
     try:
         return msgspec.json.decode(Layout(state).spec.read_bytes(), type=SandboxSpec)
     except FileNotFoundError:
@@ -273,7 +275,7 @@ def save_spec(spec: SandboxSpec) -> None:
 
 
 def state_directory(name: str) -> Path:
-    """Where the sandbox of this name lives: below $XDG_STATE_HOME, or below /tmp where that
+    """Return where the sandbox of this name lives: below $XDG_STATE_HOME, or below /tmp where that
     path is too long for the unix sockets in it, or closed to the other users that munged serves.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", name):
@@ -289,18 +291,18 @@ def state_directory(name: str) -> Path:
 
 
 def private_directory() -> Path:
-    """Where this user's sandboxes live when they cannot live at home."""
+    """Return where this user's sandboxes live when they cannot live at home."""
     return Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}"
 
 
 def _open_to_all(state: Path) -> bool:
-    """Whether anybody may walk down to here: munged refuses a socket where not."""
+    """Return whether anybody may walk down to here: munged refuses a socket where not."""
     there = [path for path in state.parents if path.exists()]
     return all(path.stat().st_mode & stat.S_IXOTH for path in there)
 
 
 def own_directory(state: Path) -> None:
-    """Make a state directory, in parents that nobody else can have laid for us.
+    """Make a state directory, in parents that no other user can have prepared.
 
     Raises HpctlError where a directory below /tmp is another user's.
     """

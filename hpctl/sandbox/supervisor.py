@@ -77,7 +77,7 @@ class Supervisor:
             self.aws = OtherAws(self.spec)
             self.aws.start()
         self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
-        # The daemon comes up beside them, or agents that found nobody would wait to try again.
+        # The daemon comes up at the same time, or agents would find none and wait to try again.
         with ThreadPoolExecutor(max_workers=1) as beside:
             daemon = beside.submit(self.start_daemons) if self.spec.daemon else None
             self.boot_all()
@@ -92,7 +92,7 @@ class Supervisor:
         self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
 
     def of_heads(self, service: str) -> list[str]:
-        """The service's names on all head nodes."""
+        """Return the service's names on all head nodes."""
         return [service, f"{service}-2"][: self.spec.heads]
 
     def start_daemons(self) -> None:
@@ -190,7 +190,7 @@ class Supervisor:
                 time.sleep(0.1)
 
     def not_idle(self) -> list[str]:
-        """Nodes that slurmctld does not call idle, with what it calls them."""
+        """Return nodes that slurmctld does not call idle, with what it calls them."""
         done = subprocess.run(
             [self.programs["sinfo"], "--noheader", "--Node", "--format=%N %T", "--partition=dev"],
             capture_output=True,
@@ -205,7 +205,7 @@ class Supervisor:
         return [line for line in lines if not line.endswith(" idle")] if lines else ["all"]
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request of the control socket."""
+        """Answer one request of the control socket."""
         match request.pop("op"):
             case "status":
                 return self.status()
@@ -222,7 +222,7 @@ class Supervisor:
                 raise HpctlError(f"unknown request {other!r}")
 
     def inject_api(self, kind: str, how: dict[str, Any]) -> str:
-        """A fault of the emulated service."""
+        """Return a fault of the emulated service."""
         if self.hyperpod is None:
             raise HpctlError("this sandbox has no emulated HyperPod API")
         return self.hyperpod.inject(kind, how)
@@ -235,7 +235,7 @@ class Supervisor:
         return self.head.pid(name)
 
     def status(self) -> dict[str, Any]:
-        """What runs, as `hpctl sandbox status --json` prints it."""
+        """Return what runs, as `hpctl sandbox status --json` prints it."""
         return {
             "name": self.spec.name,
             "cluster": self.spec.cluster,
@@ -254,14 +254,15 @@ class Supervisor:
         }
 
     def _nodes(self) -> list[str]:
-        """The workers that there should be: more, or fewer, than at first, once groups changed."""
+        """Return the workers that there should be: more, or fewer, than at first, once groups
+        changed."""
         if self.hyperpod is None:
             return self.spec.names
         there = [str(m.node) for m in self.machines.machines() if m.role == "compute"]
         return there if self.spec.empty else list(dict.fromkeys([*self.spec.names, *there]))
 
     def node_status(self, node: str) -> dict[str, Any]:
-        """One instance."""
+        """Return one instance."""
         machine = self.machines.machine_of(node)
         if machine is None:
             return {"node": node, "alive": False}

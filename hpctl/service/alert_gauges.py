@@ -32,7 +32,7 @@ LOOK_S: Final = 10.0
 MOST_NAMED: Final = 50
 """Nodes, and jobs, with a series of their own: those that have waited longest."""
 OTHER: Final = "other"
-"""The label's value for what has no series of its own."""
+"""The label's value for what has no separate series."""
 GATE_NAMES: Final = (*(row.name for row in GATES), *(row.name for row in REMEDY_GATES), GATE)
 PARTS: Final = ("slurm", "cloud", "configuration", "cycle", "jobs", "lock", "notify", "page")
 """What of the daemon can be in trouble."""
@@ -113,7 +113,7 @@ class AlertGauges:
                 self._trouble.labels(part).set(bool(text))
 
     def _cycle_age_s(self) -> float:
-        """Seconds since a cycle of the leader ended; 0 on a standby."""
+        """Return seconds since a cycle of the leader ended; 0 on a standby."""
         if self._leads is not None and not self._leads():
             return 0.0
         return max(0.0, time.monotonic() - self._cycle_ended)
@@ -132,7 +132,7 @@ class AlertGauges:
     def _look_at_pause(self, view: View) -> None:
         pause = find_whole(view.state.pauses, view.scheduler.known_at)
         self._paused.set(pause is not None)
-        # A pause with an end is a plan: it ends by itself, and no alert is to tell of it.
+        # A pause with an end is a plan: it ends without a command, and raises no alert.
         endless = pause is not None and pause.until is None
         self._paused_at.labels("operator").set(pause.at.timestamp() if pause and endless else 0.0)
         if not view.stopped:
@@ -164,7 +164,7 @@ class AlertGauges:
 def _name_oldest(
     kind: str, waiting: Sequence[tuple[str, datetime]]
 ) -> dict[tuple[str, str], float]:
-    """The series of those that have waited longest; the others share one."""
+    """Return the series of those that have waited longest; the others share one."""
     named = {(kind, name): since.timestamp() for name, since in waiting[:MOST_NAMED]}
     rest = [since.timestamp() for _, since in waiting[MOST_NAMED:]]
     if rest:

@@ -81,7 +81,7 @@ class FiringNotice(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The alert's name, as its rule has it."""
+        """Return the alert's name, as its rule has it."""
         return self.labels.get("alertname", "")
 
 
@@ -101,7 +101,7 @@ _notification = msgspec.json.Decoder(Notification)
 
 
 def decode_notification(body: bytes) -> Notification:
-    """The notification in a body. Raises Refusal."""
+    """Return the notification in a body. Raises Refusal."""
     try:
         version = _version.decode(body).version
         if version != VERSION:
@@ -128,11 +128,12 @@ class AlertNodes:
                 self._by_address[address] = None  # of several: no name for any of them
 
     def looked_at(self, notice: FiringNotice) -> dict[str, str]:
-        """The labels that can name a node, as this alert has them."""
+        """Return the labels that can name a node, as this alert has them."""
         return {label: notice.labels[label] for label in self._labels if label in notice.labels}
 
     def of(self, notice: FiringNotice) -> NodeName | None:
-        """The node that the first label that names one names; by name, host name or NodeAddr."""
+        """Return the node that the first label that names one names; by name, host name or
+        NodeAddr."""
         for value in self.looked_at(notice).values():
             match = _PORT.match(value)
             host = (match["v6"] or match["host"]) if match else value
@@ -146,7 +147,7 @@ class AlertNodes:
 
 
 def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> Alert:
-    """The finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
+    """Return the finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
     severity = notice.labels.get("severity", "")
     summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
     device = next((notice.labels[key] for key in _DEVICE if notice.labels.get(key)), "")
@@ -190,7 +191,7 @@ class Webhook:
         self._directory, self._health = directory, health
 
     def take(self, body: bytes) -> dict[str, int]:
-        """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
+        """Return the answer to a notification. Raises Refusal; the alerts that can be are taken."""
         notification = decode_notification(body)
         try:
             nodes = AlertNodes(self._directory.addresses(), self._labels)
@@ -255,7 +256,7 @@ class Webhook:
 def make_routes(
     token_file: Path | None, take: Callable[[bytes], dict[str, int]], registry: CollectorRegistry
 ) -> list[Route]:
-    """The route for the intake's application; none where no token file is configured.
+    """Return the route for the intake's application; none where no token file is configured.
 
     `take` is a Webhook's, here or in the daemon.
     """
@@ -306,7 +307,7 @@ def _authorize_request(authorization: str, token_file: Path) -> None:
 
 
 def read_token(path: Path, key: str) -> bytes:
-    """A secret that a key of the configuration names. Raises Refusal, which says the fix."""
+    """Return a secret that a key of the configuration names. Raises Refusal, which says the fix."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -425,7 +426,8 @@ class AlertStore:
 
 
 def load_alerts(path: Path) -> tuple[Alert, ...]:
-    """What the file of a daemon holds; nothing where it cannot be read: they are sent again."""
+    """Return what the file of a daemon holds; nothing where it cannot be read: they are sent
+    again."""
     try:
         return _alerts.decode(path.read_bytes())
     except FileNotFoundError:

@@ -61,7 +61,7 @@ MOST_PARTITIONS: Final = 100
 LONGEST: Final = timedelta(hours=1)
 """A fault's first line is no older than this: the clock of a node may say anything."""
 MISSED_S: Final = 300.0
-"""After a longer gap nobody knows for how long jobs held their nodes."""
+"""After a longer gap it is unknown for how long jobs held their nodes."""
 
 _FAULTS: Final = ("xid", "sxid", "gpu", "kernel", "host", "efa", "rdma", "neuron", "hma", "peer")
 _TROUBLES: Final = (
@@ -100,7 +100,7 @@ Recovery = NodeRecovery | JobRecovery | Change
 
 
 def family_of(rule: RuleId) -> str:
-    """The family of a rule, one of CLASSES."""
+    """Return the family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
         return "site" if SITE_RULE.match(rule) else OTHER
@@ -116,7 +116,7 @@ class _Series(Struct, frozen=True):
 
 
 def _list_series() -> dict[str, _Series]:
-    """Every series, by the table of metrics.md."""
+    """Return every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
     return {
@@ -211,8 +211,8 @@ class _MetricCounts:
         _create_series(self.agents, ("heard", "silent", "never", "out_of_service"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
-        """The label's value for a partition; OTHER for one too many, and for one that no node
-        belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
+        """Return the label's value for a partition; OTHER for one too many, and for one that no
+        node belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
         if name not in self.partitions and new:
             room = len(self.partitions) < MOST_PARTITIONS
             self.partitions[name] = make_printable(name)[:64] if room else OTHER
@@ -240,7 +240,7 @@ class Metrics:
         system is watched."""
         self._view: View | None = None
         self._agent_port = agent_port
-        # They would be a second series for each counter, which nobody reads.
+        # They would be a second series for each counter, which has no reader.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
 
@@ -267,7 +267,8 @@ class Metrics:
         self._gauges.begin()
 
     def targets(self) -> list[dict[str, Any]]:
-        """The agents that were ever heard, for Prometheus' HTTP service discovery. Any thread."""
+        """Return the agents that were ever heard, for Prometheus' HTTP service discovery. Any
+        thread."""
         view = self._view
         if view is None:
             return []
@@ -456,14 +457,14 @@ class _Recoveries:
 def _list_recoveries(
     state: State,
 ) -> Iterator[tuple[dict[RecoveryId, Any], Collection[RecoveryId]]]:
-    """The recoveries and changes, and the ids of those that are open."""
+    """Yield the recoveries and changes, and the ids of those that are open."""
     yield state.nodes, state.open_nodes.values()
     yield state.jobs, state.open_jobs.values()
     yield state.changes, state.open_changes.values()
 
 
 def _make_labels(rec: Recovery) -> tuple[str, str]:
-    """The kind and the phase of a recovery or change. A removal is a change of capacity."""
+    """Return the kind and the phase of a recovery or change. A removal is a change of capacity."""
     if isinstance(rec, Change):
         return "change", str(rec.phase)
     if isinstance(rec, JobRecovery):
@@ -501,8 +502,8 @@ def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
 
 
 def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
-    """Seconds of work after the last complete checkpoint that its supervisor told of; 0 where it
-    told of none."""
+    """Return seconds of work after the last complete checkpoint that its supervisor reported; 0
+    where it reported none."""
     reports = [
         (e.at, e.report.progress)
         for e in state.reports.get(rec.attempt.job, ())
@@ -551,7 +552,7 @@ class _Sampler:
         self._counts.agents.labels("out_of_service").set(len(expected) - len(awaited))
 
     def _sample_nodes(self, view: View) -> dict[NodeName, int]:
-        """Nodes and GPUs by partition; answers the GPUs of each node."""
+        """Return nodes and GPUs by partition; answers the GPUs of each node."""
         found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
         for name, node in view.scheduler.nodes.items():
             each[name] = next((n for kind, n in node.has.gres if kind == "gpu"), 0)

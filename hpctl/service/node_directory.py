@@ -19,14 +19,14 @@ class Serving(Protocol):
 
     @property
     def serves(self) -> bool:
-        """Whether this daemon takes reports and requests now."""
+        """Return whether this daemon takes reports and requests now."""
 
 
 class SlurmReader(Protocol):
     """Reads Slurm once."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable."""
+        """Return all nodes and jobs. Raises Unavailable."""
 
 
 class NodeDirectory:
@@ -47,7 +47,7 @@ class NodeDirectory:
         self._known_until = 0.0
 
     def addresses(self) -> Mapping[NodeName, str]:
-        """The address that Slurm has for each node. Raises Unavailable."""
+        """Return the address that Slurm has for each node. Raises Unavailable."""
         if self._leadership.serves:
             return self._observer.addresses()
         with self._lock:
@@ -58,5 +58,5 @@ class NodeDirectory:
             return self._known
 
     def generation_of(self, node: NodeName) -> Generation | None:
-        """Which generation of a node spoke last; None where that is not known."""
+        """Return which generation of a node spoke last; None where that is not known."""
         return self._health.generation_of(node) if self._leadership.serves else None

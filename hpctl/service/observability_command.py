@@ -57,8 +57,9 @@ class RenderView(Struct, frozen=True):
 
 
 def _collect_files(directory: Path, docs: str | None) -> dict[str, str]:
-    """The shipped rules, their runbook and dashboards, by their names below the directory. `docs`:
-    the URL of a site's documentation; without one the rules point to the runbook beside them."""
+    """Return the shipped rules, their runbook and dashboards, by their names below the directory.
+    `docs`: the URL of a site's documentation; without one the rules point to the runbook beside
+    them."""
     from importlib import resources
 
     source = resources.files("hpctl") / "service" / "observability"
@@ -221,7 +222,7 @@ def up(
     settings = config_loading.load_config(config)
     program = shutil.which("prometheus")
     if program is None:
-        raise HpctlError("prometheus is not on the PATH", f"{APT} installs it.")
+        raise HpctlError("the program prometheus is not on PATH", f"Install it: {APT}")
     place = directory or settings.state_dir / "prometheus"
     scraped = _list_heads(settings, heads)
     _write_files(

@@ -49,7 +49,7 @@ def update_nodes(
     *,
     with_reason: bool,
 ) -> dict[NodeName, Outcome]:
-    """An Outcome for every wanted node: the rule's, or that of the update it went out in.
+    """Return an Outcome for every wanted node: the rule's, or that of the update it went out in.
 
     `send(names, reason)` sends one update; `with_reason` says whether the text of a node is
     the Reason to send (a RESUME has none, so all its nodes go together).
@@ -72,12 +72,12 @@ def update_singly(
     wanted: Mapping[NodeName, str],
     update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
 ) -> dict[NodeName, Outcome]:
-    """The same one by one, where nothing else may come between the look and the order."""
+    """Send the updates one by one, where nothing else may come between the look and the order."""
     return {n: o for name in wanted for n, o in update({name: wanted[name]}).items()}
 
 
 def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
-    """One update for all; where it is refused, one each, so that each has its own answer.
+    """Send one update for all; where it is refused, one each, so that each has its own answer.
 
     slurmctld stops at the first bad name and may have done those before it: DRAIN, DOWN and
     RESUME can be ordered twice. What may have been done as a whole is not repeated.
@@ -95,8 +95,8 @@ _HEAD = re.compile(
     re.MULTILINE,
 )
 
-NOBODY = "root"
-"""Whose jobs may use it: a reservation needs somebody, and root runs none."""
+NO_USER = "root"
+"""Whose jobs may use it: a reservation needs a user, and root runs no jobs."""
 
 _GONE = "ESLURM_RESERVATION_INVALID"
 _SLURM_TIME = "%Y-%m-%dT%H:%M:%S"
@@ -131,7 +131,7 @@ def wrap_test(command: str) -> str:
 
 
 def _find_own_user() -> str:
-    """The daemon's own user: its name, which reservations want, or its number."""
+    """Return the daemon's own user: its name, which reservations want, or its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -139,7 +139,7 @@ def _find_own_user() -> str:
 
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
-    """Each reservation of `scontrol show reservation -o`."""
+    """Return each reservation of `scontrol show reservation -o`."""
     hosts = Hostlists()
     return {
         found["name"]: Reservation(
@@ -157,7 +157,7 @@ class CliScheduler(SlurmCommandReader):
     """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as
     Reader does.
 
-    Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
+    Slurm itself gives up on a dead or silent slurmctld after 10 s (MessageTimeout): a runner
     with a longer timeout gets Slurm's own message.
     """
 
@@ -207,7 +207,7 @@ class CliScheduler(SlurmCommandReader):
     ) -> Outcome:
         """`scontrol update ExcNodeList=... StartTime=now`, by the same rules.
 
-        Where one of a heterogeneous job's components refuses, the others may have been told.
+        Where one of a heterogeneous job's components refuses, others may have the order already.
         """
         record = self._look(job)
         if isinstance(record, Outcome):
@@ -273,7 +273,7 @@ class CliScheduler(SlurmCommandReader):
             return held
         written = self._write_comment(record, why)
         noted = written.kind is OutcomeKind.ACCEPTED
-        return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
+        return held if noted else Outcome.accepted(f"held, reason not written: {written.detail}")
 
     def give_up(self, attempt: Attempt, why: str) -> Outcome:
         """Write the Comment, as that of an ended job stays, then `scancel`."""
@@ -301,7 +301,8 @@ class CliScheduler(SlurmCommandReader):
         return self.order("scontrol", "update", f"JobId={record.comment_id}", comment)
 
     def active_controller(self) -> str:
-        """The host of the first slurmctld that answers `scontrol ping`; empty where none does."""
+        """Return the host of the first slurmctld that answers `scontrol ping`; empty where none
+        does."""
         ran = self.runner.run("scontrol", "ping")
         found = re.search(r"^Slurmctld\([^)]*\) at (\S+) is UP", ran.text, re.MULTILINE)
         return found[1] if found else ""
@@ -329,7 +330,7 @@ class CliScheduler(SlurmCommandReader):
                 this,
                 "StartTime=now",
                 "Duration=UNLIMITED",
-                f"Users={_find_own_user() if own else NOBODY}",
+                f"Users={_find_own_user() if own else NO_USER}",
             ]
             sent = self.order(
                 "scontrol", "create", "reservation", *args, f"Nodes={fold_hostlist(nodes)}"
@@ -353,7 +354,7 @@ class CliScheduler(SlurmCommandReader):
             f"ReservationName={name}",
             "StartTime=now" if past else f"StartTime={start:{_SLURM_TIME}}",
             f"EndTime={end:{_SLURM_TIME}}",
-            f"Users={NOBODY}",
+            f"Users={NO_USER}",
             "Flags=MAINT,IGNORE_JOBS",
             f"Nodes={fold_hostlist(nodes)}",
         ]
@@ -405,7 +406,7 @@ class CliScheduler(SlurmCommandReader):
         return judge_outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
-        """The job now; a failed look is an order that was not sent."""
+        """Return the job now; a failed look is an order that was not sent."""
         try:
             return self.job(job)
         except Unavailable as error:

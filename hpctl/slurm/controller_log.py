@@ -104,7 +104,7 @@ class ControllerLog:
 
     @property
     def followed(self) -> bool:
-        """Whether each change since `open` is in what `read` returned, or will return."""
+        """Return whether each change since `open` is in what `read` returned, or will return."""
         active = not self._several or self._active_here()
         return self._path is not None and not self._reopens and active
 
@@ -166,7 +166,7 @@ class ControllerLog:
         return max(map(self._news_of, lines), default=ControllerNews.NONE)
 
     def _news_of(self, line: bytes) -> ControllerNews:
-        """What a line says that no line before it has said."""
+        """Return what a line says that no line before it has said."""
         self._reopens = self._reopens or _RELOADED.search(line) is not None
         silent = _SILENT.search(line)
         if silent is not None:
@@ -177,6 +177,6 @@ class ControllerLog:
 
 
 def _find_end(file: BinaryIO) -> tuple[tuple[int, int], int]:
-    """Which file this is, and where it ends."""
+    """Return which file this is, and where it ends."""
     found = os.fstat(file.fileno())
     return (found.st_dev, found.st_ino), found.st_size

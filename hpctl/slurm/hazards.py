@@ -39,7 +39,7 @@ class _CheckedSlurm(msgspec.Struct, frozen=True):
     files: Mapping[str, str] | None
 
     def option(self, setting: str, name: str) -> str | None:
-        """A `name` or `name=value` in a comma-separated setting: its value, "" or None."""
+        """Return a `name` or `name=value` in a comma-separated setting: its value, "" or None."""
         for word in self.config.get(setting, "").split(","):
             option, _, value = word.strip().partition("=")
             if option.lower() == name:
@@ -66,7 +66,8 @@ class _HazardRow(Hazard, frozen=True, forbid_unknown_fields=True):
     by: str = ""
 
     def of(self, slurm: _CheckedSlurm) -> list[Hazard]:
-        """The hazard that the row tells of this Slurm, if it does; of some, one for each key."""
+        """Return the hazard that the row tells of this Slurm, if it does; of some, one for each
+        key."""
         if not self.since <= slurm.version < self.before:
             return []
         found = BY[self.by](slurm) if self.by else self._list_values(slurm)
@@ -105,7 +106,7 @@ def _load_rows() -> list[_HazardRow]:
 def find_hazards(
     version: Version, config: Config, files: Mapping[str, str] | None = None
 ) -> list[Hazard]:
-    """All findings for this release under this configuration, the worst first.
+    """Return all findings for this release under this configuration, the worst first.
 
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
     """
@@ -131,7 +132,7 @@ def _unkillable_floor(slurm: _CheckedSlurm) -> list[_Values]:
 
 
 def _list_prologs(slurm: _CheckedSlurm) -> str:
-    """The Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
+    """Return the Prologs of the nodes: one line each from 24.05 on (`Prolog[0]`)."""
     lines = (text for key, text in slurm.config.items() if key.partition("[")[0] == "Prolog")
     return ",".join(filter(None, lines))
 
@@ -216,6 +217,6 @@ BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
 
 
 def _parse_int(text: str, default: int) -> int:
-    """The number that a setting begins with (`300 sec`), or the default."""
+    """Return the number that a setting begins with (`300 sec`), or the default."""
     match = re.match(r"\s*(\d+)", text)
     return int(match[1]) if match else default

@@ -5,8 +5,8 @@ by known keys in the order in which scontrol prints them, never by splitting. Wh
 writes its OS, and with a newline in it a line of another node's: see `nodes`.
 
 What a job's owner writes (its name, its Comment) may hold `=`, newlines, whole records of another
-job. So jobs are read by squeue, in fields that nobody can forge: each ends in a mark that is new
-for each read and that nobody can guess. squeue takes the format with the marks from its
+job. So jobs are read by squeue, in fields that no owner can forge: each ends in a mark that is new
+for each read and cannot be guessed. squeue takes the format with the marks from its
 environment, which no other user can read, and prints every value as it is, of whatever length. Seen
 on 22.05.8: a suffix that begins with a letter takes the width of 20 away, `exit_code` is wait(2)'s
 status (`code:signal` from 24.11 on), every job has an ArrayJobID, and a pending one its TRES in
@@ -23,8 +23,8 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.slurm.records import (
+    DEFAULT_DEALT,
     JOB_BASE,
-    UNASKED,
     Dealt,
     Hostlists,
     JobRecord,
@@ -72,14 +72,15 @@ _ENDED_BY = {
 
 
 def node_lines(text: str) -> list[str]:
-    """The lines of `scontrol show node -o`, one for each node, and what a node's root forged."""
+    """Return the lines of `scontrol show node -o`, one for each node, and what a node's root
+    forged."""
     return [line for line in text.split("\n") if line.startswith("NodeName=")]
 
 
 def parse_nodes(
-    lines: Iterable[str], by: Dealt = UNASKED, slurm_user: str = ""
+    lines: Iterable[str], by: Dealt = DEFAULT_DEALT, slurm_user: str = ""
 ) -> tuple[list[SlurmNode], list[InconsistentState]]:
-    """The nodes of these lines, and the lines that cannot be read."""
+    """Return the nodes of these lines, and the lines that cannot be read."""
     return isolate_each("parse", lines, _parse_name, lambda line: _parse_node(line, by, slurm_user))
 
 
@@ -88,7 +89,7 @@ def _parse_name(line: str) -> NodeName:
 
 
 def is_expedited_record(record: str) -> bool:
-    """Whether a lone `show job ID` says that it was submitted with --requeue=expedite.
+    """Return whether a lone `show job ID` says that it was submitted with --requeue=expedite.
 
     Only text says so: the flag is not in v0.0.42. A comment could say so as well; what follows
     from it is the release of a hold that the job's owner may release himself.
@@ -97,7 +98,8 @@ def is_expedited_record(record: str) -> bool:
 
 
 def reason_in_json(out: bytes, job: JobId) -> str:
-    """A job's Reason in `squeue --json`, which holds no description; empty where it has none.
+    """Return a job's Reason in `squeue --json`, which holds no description; empty where it has
+    none.
 
     22.05 prints all jobs, whichever is asked for.
     """
@@ -140,18 +142,19 @@ def exit_codes(text: str) -> frozenset[int]:
 
 
 def partition_tiers(text: str) -> dict[str, int]:
-    """The PriorityTier of each partition of `scontrol show partition -o`."""
+    """Return the PriorityTier of each partition of `scontrol show partition -o`."""
     return {found[1]: parse_count(found[2]) for found in _TIER.finditer(text)}
 
 
 def preempting_qos(text: str) -> dict[str, frozenset[str]]:
-    """The QOS that each QOS preempts, of `sacctmgr --parsable2 show qos format=Name,Preempt`."""
+    """Return the QOS that each QOS preempts, of `sacctmgr --parsable2 show qos
+    format=Name,Preempt`."""
     rows = (line.partition("|") for line in text.splitlines())
     return {name: frozenset(preempts.split(",")) for name, _, preempts in rows if preempts}
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
-    """The release in `slurm-wlm 22.05.8` or `slurm 25.11.7`."""
+    """Return the release in `slurm-wlm 22.05.8` or `slurm 25.11.7`."""
     match = re.search(r"\b(\d{2})\.(\d{2})\.(\d+)", text)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
@@ -189,15 +192,15 @@ def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
 
 
 def find_person(who: str, slurm_user: str) -> str:
-    """The author of a Reason, where that is a person: neither root nor SlurmUser.
+    """Return the author of a Reason, where that is a person: neither root nor SlurmUser.
 
-    Where SlurmUser is not known nobody can tell, and it is taken to be Slurm.
+    Where SlurmUser is not known the author is unknown, and is taken to be Slurm.
     """
     return who if slurm_user and who not in ("root", slurm_user, "Unknown") else ""
 
 
 def slurm_user(config: Mapping[str, str]) -> str:
-    """The name of SlurmUser, of `slurm(64030)` in `scontrol show config`."""
+    """Return the name of SlurmUser, of `slurm(64030)` in `scontrol show config`."""
     return config.get("SlurmUser", "").partition("(")[0]
 
 
@@ -206,7 +209,8 @@ GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,User:0|,Reason:0"
 
 
 def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode | None:
-    """The node with the state and Reason that sinfo prints, a line for each of its partitions.
+    """Return the node with the state and Reason that sinfo prints, a line for each of its
+    partitions.
 
     None where it is absent, or its lines differ.
     """
@@ -232,7 +236,8 @@ def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode 
 
 
 def _parse_reason(line: str, at: int) -> tuple[str, str, str]:
-    """The Reason, and time and user of its `[user@time]`; only Comment and Extra may follow."""
+    """Return the Reason, and time and user of its `[user@time]`; only Comment and Extra may
+    follow."""
     start = line.find(" Reason=", at)
     if start < 0:
         return "", "", ""
@@ -249,7 +254,7 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _parse_word(record: str, key: str, at: int) -> str:
-    """The value after the first such key from `at` on, up to a space; `(null)` is empty."""
+    """Return the value after the first such key from `at` on, up to a space; `(null)` is empty."""
     start = record.find(key, at)
     if start < 0:
         return ""
@@ -278,7 +283,7 @@ def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted:
     "" for no end: a job that waits to be requeued has none, or with a time limit that of its next
     run, a minute or more from now (slurmctld's `_pack_job`).
 
-    slurmctld gives a run that failed by itself a Reason (`_job_complete`: NonZeroExitCode,
+    slurmctld gives a run that failed on its own a Reason (`_job_complete`: NonZeroExitCode,
     RaisedSignal, before 23.02 JobLaunchFailure), and a canceled or preempted one none, whatever its
     script returns on SIGTERM. COMPLETING where the end is not known before the flag is gone: the
     exit code of a canceled job is 0 until its script has ended, as that of a completed one is.
@@ -327,7 +332,7 @@ class FrameError(ValueError):
 
 
 def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
-    """What is asked of a release's squeue."""
+    """Return what is asked of a release's squeue."""
     fields: tuple[str, ...] = FIELDS
     if release >= EXCLUSIVE_SINCE:
         fields = tuple("Exclusive" if name == "OverSubscribe" else name for name in FIELDS)
@@ -335,20 +340,22 @@ def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def make_squeue_environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str, str]:
-    """What squeue reads its format from. `mark`: letters and digits that nobody can guess."""
+    """Return what squeue reads its format from. `mark`: letters and digits, not to be guessed."""
     ends = [f"{name}:m{mark};" for name in fields[:-1]]
     return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
 
 
 def of_lists(mark: str) -> dict[str, str]:
-    """The same for the nodes that each job excludes, which --format alone knows before 24.05."""
+    """Return the same for the nodes that each job excludes, which --format alone knows before
+    24.05."""
     return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
 
 
 def parse_jobs(
     out: bytes, lists: bytes, mark: str, hosts: Hostlists, fields: tuple[str, ...] = FIELDS
 ) -> tuple[list[JobRecord], list[InconsistentState]]:
-    """The jobs that squeue printed, `lists` by `of_lists`, and the records that cannot be read.
+    """Return the jobs that squeue printed, `lists` by `of_lists`, and the records that cannot be
+    read.
 
     Raises FrameError.
     """
@@ -441,7 +448,7 @@ def _exit_code(status: str) -> str:
 
 
 def _parse_oversubscribe(values: Mapping[str, str]) -> str:
-    """As releases before 26.05 have it: OK for a job whose nodes others may be on, too."""
+    """Return as releases before 26.05 have it: OK for a job whose nodes others may be on, too."""
     if "OverSubscribe" in values:
         return values["OverSubscribe"]
     return "OK" if values["Exclusive"] in ("", "NO") else values["Exclusive"]
@@ -452,7 +459,7 @@ _SHARED: Final = ("", "OK", "YES")
 
 
 def parse_demand(fields: Mapping[str, str]) -> Demand:
-    """What a pending job asks for, of each node and together."""
+    """Return what a pending job asks for, of each node and together."""
     tres = tres_of(fields["tres-alloc"])
     nodes = max(parse_count(tres.get("node", ""), least_of(fields["NumNodes"])), 1)
     each, tasks = gres_of(fields["tres-per-node"]), max(parse_count(fields["NumTasks"]), 1)

@@ -1,6 +1,6 @@
 """The Scheduler by pyslurm (25.11): the fast path, where it imports and matches the Slurm.
 
-pyslurm runs in a child process of its own: an RPC holds the interpreter's lock until slurmctld
+pyslurm runs in a separate child process: an RPC holds the interpreter's lock until slurmctld
 answers, libslurm reads SLURM_CONF once for a whole process, and a crash inside it must not be
 the daemon's. The child is asked over a pipe, bounded in time, and killed when it is late.
 
@@ -82,7 +82,7 @@ class PySlurm(CliScheduler):
         self._child = _PySlurmChild(runner)
 
     def explain_unusable(self) -> str:
-        """Why pyslurm cannot be used beside these commands; "" where it can.
+        """Return why pyslurm cannot be used beside these commands; "" where it can.
 
         slurmctld is not asked: one that is away now is no reason to do without pyslurm for good.
         """
@@ -105,7 +105,7 @@ class PySlurm(CliScheduler):
         self._child.end()
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs, by two RPCs. Raises Unavailable."""
+        """Return all nodes and jobs, by two RPCs. Raises Unavailable."""
         as_of = self.now()
         answer = self._ask_child(PySlurmQuestion("view"))
         nodes = self._by_name(answer.nodes)
@@ -115,7 +115,7 @@ class PySlurm(CliScheduler):
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """The whole: it costs a fraction of what the commands take for a part."""
+        """Return the whole: it costs a fraction of what the commands take for a part."""
         return self.view()
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
@@ -123,7 +123,7 @@ class PySlurm(CliScheduler):
         return {job: known for job, known in self.view().jobs.items() if job in ids}
 
     def _by_name(self, nodes: Iterable[SlurmNode]) -> dict[NodeName, SlurmNode]:
-        """The child's nodes, which name the author of each Reason, whoever that is."""
+        """Return the child's nodes, with the author of each Reason, any user."""
         named = {node.name: node for node in nodes}
         for name, node in named.items():
             if node.reason_by:
@@ -137,7 +137,7 @@ class PySlurm(CliScheduler):
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
             answer = self._child.ask(question)  # the child had died: a new one may do
         if answer is None:
-            raise Unavailable("pyslurm does not answer", "look at `scontrol ping`")
+            raise Unavailable("pyslurm does not answer", "check slurmctld: scontrol ping")
         if answer.error:
             raise Unavailable(f"pyslurm: {answer.error}", "look at `scontrol ping`")
         return answer
@@ -145,7 +145,7 @@ class PySlurm(CliScheduler):
     def update(
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
-        """As the CLI adapter's, by RPCs: one for each Reason and hundred nodes."""
+        """Return as the CLI adapter's, by RPCs: one for each Reason and hundred nodes."""
         good = [str(name) for name in wanted if valid_name(name)]
         seen: dict[NodeName, SlurmNode] = {}
         try:
@@ -182,7 +182,7 @@ class _PySlurmChild:
         weakref.finalize(self, _kill_child, self._running)
 
     def ask(self, question: PySlurmQuestion) -> ChildAnswer | None:
-        """The answer, or None where there was none in time; the child is then gone."""
+        """Return the answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
                 pipe = self._started()
@@ -276,7 +276,7 @@ def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
 
 
 def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
-    """The node, or none: only a controller that answers may say that there is none."""
+    """Return the node, or none: only a controller that answers may say that there is none."""
     try:
         return [_convert_node((name, pyslurm.Node.load(name)))]
     except pyslurm.RPCError as error:
@@ -286,7 +286,8 @@ def _look_up_node(pyslurm: Any, name: str) -> list[SlurmNode]:
 
 
 def _check_type(make: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The same, raising here for a value of another type: there it would cost the whole answer."""
+    """Return the same, raising here for a value of another type: there it would cost the whole
+    answer."""
 
     def made(item: Any) -> T:
         one = make(item)
@@ -297,7 +298,8 @@ def _check_type(make: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def _read_text(thing: Any, name: str) -> str:
-    """A text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands there."""
+    """Return a text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands
+    there."""
     try:
         return getattr(thing, name) or ""
     except UnicodeDecodeError as error:
@@ -324,13 +326,13 @@ def _convert_node(item: tuple[str, Any]) -> SlurmNode:
 
 
 def _count_wanted_nodes(job: Any) -> int:
-    """The nodes of all tasks of a pending job that may run at once."""
+    """Return the nodes of all tasks of a pending job that may run at once."""
     limit = job.array_tasks_parallel or ""
     return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
 def _format_tasks(job: Any) -> str:
-    """Which task of its array it is, or those that wait in its record; "" for no array."""
+    """Return which task of its array it is, or those that wait in its record; "" for no array."""
     if not job.array_id:
         return ""
     return str(job.array_task_id) if job.array_task_id is not None else job.array_tasks_waiting

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpctl.slurm import parse
 from hpctl.slurm.records import (
-    UNASKED,
+    DEFAULT_DEALT,
     Dealt,
     Hostlists,
     JobRecord,
@@ -72,7 +72,7 @@ class SlurmCommandReader:
     _whole: bool = False
     """The last reading of all nodes was not given up, so that the next one may be."""
     may_act: Callable[[], bool] = lambda: True
-    """Asked immediately before each order: a daemon that leads no more sends none."""
+    """Asked immediately before each order: a daemon that no longer leads sends none."""
     _version: tuple[int, int, int] | None = None
     _config: dict[str, str] | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
@@ -87,25 +87,31 @@ class SlurmCommandReader:
         return start_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
-        """The release of the commands, asked once."""
+        """Return the release of the commands, asked once."""
         if self._version is None:
             self._version = parse.parse_version(self._read("--version").text)
         if self._version is None:
-            raise Unavailable("scontrol --version names no release", "is this Slurm?")
+            raise Unavailable(
+                "cannot parse the Slurm version from `scontrol --version`",
+                "check that it is Slurm's",
+            )
         return self._version
 
     def dealt(self) -> Dealt:
-        """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
-        slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
+        """Return what slurmctld deals out of a node, asked until it was answered once: it is fixed
+        while slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared
+        node."""
         config = self._fixed_config()
-        return parse_dealt(config) if config else UNASKED
+        return parse_dealt(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
-        """The name of SlurmUser, asked until it was answered once; empty where it was not."""
+        """Return the name of SlurmUser, asked until it was answered once; empty where it was
+        not."""
         return parse.slurm_user(self._fixed_config())
 
     def _fixed_config(self) -> dict[str, str]:
-        """What slurmctld's configuration was when it first answered, for what is fixed in it."""
+        """Return what slurmctld's configuration was when it first answered, for what is fixed in
+        it."""
         if self._config is None:
             try:
                 self._config = self.show_config()
@@ -118,15 +124,15 @@ class SlurmCommandReader:
         return parse.parse_config(self._read("show", "config").text)
 
     def booted(self) -> datetime | None:
-        """When slurmctld started, to the second below."""
+        """Return when slurmctld started, to the second below."""
         return at_text(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
-        """What scontrol prints for these arguments."""
+        """Return what scontrol prints for these arguments."""
         return self._read(*args).text
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. `as_of` is before the first question, never after."""
+        """Return all nodes and jobs. `as_of` is before the first question, never after."""
         give_up, self._whole = self.event if self._whole else None, False
         seen = self._read_with_jobs(lambda: self._all_nodes(give_up))
         self._whole = True
@@ -135,7 +141,8 @@ class SlurmCommandReader:
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """All jobs, and these nodes; those of `known` as they were but for state and Reason."""
+        """Return all jobs, and these nodes; those of `known` as they were but for state and
+        Reason."""
 
         def read() -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
             if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
@@ -162,7 +169,7 @@ class SlurmCommandReader:
         return SchedulerView(as_of, nodes, jobs, (*bad_nodes, *bad_jobs))
 
     def preemption_order(self) -> PreemptionOrder:
-        """What Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
+        """Return what Slurm lets preempt what; by QOS only slurmdbd knows. Raises Unavailable."""
         by = self.show_config().get("PreemptType")
         if by == "preempt/partition_prio":
             return PreemptionOrder(
@@ -179,32 +186,33 @@ class SlurmCommandReader:
 
         "" where slurmctld keeps no accounting there, where slurmdbd does not answer within
         ACCOUNTING_S, and where it does not have the end of the job yet. slurmctld itself tells
-        nobody: it keeps the account for accounting alone (`requid` of its job record).
+        no one: it keeps the account for accounting only (`requid` of its job record).
         """
         asked = (*_ENDS, "--jobs", job.shown)
         found = _CANCELED_BY.search(self.runner.run("sacct", *asked, timeout=ACCOUNTING_S).text)
         return _name_account(parse_count(found["uid"])) if found is not None else ""
 
     def requeue_exit_codes(self) -> frozenset[int]:
-        """The exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
+        """Return the exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
         return parse.exit_codes(self.show_config().get("RequeueExit", ""))
 
     def leaves(self) -> dict[NodeName, str]:
-        """The leaf switch or the block of each node; empty where no topology is configured."""
+        """Return the leaf switch or the block of each node; empty where no topology is
+        configured."""
         hosts, found = Hostlists(), dict[NodeName, str]()
         for leaf in _LEAF.finditer(self._read("show", "topology", known=lambda _: True).text):
             found |= dict.fromkeys(hosts(leaf["nodes"]), leaf["name"])
         return found
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
-        """Those of these nodes that slurmctld knows, and whose records can be read."""
+        """Return those of these nodes that slurmctld knows, and whose records can be read."""
         found, _ = self._read_nodes(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
 
     def _read_sinfo(
         self, names: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> dict[NodeName, SlurmNode] | None:
-        """These nodes, their state and Reason anew; None where that must be read another way.
+        """Read these nodes, their state and Reason again; None where that must be read another way.
 
         For one node sinfo has slurmctld send that one alone. `scontrol show node` has it send all,
         whatever is asked for: 80 ms for 10,000, against 12.
@@ -226,7 +234,7 @@ class SlurmCommandReader:
         return {node.name: node for node in seen} if len(seen) == len(names) else None
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
-        """As `nodes`, for who looks at nothing but state and Reason."""
+        """Return as `nodes`, for who looks at nothing but state and Reason."""
         seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 
@@ -257,7 +265,7 @@ class SlurmCommandReader:
         self._look_at(names[half:], found, flaws)
 
     def job(self, job: JobId) -> JobRecord | None:
-        """One job, None where slurmctld says that it does not know the id.
+        """Return one job, None where slurmctld says that it does not know the id.
 
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
@@ -271,7 +279,7 @@ class SlurmCommandReader:
         return self._held_by_admin(self._add_expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
-        """Return those of these jobs that slurmctld knows, tasks of arrays each by itself.
+        """Return those of these jobs that slurmctld knows, one entry for each task of an array.
 
         squeue joins the waiting tasks of an array only where it lists the record of the whole array
         as well (seen on 22.05), so that record is left out.
@@ -284,7 +292,7 @@ class SlurmCommandReader:
         return whole_jobs(found)
 
     def _add_expedited(self, record: JobRecord) -> JobRecord:
-        """A held job with EXPEDITED_REQUEUE among its flags, where it has that."""
+        """Return a held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
         ran = self._read("show", "job", record.command_id, "-o", known=_no_job)
@@ -294,8 +302,8 @@ class SlurmCommandReader:
         return replace(record, job=replace(record.job, flags=flags))
 
     def _held_by_admin(self, record: JobRecord) -> JobRecord:
-        """A job whose launch failed, with the Reason JobHeldAdmin where an operator has held it
-        since: slurmctld keeps its own description then, which all text shows in its place.
+        """Return a job whose launch failed, with the Reason JobHeldAdmin where an operator has held
+        it since: slurmctld keeps its own description then, which all text shows in its place.
 
         Where squeue has no JSON it is taken to be as slurmctld left it.
         """
@@ -329,7 +337,10 @@ class SlurmCommandReader:
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
-                raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
+                raise Unavailable(
+                    f"squeue: {ran.err.strip()}",
+                    "check the release: hpctl needs Slurm 22.05 or later",
+                )
             return ran.out
 
         out = ask(parse.make_squeue_environ(mark, fields))
@@ -341,7 +352,7 @@ class SlurmCommandReader:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
     def _known(self, found: set[NodeName]) -> set[NodeName]:
-        """Those that slurmctld has: a line may be forged for a node that nobody has.
+        """Return those that slurmctld has: a line may be forged for a node that does not exist.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
         for each node it compares each with all others, which takes 20 s for 10,000.
@@ -434,10 +445,10 @@ def _no_job(ran: Ran) -> bool:
 
 
 def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
-    """The same, with pauses for the other threads. Raises Interrupted."""
+    """Yield the same, with pauses for the other threads. Raises Interrupted."""
     for number, node in enumerate(nodes, 1):
         yield node
         if number % POLITE_EVERY == 0:
             if give_up is not None and give_up():
-                raise Interrupted(f"given up after {number} nodes")
+                raise Interrupted(f"stopped after {number} nodes")
             time.sleep(POLITE_S)

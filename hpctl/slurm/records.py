@@ -74,11 +74,11 @@ class Hostlists:
         self._left: dict[int | None, int] = {}
 
     def __call__(self, text: str) -> tuple[NodeName, ...]:
-        """The names of a list that slurmctld made."""
+        """Return the names of a list that slurmctld made."""
         return self._names(text, None, MAX_NAMES)
 
     def of_user(self, uid: int | None, text: str) -> tuple[NodeName, ...]:
-        """The names of a list that a user wrote."""
+        """Return the names of a list that a user wrote."""
         return self._names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
 
     def _names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
@@ -128,12 +128,12 @@ class JobRecord(Struct, frozen=True):
 
     @property
     def command_id(self) -> str:
-        """The id under which a command touches this job and no other."""
+        """Return the id under which a command touches this job and no other."""
         return self.job.shown
 
     @property
     def comment_id(self) -> str:
-        """The id whose Comment is this job's: of a heterogeneous job the leader's alone."""
+        """Return the id whose Comment is this job's: of a heterogeneous job the leader's alone."""
         return self.components[0].shown if self.components else self.command_id
 
 
@@ -191,12 +191,12 @@ def whole_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
 
 
 def least_of(count: str) -> int:
-    """The least of a node count as `2`, `2-4`; 0 where it is none."""
+    """Return the least of a node count as `2`, `2-4`; 0 where it is none."""
     return parse_count(count.partition("-")[0])
 
 
 def tasks_of(array: str) -> int:
-    """How many tasks of an array may run at once, of `7`, `1-3,9`, `0-20:2%4`; 1 for none.
+    """Return how many tasks of an array may run at once, of `7`, `1-3,9`, `0-20:2%4`; 1 for none.
 
     Slurm cuts a long list off with `...`: what is cut off is not counted.
     """
@@ -228,7 +228,7 @@ class Dealt(Struct, frozen=True):
     memory: bool = True
 
 
-UNASKED: Final = Dealt()
+DEFAULT_DEALT: Final = Dealt()
 
 
 def parse_dealt(config: Mapping[str, str]) -> Dealt:
@@ -268,5 +268,5 @@ def parse_mebibytes(text: str) -> int:
 
 
 def tres_of(text: str) -> dict[str, str]:
-    """A TRES string as `cpu=16,mem=2000M,node=2`."""
+    """Return a TRES string as `cpu=16,mem=2000M,node=2`."""
     return {name: count for name, _, count in (part.partition("=") for part in text.split(","))}

@@ -17,7 +17,7 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   The core waits for the next second, but not where all slurmds are of 25.11 or later: there each
   run has a SLUID, and what was revoked is remembered by it (slurmd/cred_context.c).
   StartTime=now+1 goes out at once. From 23.11 on slurmctld schedules as each second begins, and
-  that pass starts the job. Before, no pass comes with that second by itself: the order is sent
+  that pass starts the job. Before, no pass comes with that second: the order is sent
   again as it begins.
 - An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
   A list that leaves the job too few nodes gives it Reason BadConstraints and priority 0, which
@@ -30,7 +30,7 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   held when no Epilog failed: it then needs a release as well.
 - A heterogeneous job is requeued as a whole, by its leader's id and no other ("Job not
   heterogeneous job leader"); a node that is set DOWN under one component requeues all. Each
-  component has an ExcNodeList and a begin time of its own: an update of the leader's id (`12`)
+  component has its own ExcNodeList and begin time: an update of the leader's id (`12`)
   sets those of all, `12+1` those of one. Only slurmctld's backfill pass starts such a job, up to
   bf_interval (30 s) after it may begin (seen on 22.05.8; the same code in 25.11).
 - Where a component of it has ended before the others, a node that is set DOWN requeues only those
@@ -57,7 +57,7 @@ from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SPECIAL_EXIT,
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True
 )
-NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any more)")
+NO_SUCH_JOB = Outcome.rejected("no_such_job", "slurmctld does not know this job id (any longer)")
 ARRAY = Outcome.rejected("array_whole", "this id stands for several tasks of a job array")
 COMPONENT = Outcome.rejected("het_component", "this id is one component of a heterogeneous job")
 
@@ -88,7 +88,7 @@ class StartNow(Struct, frozen=True):
 
 
 def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
-    """The job's name for a requeue of this attempt, or what to answer without sending it."""
+    """Return the job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -132,7 +132,7 @@ def start_now(
     *,
     elastic: bool = False,
 ) -> StartNow | Outcome:
-    """What to send so that a requeued job starts at once and elsewhere.
+    """Return what to send so that a requeued job starts at once and elsewhere.
 
     `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
     that have healed: they leave the list where hpctl excluded them.
@@ -188,7 +188,7 @@ def start_answer(sent: Outcome, record: JobRecord | None, known: Collection[Node
     if not gone:
         return sent
     names = ",".join(gone)
-    why = f"its ExcNodeList names {names}, which Slurm has no more, and slurmctld refuses every "
+    why = f"its ExcNodeList names {names}, which Slurm no longer has, and slurmctld refuses every "
     why += "change of such a job: it starts when its begin time has come"
     return replace(sent, detail=why)
 
@@ -205,8 +205,8 @@ class Lift(Struct, frozen=True):
 def plan_lifts(
     record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
 ) -> tuple[Lift, ...] | Outcome:
-    """What to send so that a pending job may be given these nodes again, where hpctl excluded
-    them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
+    """Return what to send so that a pending job may be given these nodes again, where hpctl
+    excluded them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -236,7 +236,7 @@ def _plan_lift(
 
 
 def _find_num_tasks(record: JobRecord) -> int | None:
-    """The NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
+    """Return the NumTasks that lets a job have as few nodes as it once asked for; None to leave it.
 
     Seen on 22.05.8: `-N 2-3` alone keeps its range over requeues, whatever NumNodes shows. With
     --ntasks-per-node the first start sets NumTasks to nodes x tasks, and from then on fewer nodes
@@ -248,13 +248,14 @@ def _find_num_tasks(record: JobRecord) -> int | None:
 
 
 def start_time(after_s: float) -> str:
-    """The `StartTime=` of a job that may start at once, or in so many seconds, rounded up."""
+    """Return the `StartTime=` of a job that may start at once, or in so many seconds, rounded
+    up."""
     wait = math.ceil(after_s)
     return f"StartTime=now+{wait}" if wait > 0 else "StartTime=now"
 
 
 def check_hold(record: JobRecord | None) -> Outcome | None:
-    """Why a job cannot be held, None where it can."""
+    """Return why a job cannot be held, None where it can."""
     if record is None:
         return NO_SUCH_JOB
     several = _reject_several(record)
@@ -266,7 +267,7 @@ def check_hold(record: JobRecord | None) -> Outcome | None:
 
 
 def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why an attempt, or the next one in the queue, is not cancelled; None where it is."""
+    """Return why an attempt, or the next one in the queue, is not cancelled; None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -286,7 +287,7 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
 
 
 def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why nothing is written into the Comment of a job, None where it is."""
+    """Return why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
@@ -296,7 +297,7 @@ def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
 
 
 def check_signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
-    """Why an attempt cannot be signalled, None where it can."""
+    """Return why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
     other = other_attempt(record, attempt)
@@ -327,7 +328,7 @@ def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
 
 
 def format_comment(own: str, why: str) -> str:
-    """The `Comment=` of a held job: why, after what the user had written there.
+    """Return the `Comment=` of a held job: why, after what the user had written there.
 
     What an earlier hold wrote makes room for it.
     """
@@ -362,9 +363,9 @@ NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this n
 
 
 def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
+    """Check a drain: a node that another closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
-    HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over,
+    HyperPod's health agent and slurmctld are not others: a node that either closed is taken over,
     and one whose Reason slurmctld has removed (see `restore_reason` in nodes/actors.py): scontrol
     demands a Reason of a person. DRAIN clears a FAIL.
     """
@@ -384,7 +385,8 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
 
 
 def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
-    """As `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays so."""
+    """Return as `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays
+    so."""
     if node is not None and mark_of(node):
         text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)

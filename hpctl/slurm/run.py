@@ -1,7 +1,7 @@
 """The one place that starts Slurm's commands: bounded in time and output, typed result.
 
 A command that outlives its timeout is killed with its whole process group. scontrol retries a
-missing slurm.conf for 60 s by itself, so the file is looked for first.
+missing slurm.conf for 60 s, so the file is looked for first.
 
 What Slurm's error texts mean for an order is here, too: the one table that turns them into
 Outcomes. The texts are those of `slurm_errtab` (src/common/slurm_errno.c), which 22.05 to 26.05
@@ -66,7 +66,7 @@ class Ran(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """What to show a person: the error text, or how it ended."""
+        """Return what to show a person: the error text, or how it ended."""
         if self.end is End.EXITED:
             return self.err.strip() or self.text.strip() or f"exit status {self.code}"
         return {
@@ -124,7 +124,8 @@ class SlurmRunner(Struct, frozen=True):
             return _collect_output(command, proc, timeout or self.timeout, give_up)
 
     def env(self) -> dict[str, str]:
-        """The environment: the caller's own, less whatever would change what Slurm prints."""
+        """Return the environment: the caller's own, less whatever would change what Slurm
+        prints."""
         env = {
             name: value
             for name, value in self.environ.items()
@@ -193,7 +194,7 @@ def _read_pipes(
 
 
 def _kill_group(proc: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to all that the command started; it leads a session of its own."""
+    """Send SIGKILL to all that the command started; it leads a separate session."""
     try:
         os.killpg(proc.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -257,7 +258,7 @@ _FOR_NOW = frozenset(
 
 
 def judge_outcome(ran: Ran) -> Outcome:
-    """What a mutating command's end says of its order.
+    """Return what a mutating command's end says of its order.
 
     Exit status 0 is Accepted. A command that could not be started or could not connect did
     nothing: Rejected, transient. One that had to be killed, or lost the controller after
@@ -277,7 +278,7 @@ def judge_outcome(ran: Ran) -> Outcome:
 
 
 def of_text(message: str) -> Outcome:
-    """What slurmctld's or libslurm's error text says of the order that it answers."""
+    """Return what slurmctld's or libslurm's error text says of the order that it answers."""
     for text, code in _NOT_SENT.items():
         if text in message:
             return Outcome.rejected(code, message, transient=True)

@@ -16,7 +16,7 @@ _SHAPE = (
 def step_environment(
     environ: Mapping[str, str], nodes: Sequence[NodeName], allocated: Sequence[NodeName]
 ) -> dict[str, str]:
-    """What srun is started with: ours, less what the batch script's start left in it.
+    """Return what srun is started with: ours, less what the batch script's start left in it.
 
     Those variables are options to srun (SLURM_NNODES is -N) and go stale when a node is lost.
     A MASTER_ADDR that names another node of the allocation is the old rendezvous: it moves.

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 
 
 def resolve_ipv4(host: str) -> frozenset[IPv4Address]:
-    """The IPv4 addresses of a host name, or the address itself. Blocks. Raises OSError."""
+    """Return the IPv4 addresses of a host name, or the address itself. Blocks. Raises OSError."""
     try:
         return frozenset({IPv4Address(host)})
     except ValueError:

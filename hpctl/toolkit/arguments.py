@@ -29,11 +29,11 @@ class ParsedArgument(click.ParamType):  # type: ignore[type-arg]
     name = "text"
 
     def read(self, value: Any) -> Any:
-        """The value. Raises ValueError or HpctlError, which say what is wrong with it."""
+        """Return the value. Raises ValueError or HpctlError, which say what is wrong with it."""
         raise ValueError(value)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value. Fails with exit code 2."""
+        """Return the value. Fails with exit code 2."""
         try:
             return self.read(value)
         except (ValueError, HpctlError) as error:
@@ -50,7 +50,7 @@ class NameType(ParsedArgument):
         self._means = means
 
     def read(self, value: Any) -> str:
-        """The text; an option that is left empty names nothing."""
+        """Return the text; an option that is left empty names nothing."""
         text = str(value)
         if text and not re.fullmatch(self._pattern, text):
             raise ValueError(f"{text!r} is not {self._means}")
@@ -63,7 +63,7 @@ class NodesType(ParsedArgument):
     name = "node"
 
     def read(self, value: Any) -> str:
-        """The text. Raises ValueError where it is no hostlist."""
+        """Return the text. Raises ValueError where it is no hostlist."""
         from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
         text = str(value)
@@ -85,7 +85,7 @@ class ThereType(click.Path):
         self._hint = hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path. Raises HpctlError."""
+        """Return the path. Raises HpctlError."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
@@ -93,7 +93,7 @@ class ThereType(click.Path):
 
 
 def make_usage_error(error: HpctlError) -> click.UsageError:
-    """The usage error for an argument that the domain says is none."""
+    """Return the usage error for an argument that the domain says is none."""
     return click.UsageError(": ".join(filter(None, (str(error), error.hint))))
 
 
@@ -186,5 +186,5 @@ def complete_file(
     param: click.Parameter | None,  # noqa: ARG001
     incomplete: str,
 ) -> list[CompletionItem]:
-    """The shell's own completion of files."""
+    """Return the shell's own completion of files."""
     return [CompletionItem(incomplete, type="file")]

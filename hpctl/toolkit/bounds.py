@@ -31,12 +31,13 @@ _BUT_LINES = re.compile(_UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b
 
 
 def bound_time(at: datetime) -> datetime:
-    """An aware time, or the bound that is nearest to it."""
+    """Return an aware time, or the bound that is nearest to it."""
     return EARLIEST if at < EARLIEST else LATEST if at > LATEST else at
 
 
 def in_utc(at: datetime) -> datetime:
-    """An aware time of any zone as one in UTC and in bounds; one without a zone is taken as UTC."""
+    """Return an aware time of any zone as one in UTC and in bounds; one without a zone is taken as
+    UTC."""
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     at = bound_time(at)
@@ -75,7 +76,7 @@ def add_seconds(at: datetime, seconds: float) -> datetime:
 
 
 def clamp_duration(seconds: float) -> timedelta:
-    """A duration of at most MAX_SECONDS either way; what is no number is the longest."""
+    """Return a duration of at most MAX_SECONDS either way; what is no number is the longest."""
     within = max(-MAX_SECONDS, min(seconds, MAX_SECONDS))
     return timedelta(seconds=within if seconds == seconds else MAX_SECONDS)
 
@@ -91,14 +92,15 @@ def duration_s(text: str) -> float | None:
 
 
 def at_stamp(seconds: float | None) -> datetime | None:
-    """A POSIX time in bounds; None for 0, for less, and for what is no number."""
+    """Return a POSIX time in bounds; None for 0, for less, and for what is no number."""
     if seconds is None or not seconds > 0:
         return None
     return datetime.fromtimestamp(seconds, UTC) if seconds < LATEST.timestamp() else LATEST
 
 
 def at_text(text: str) -> datetime | None:
-    """A time in UTC as Slurm prints it, in bounds: `2026-01-31T12:00:00`, and `10000-01-03T...`.
+    """Return a time in UTC as Slurm prints it, in bounds: `2026-01-31T12:00:00`, and
+    `10000-01-03T...`.
 
     None for every other text (`Unknown`, `N/A`, `NONE`).
     """
@@ -121,8 +123,8 @@ def parse_count(text: str, otherwise: int = 0) -> int:
 
 
 def make_printable(text: str, *, lines: bool = False) -> str:
-    """A text without what a terminal obeys and does not show: C0, C1, bidi and format controls,
-    halves of surrogate pairs. Each becomes U+FFFD; with `lines`, newlines and tabs stay.
+    """Return a text without what a terminal obeys and does not show: C0, C1, bidi and format
+    controls, halves of surrogate pairs. Each becomes U+FFFD; with `lines`, newlines and tabs stay.
     """
     return (_BUT_LINES if lines else _UNPRINTABLE).sub("\ufffd", text)
 

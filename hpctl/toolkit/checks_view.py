@@ -25,7 +25,7 @@ def _format_label(check: CheckView) -> Text:
 
 
 def _format_finding(check: CheckView) -> Text:
-    """What was found; what is not in order says how to fix it."""
+    """Return what was found; what is not in order says how to fix it."""
     text = style_text(check.what)
     if check.fix and check.verdict != "ok":
         text.append(f"\nmend: {check.fix}", DIM)
@@ -72,5 +72,5 @@ class DoctorView(Struct, frozen=True):
 
 
 def choose_exit_code(view: DoctorView) -> Exit:
-    """The command's exit code."""
+    """Return the command's exit code."""
     return output.choose_worst_exit(check.verdict for check in view.checks)

@@ -1,7 +1,7 @@
 """How a view is shown as text, declared once beside the fields that are its JSON.
 
 A row class declares `columns`, a view declares `layout`: its parts from top to bottom. A field of
-either that no part shows, `as_of` aside, is named in `json_only`. `hpctl.toolkit.view_drawing`
+either that no part shows, except `as_of`, is named in `json_only`. `hpctl.toolkit.view_drawing`
 makes the text, so that `--json` never pays for rich.
 
 A cell is the name of a field or property (`"node"`, `"link.path"`), a template of them
@@ -115,7 +115,7 @@ class Line(Part, frozen=True):
 class Lines(Part, frozen=True):
     """One line for each item of the cell `items`: by `form`, a template or a function of it.
 
-    In a template `{}` is the item, and `{name}` a field of it. What rich draws by itself, such as
+    In a template `{}` is the item, and `{name}` a field of it. What rich itself draws, such as
     a text of several styles, is shown as it is.
     """
 
@@ -160,12 +160,12 @@ class DeclaredView(Protocol):
 def number_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(heading, cell, wide=wide, right=True, when=when)
 
 
 def state_column(
     heading: str, cell: Cell, *, wide: bool = False, when: Cell | None = None
 ) -> Column:
-    """A column of states, each in the color of its meaning; `-` for an empty one."""
+    """Return a column of states, each in the color of its meaning; `-` for an empty one."""
     return Column(heading, cell, wide=wide, style=STYLES, empty="-", when=when)

@@ -33,7 +33,7 @@ class Absent(Refused):
 
 
 class InDoubt(HpctlError):
-    """An order was sent and nobody can say whether it was taken: look before it is repeated."""
+    """An order was sent, and may or may not be taken: look before it is repeated."""
 
 
 class JournalCorrupt(HpctlError):

@@ -32,7 +32,7 @@ class HostlistError(ValueError):
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
-    """The names of a hostlist, in its order, repeats kept as Slurm keeps them.
+    """Return the names of a hostlist, in its order, repeats kept as Slurm keeps them.
 
     An empty text is no names. Raises HostlistError with the bad part.
     """
@@ -48,7 +48,7 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
 
 
 def fold_hostlist(names: Iterable[str]) -> str:
-    """The shortest hostlist we can write for a set of names, sorted, repeats dropped.
+    """Return the shortest hostlist we can write for a set of names, sorted, repeats dropped.
 
     `expand(fold(names))` is the same set. Raises HostlistError for a name that is not one.
     """
@@ -75,12 +75,12 @@ def fold_shown(names: Sequence[str]) -> str:
 
 
 def valid_name(name: str) -> bool:
-    """Whether this is plainly one host name: letters, digits, `_`, `.` and `-` inside."""
+    """Return whether this is plainly one host name: letters, digits, `_`, `.` and `-` inside."""
     return len(name) <= 255 and _NAME.match(name) is not None
 
 
 def split_batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
-    """The names in order, in tuples of at most `size`."""
+    """Yield the names in order, in tuples of at most `size`."""
     batch: list[str] = []
     for name in names:
         batch.append(name)
@@ -104,7 +104,7 @@ def sort_by_nearest_leaf(
 
 
 def _split_parts(text: str) -> Iterator[str]:
-    """The parts between commas that are outside brackets."""
+    """Yield the parts between commas that are outside brackets."""
     start = depth = 0
     for at, char in enumerate(text):
         if char == "[":
@@ -122,7 +122,7 @@ def _split_parts(text: str) -> Iterator[str]:
 
 
 def _expand_part(part: str) -> Iterator[str]:
-    """The names of one part, such as `rack[1-2]n[01-03]`."""
+    """Yield the names of one part, such as `rack[1-2]n[01-03]`."""
     if not part:
         raise HostlistError("an empty name", part)
     pieces: list[list[str]] = []
@@ -146,7 +146,7 @@ def _expand_part(part: str) -> Iterator[str]:
 
 
 def _expand_ranges(inside: str, part: str) -> list[str]:
-    """The numbers of one bracket, with their leading zeros."""
+    """Return the numbers of one bracket, with their leading zeros."""
     values: list[str] = []
     for item in inside.split(","):
         match = _RANGE.match(item)
@@ -162,7 +162,7 @@ def _expand_ranges(inside: str, part: str) -> list[str]:
 
 
 def _fold_group(prefix: str, width: int, numbers: set[int]) -> str:
-    """One prefix and width as `prefix[1-3,7]`, or a plain name where there is one number."""
+    """Return one prefix and width as `prefix[1-3,7]`, or a plain name where there is one number."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

@@ -4,5 +4,6 @@ import click
 
 
 def by_ctrl_c(abort: click.Abort) -> bool:
-    """Whether a question was answered by Ctrl-C. click says Abort of an input's end as well."""
+    """Return whether a question was answered by Ctrl-C. click says Abort of an input's end as
+    well."""
     return isinstance(abort.__context__, KeyboardInterrupt)

@@ -1,6 +1,6 @@
 """Job ids as users of Slurm write them, and what they name: `12`, `12_3`, `12+1`.
 
-slurmctld gives each task of an array and each component of a heterogeneous job a number of its own.
+slurmctld gives each task of an array and each component of a heterogeneous job a separate number.
 Users know a task by its array and index (`12_3`), and a component by its leader and offset
 (`12+1`), as squeue shows them. Here alone such ids are written and read.
 """

@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             from hpctl.toolkit.bounds import make_printable
 
-            # click prints it by itself, and a usage error quotes what was given.
+            # click itself prints it, and a usage error quotes what was given.
             vars(error)["message"] = make_printable(error.message, lines=True)
             raise
         except KeyboardInterrupt:

@@ -81,12 +81,12 @@ config_option = click.option(
 
 
 def now() -> datetime:
-    """The wall clock; the only one that read commands look at."""
+    """Return the wall clock; the only one that read commands look at."""
     return datetime.now(UTC)
 
 
 def to_json(schema: str, view: object) -> str:
-    """A view as the documented JSON object: `schema` first, times ISO 8601 in UTC."""
+    """Return a view as the documented JSON object: `schema` first, times ISO 8601 in UTC."""
     import msgspec
 
     body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
@@ -131,7 +131,7 @@ def draw_declared(out: Console, view: DeclaredView) -> None:
 def _draw_view(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
     with on.capture() as drawn:
         draw(on, value)
-    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
+    # rich fills table cells up with blanks, which are noise in a log or a mail.
     lines = [line.rstrip() for line in drawn.get().splitlines()]
     click.echo("\n".join(lines), err=on.stderr, color=on.is_terminal, nl=bool(lines))
 
@@ -150,7 +150,7 @@ def make_console(*, err: bool = False, width: int | None = None) -> Console:
 
 @functools.cache
 def _clean_console() -> type[Console]:
-    """A Console that writes its own escape sequences and nobody else's: whatever text is drawn on
+    """Return a Console that writes no escape sequences but its own: whatever text is drawn on
     it, users' words among it, passes through `make_printable` here."""
     from rich.console import Console
     from rich.segment import Segment
@@ -201,7 +201,8 @@ def prompt(question: str, **how: Any) -> Any:
 
 
 def fold_text(text: str, more: int = 0) -> str:
-    """Text broken between words where the reader's screen ends; `more` letters follow its end."""
+    """Return text broken between words where the reader's screen ends; `more` letters follow its
+    end."""
     from textwrap import wrap
 
     return "\n".join(
@@ -212,7 +213,7 @@ def fold_text(text: str, more: int = 0) -> str:
 
 
 def choose_worst_exit(verdicts: Iterable[str]) -> Exit:
-    """What failed outweighs what cannot be told; warnings and notes alone are fine."""
+    """Return the worst exit: a failure outweighs an unknown; warnings and notes only are fine."""
     found = set(verdicts)
     if "fail" in found:
         return Exit.PROBLEM
@@ -233,7 +234,7 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """The moment meant. Fails with exit code 2 and examples."""
+        """Return the moment meant. Fails with exit code 2 and examples."""
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
@@ -257,7 +258,7 @@ class UntilType(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """The moment meant. Fails with exit code 2 and examples."""
+        """Return the moment meant. Fails with exit code 2 and examples."""
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
@@ -282,6 +283,6 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3
 
 
 def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
-    """The error for a name that nothing has, with the nearest ones that something has."""
+    """Return the error for a name that nothing has, with the nearest ones that something has."""
     hint = suggest_names(name, known, f"`hpctl {what}` lists what there is")
     return HpctlError(f"hpctl does not know {name!r}", hint)

@@ -35,14 +35,14 @@ STYLES = {
 
 
 def style_text(value: str, style: str = "") -> Text:
-    """A text in a style; what is appended to it may have another."""
+    """Return a text in a style; what is appended to it may have another."""
     from rich.text import Text
 
     return Text(value, style)
 
 
 def assemble_text(*parts: str | Text | tuple[str, str]) -> Text:
-    """One text of parts, each a text or a string with its style."""
+    """Return one text of parts, each a text or a string with its style."""
     from rich.text import Text
 
     return Text.assemble(*parts)
@@ -54,7 +54,7 @@ def join_texts(between: str, parts: Sequence[Text]) -> Text:
 
 
 def color_word(value: str, shown: str = "") -> Text:
-    """A word in the color of its meaning; `-` for nothing."""
+    """Return a word in the color of its meaning; `-` for nothing."""
     return style_text(shown or value or "-", STYLES.get(value or "-", ""))
 
 
@@ -85,7 +85,7 @@ def print_heading(out: Console, text: str) -> None:
 
 
 def format_clock_time(at: datetime) -> str:
-    """The time of day with hundredths of a second, UTC."""
+    """Return the time of day with hundredths of a second, UTC."""
     return f"{at:%H:%M:%S}.{at.microsecond // 10000:02}"
 
 
@@ -99,24 +99,24 @@ def format_time_offset(seconds: float) -> str:
 
 
 def format_age(at: datetime | None, now: datetime) -> str:
-    """How long ago, in two units."""
+    """Return how long ago, in two units."""
     from hpctl.toolkit.durations import format_duration
 
     return "never" if at is None else f"{format_duration((now - at).total_seconds())} ago"
 
 
 def format_moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A date and time; `-` for none."""
+    """Return a date and time; `-` for none."""
     return at.strftime(form) if at else "-"
 
 
 def format_count(number: int | None) -> str:
-    """A number; `-` where nobody knows it."""
+    """Return a number; `-` where it is unknown."""
     return "-" if number is None else str(number)
 
 
 def make_table(*names: Heading) -> Table:
-    """A plain table; a column is its heading, or that and rich's options for it."""
+    """Return a plain table; a column is its heading, or that and rich's options for it."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style=HEAD, padding=(0, 2, 0, 0))

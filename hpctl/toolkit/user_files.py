@@ -64,7 +64,7 @@ def read_own_file(path: str | os.PathLike[str], most: int) -> bytes:
 
 def is_user_file(path: str, owner: int) -> bool:
     """Return whether a regular file of the user `owner` has this path, by the same rules. What
-    another user's directories hold is not told."""
+    another user's directories hold is not disclosed."""
     with suppress(OSError, ValueError):
         os.close(_find_file(path, owner, stat.S_ISREG))
         return True

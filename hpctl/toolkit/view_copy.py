@@ -10,6 +10,6 @@ V = TypeVar("V", bound=Struct)
 
 
 def copy_view(view: type[V], source: object, /, **own: Any) -> V:
-    """A view with the source's values for its fields of the same names, beside its `own`."""
+    """Return a view with the source's values for its fields of the same names, beside its `own`."""
     names = [name for name in view.__struct_fields__ if name not in own]
     return view(**{name: getattr(source, name) for name in names}, **own)

@@ -42,7 +42,7 @@ def draw_view(out: Console, view: DeclaredView) -> None:
 
 
 def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
-    """Print parts of a view, which may have no layout of its own."""
+    """Print parts of a view, which may have no layout."""
     for part in parts:
         if part.when is not None and not read_cell(part.when, view, view):
             continue
@@ -63,7 +63,7 @@ def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
 
 
 def read_cell(cell: Cell, row: object, view: object) -> Any:
-    """The value of a cell of a row of a view."""
+    """Return the value of a cell of a row of a view."""
     if isinstance(cell, Since):
         return _time_since(cell, row, view)
     if not isinstance(cell, str):
@@ -79,12 +79,12 @@ def read_cell(cell: Cell, row: object, view: object) -> Any:
 
 
 def fill_template(template: str, row: object) -> str:
-    """A template with a row's fields: `{name}`, or `{}` for the row itself."""
+    """Return a template with a row's fields: `{name}`, or `{}` for the row itself."""
     return _TEMPLATES.vformat(template, (row,), _FieldsOf(row))
 
 
 def format_value(value: object) -> str | Text:
-    """A value as people read it."""
+    """Return a value as people read it."""
     if isinstance(value, str | Text):
         return value
     if value is None:
@@ -97,7 +97,8 @@ def format_value(value: object) -> str | Text:
 
 
 def section_texts(section: Section, view: object) -> tuple[list[str], list[list[str]]]:
-    """The headings of a section and its rows as plain text; both empty where it has no rows."""
+    """Return the headings of a section and its rows as plain text; both empty where it has no
+    rows."""
     rows = _list_rows(section, view)
     if not rows:
         return [], []
@@ -107,12 +108,12 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
 
 
 def fact_texts(part: Facts, view: object) -> list[tuple[str, str]]:
-    """The names of facts with their values as plain text, without those that have none."""
+    """Return the names of facts with their values as plain text, without those that have none."""
     return [(fact.name, str(value)) for fact, value in _list_known_facts(part, view) if value]
 
 
 def heading_text(column: Column, view: object) -> str:
-    """The heading of a column of a view's table."""
+    """Return the heading of a column of a view's table."""
     return fill_template(column.heading, view)
 
 
@@ -126,7 +127,7 @@ def _time_since(cell: Since, row: object, view: object) -> str:
 
 
 def _read_field(row: object, name: str) -> Any:
-    """A field of a row; None for a key that a mapping lacks."""
+    """Return a field of a row; None for a key that a mapping lacks."""
     return row.get(name) if isinstance(row, Mapping) else getattr(row, name)
 
 
@@ -157,7 +158,7 @@ class _FieldsOf(Mapping[str, object]):
 
 
 def _format_part_text(text: object, row: object) -> object:
-    """A part's own words: a template filled, or what its function returns."""
+    """Return a part's own words: a template filled, or what its function returns."""
     return fill_template(text, row) if isinstance(text, str) else text(row)  # type: ignore[operator]
 
 
@@ -186,7 +187,7 @@ def _list_rows(section: Section, view: object) -> list[object]:
 
 
 def _list_columns(section: Section, rows: Sequence[object], view: object) -> list[Column]:
-    """The columns of a table of these rows, those for wide screens among them."""
+    """Return the columns of a table of these rows, those for wide screens among them."""
     declared: Sequence[Column] = section.columns or type(rows[0]).columns  # type: ignore[attr-defined]
     return [one for one in declared if one.when is None or read_cell(one.when, view, view)]
 
@@ -204,7 +205,7 @@ def _indent_part(what: RenderableType, part: Part) -> RenderableType:
 
 
 def _list_known_facts(part: Facts, view: object) -> list[tuple[Fact, str | Text]]:
-    """The facts that have a value, each with it, and the breaks between them."""
+    """Return the facts that have a value, each with it, and the breaks between them."""
     values = [
         (fact, "" if fact == BREAK else format_value(read_cell(fact.cell, view, view)))
         for fact in part.facts

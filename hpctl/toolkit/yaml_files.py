@@ -1,8 +1,8 @@
 """Files that people write in YAML: read into structs, and all that is wrong with one, by its place.
 
-Every error is told at once, each in one line with a near miss. msgspec's errors are said in YAML's
-words. msgspec stops at the first error, so each key of a struct, and each entry of a list, is
-converted by itself. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`,
+Every error is reported at once, each in one line with a near miss. msgspec's errors are said in
+YAML's words. msgspec stops at the first error, so each key of a struct, and each list entry, is
+converted separately. A field with the title "seconds" takes a time with its unit too (`90s`, `10m`,
 `2h`, `1d`). A type may be annotated with a `Check`. A struct's `normal()` and the functions in its
 `READS`, by field, bring what people write into the struct's shape; a ValueError of these, or of its
 `__post_init__`, is the problem's text.
@@ -28,11 +28,11 @@ Place = tuple[str | int, ...]
 """Keys and indices from the top of a file to what is meant."""
 
 LARGEST = 1 << 20
-"""Bytes that are read of such a file; what is larger, nobody wrote by hand."""
+"""Bytes that are read of such a file; a larger one was not written by hand."""
 
 
 def read_yaml_text(path: str | Path, error: type[FileProblems]) -> str:
-    """A file's text. Raises `error` where there is none to read."""
+    """Return a file's text. Raises `error` where there is none to read."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(LARGEST + 1)
@@ -46,7 +46,7 @@ def read_yaml_text(path: str | Path, error: type[FileProblems]) -> str:
 
 
 def load_mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any, Any]:
-    """The keys of a YAML text, none for an empty one. Raises `error`."""
+    """Return the keys of a YAML text, none for an empty one. Raises `error`."""
     data = load_yaml(text, path, error)
     if data is None:
         return {}
@@ -56,7 +56,7 @@ def load_mapping(text: str, path: str, error: type[FileProblems]) -> Mapping[Any
 
 
 def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
-    """What a YAML text holds. Raises `error` where it is none, or says a key twice."""
+    """Return what a YAML text holds. Raises `error` where it is none, or says a key twice."""
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
@@ -76,11 +76,11 @@ def load_yaml(text: str, path: str, error: type[FileProblems]) -> Any:
 
 
 def _find_duplicates(root: Any) -> Iterator[str]:
-    """Of a key that a mapping has twice YAML silently keeps the last: nobody means that."""
+    """Of a key that a mapping has twice YAML silently keeps the last, which is never meant."""
     left, visited = [root], set[int]()
     while left:
         node = left.pop()
-        # An alias is the very node that it names: without this, ten lines can take for ever.
+        # An alias is the very node that it names: without this, ten lines can take hours.
         if id(node) in visited or not isinstance(node, yaml.CollectionNode):
             continue
         visited.add(id(node))
@@ -96,7 +96,7 @@ def _find_duplicates(root: Any) -> Iterator[str]:
 
 
 def format_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
-    """Each message with its place's name and line in a YAML text, in the text's order."""
+    """Return each message with its place's name and line in a YAML text, in the text's order."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     lines = []
     for loc, message in found:
@@ -117,7 +117,7 @@ def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
 
 
 def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
-    """The line of the deepest key of a place that is in the file."""
+    """Return the line of the deepest key of a place that is in the file."""
     line = None
     for part in loc:
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
@@ -161,7 +161,7 @@ _EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`(?:( of length)? ([<>]=?) 
 
 
 def struct_of(kind: type[_Struct], text: str, path: str, error: type[FileProblems]) -> _Struct:
-    """A struct of a YAML text. Raises `error` with every problem that it has."""
+    """Return a struct of a YAML text. Raises `error` with every problem that it has."""
     found, problems = build_struct(kind, load_mapping(text, path, error))
     if found is None:
         raise error(path, format_problems(problems, text))
@@ -169,7 +169,7 @@ def struct_of(kind: type[_Struct], text: str, path: str, error: type[FileProblem
 
 
 def build_struct(kind: type[_Struct], data: Any) -> tuple[_Struct | None, list[tuple[Place, str]]]:
-    """A struct of a mapping, or None and what is wrong with it."""
+    """Return a struct of a mapping, or None and what is wrong with it."""
     problems: list[tuple[Place, str]] = []
     found = _convert_struct(kind, data, (), problems)
     return (None if problems else found), problems
@@ -253,13 +253,13 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
 
 
 def _add_bounds(kind: Any, meta: list[Any]) -> Any:
-    """A type with the bounds of another."""
+    """Return a type with the bounds of another."""
     parts: Any = (kind, *meta)
     return Annotated[parts] if meta else kind
 
 
 def _is_listed(base: Any) -> bool:
-    """Whether a type has any number of entries, all of one type."""
+    """Return whether a type has any number of entries, all of one type."""
     inner = get_args(base)
     return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
 
@@ -295,7 +295,7 @@ def _convert_path(kind: type, value: Any) -> Any:
 
 
 def _translate_message(message: str, kind: Any, given: Any) -> str:
-    """What msgspec says, in the words of the file."""
+    """Return what msgspec says, in the words of the file."""
     if message.startswith("Invalid enum value"):
         known = [str(one) for one in _list_choices(kind)]
         message = f"should be one of {', '.join(known)}{_quote_value(given)}"
@@ -315,7 +315,7 @@ def _translate_message(message: str, kind: Any, given: Any) -> str:
 
 
 def _list_choices(kind: Any) -> list[Any]:
-    """The values of the enum or the Literal in a type."""
+    """Return the values of the enum or the Literal in a type."""
     if _is_class(kind):
         return list(getattr(kind, "__members__", {}).values())
     parts = get_args(kind)

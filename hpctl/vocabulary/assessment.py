@@ -87,14 +87,15 @@ class Assessment(Struct, frozen=True):
 
     @property
     def faults(self) -> Mapping[RuleId, datetime]:
-        """All rules that call it faulty, and since when."""
+        """Return all rules that call it faulty, and since when."""
         if self.fault is None:
             return self.also
         return {**self.also, self.fault.rule: self.since}
 
     @property
     def newest(self) -> datetime:
-        """When the evidence last said something new: a line each time, a condition as it began."""
+        """Return when the evidence last said something new: a line each time, a condition as it
+        began."""
         news = [
             finding.last if finding.check.startswith("kernel.") else finding.first
             for finding in self.findings

@@ -151,22 +151,22 @@ class Change(Struct, frozen=True):
 
     @property
     def id(self) -> RecoveryId:
-        """Its id, which is the client token of its order too."""
+        """Return its id, which is the client token of its order too."""
         return self.opened.recovery
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed change never opens again."""
         return self.phase in ENDS
 
     @property
     def key(self) -> str:
-        """What at most one open change may be about."""
+        """Return what at most one open change may be about."""
         about = self.opened
         return f"{about.kind} {about.node or about.group}"
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
-        """The change after a signal. Raises IllegalSignal for what is not in the table."""
+        """Return the change after a signal. Raises IllegalSignal for what is not in the table."""
         signal = ChangeSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
@@ -174,7 +174,7 @@ class Change(Struct, frozen=True):
 
 
 def expects_instances(change: Change) -> bool:
-    """Whether instances may be coming: an order was taken, or nobody can say."""
+    """Return whether instances may be coming: an order was taken, or its outcome is unknown."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
 
@@ -191,7 +191,7 @@ _PHASES: Final[Mapping[NodePhase, ChangePhase]] = {
 
 
 def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
-    """Where a group's change of size stands that a node recovery carries out."""
+    """Return where a group's change of size stands that a node recovery carries out."""
     drained = rec.phase in (NodePhase.CORDONED, NodePhase.VACATED)
     if drained and rec.steps and rec.steps[-1].kind is StepKind.RETURN:
         return ChangePhase.GIVING_BACK
@@ -199,20 +199,20 @@ def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
 
 
 def kind_of_removal(rec: NodeRecovery) -> ChangeKind:
-    """What changes by a node recovery of capacity's."""
+    """Return what changes by a node recovery of capacity's."""
     return ChangeKind.REMOVE if rec.rule == SCALE_DOWN else ChangeKind.RETURN
 
 
 def is_window(change: Change) -> bool:
-    """Whether it is a maintenance window."""
+    """Return whether it is a maintenance window."""
     return change.opened.kind is ChangeKind.MAINTENANCE
 
 
 def has_begun(window: Change) -> bool:
-    """Whether a maintenance window has begun, whatever became of it since."""
+    """Return whether a maintenance window has begun, whatever became of it since."""
     return any(move.signal == ChangeSignal.BEGAN for move in window.trail)
 
 
 def open_change(event: ChangeOpened) -> Change:
-    """A change at its beginning."""
+    """Return a change at its beginning."""
     return Change(event, ChangePhase.OPEN, event.at)

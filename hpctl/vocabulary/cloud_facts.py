@@ -38,7 +38,7 @@ IN_USE = frozenset({"InstanceIdInUse", "NodeIdInUse"})
 """The codes of a refusal because another operation works on the instance."""
 
 GONE = frozenset({"InstanceIdNotFound", "NodeIdNotFound"})
-"""The codes of a refusal because the instance is not there any more."""
+"""The codes of a refusal because the instance no longer exists."""
 
 BAD_STATUS = frozenset({"InvalidInstanceStatus", "InvalidNodeStatus"})
 """The codes of a refusal because the instance is between two states."""
@@ -66,7 +66,7 @@ class ProviderView(Struct, frozen=True):
     """The provider's list of instances, read at `as_of`.
 
     `present` is false for a cluster without a provider (drain and requeue only).
-    `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces by itself.
+    `automatic` is HyperPod's NodeRecovery=Automatic: the service replaces nodes automatically.
     `continuous` is NodeProvisioningMode=Continuous: groups grow and shrink beside each other.
     `unpatched` names the orders that the cluster takes only after one software update.
     `flaws`: instances that could not be read, by their node.

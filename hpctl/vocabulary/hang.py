@@ -1,4 +1,4 @@
-"""A job that stands still."""
+"""A job that makes no progress."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OTHERS_GATE: Final = "hang_of_others"
 
 
 class Hang(Struct, frozen=True):
-    """A run that stands still for longer than its past explains. `node`: the one that is odd,
-    where exactly one is. `other`: who else looks after its hangs; empty for nobody."""
+    """A run without progress for longer than its past explains. `node`: the one that is odd,
+    where exactly one is. `other`: which other program treats its hangs; empty for none."""
 
     since: datetime
     why: str

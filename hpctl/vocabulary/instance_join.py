@@ -19,7 +19,7 @@ from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 
 _NODES = 20_000
-"""So many hosts are remembered: a cluster is joined anew each time the cloud was read."""
+"""So many hosts are remembered: a cluster is joined again each time the cloud was read."""
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 
@@ -34,7 +34,8 @@ class InstanceJoin(Struct, frozen=True):
     unknown: frozenset[str] = frozenset()
 
     def of(self, provider: ProviderView) -> ProviderView:
-        """The provider's view with each instance's `node` as Slurm calls it; None for none."""
+        """Return the provider's view with each instance's `node` as Slurm calls it; None for
+        none."""
         mine = {i.id: i for i in self.instances.values()}
         named = {
             key: mine[key] if key in mine else replace(i, node=None) if i.node is not None else i
@@ -63,7 +64,8 @@ class _NodeIndex:
                 self._by_address.setdefault(address, []).append(name)
 
     def of(self, instance: Instance) -> tuple[int, Sequence[NodeName]]:
-        """The nodes that it may stand for, and by what: 0 address, 1 NodeAddr's name, 2 name."""
+        """Return the nodes that it may stand for, and by what: 0 address, 1 NodeAddr's name, 2
+        name."""
         labels = _list_dns_labels(instance.dns) | (
             {instance.node.lower()} if instance.node else set()
         )
@@ -115,7 +117,8 @@ def join_instances(
 
 
 def _pick_living_instance(rivals: Iterable[Instance]) -> Instance | None:
-    """The one that lives; of those that all are on their way out the newest; None where unsure."""
+    """Return the one that lives; of those that all are on their way out the newest; None where
+    unsure."""
     those = list(rivals)
     alive = [i for i in those if i.status is not InstanceStatus.SHUTTING_DOWN]
     if alive or len(those) == 1:
@@ -128,7 +131,7 @@ def _pick_living_instance(rivals: Iterable[Instance]) -> Instance | None:
 
 @lru_cache(_NODES)
 def parse_host_address(host: str) -> str:
-    """The address that a host name of the form ip-10-1-0-3 spells; else nothing."""
+    """Return the address that a host name of the form ip-10-1-0-3 spells; else nothing."""
     match = _IP_HOST.match(host.partition(".")[0])
     return ".".join(match.groups()) if match else ""
 
@@ -140,13 +143,13 @@ def guess_node_name(address: str, dns: str) -> str:
 
 @lru_cache(2 * _NODES)
 def _list_dns_labels(host: str) -> frozenset[str]:
-    """A DNS name in full and its first label, in lower case."""
+    """Return a DNS name in full and its first label, in lower case."""
     return frozenset(label.lower() for label in (host, host.partition(".")[0]) if label)
 
 
 @lru_cache(_NODES)
 def is_address(host: str) -> bool:
-    """Whether this is an IPv4 or IPv6 address and not a name."""
+    """Return whether this is an IPv4 or IPv6 address and not a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -22,7 +22,7 @@ class InconsistentState(Struct, frozen=True):
     """One thing that could not be handled. `target`: the node or job id that it is about.
 
     `where` is the fan-out (`parse`, `plan`, ...), `digest` the first 12 hex digits of the SHA-256
-    of the input's repr: the same input has the same one, and nobody has to print it.
+    of the input's repr: the same input has the same one, and the input need not be printed.
     """
 
     target: str
@@ -34,11 +34,11 @@ class InconsistentState(Struct, frozen=True):
 def isolate_call(
     where: str, target: object, handle: Callable[[T], R], given: T, shown: object = None
 ) -> R | InconsistentState:
-    """What `handle` makes of one thing, or the InconsistentState that it is. `shown`: what the
-    digest is of, where that is less than what is given."""
+    """Return what `handle` makes of one thing, or the InconsistentState that it is. `shown`: what
+    the digest is of, where that is less than what is given."""
     try:
         return handle(given)
-    # The one wall: a bug or an input that nobody foresaw costs this thing its turn, and no more.
+    # The one wall: a bug or an input that was not foreseen only costs this thing its turn.
     except Exception as error:  # noqa: BLE001 -- that is what a wall is
         import hashlib  # a reader of flaws does not pay for it
 
@@ -50,7 +50,8 @@ def isolate_call(
 def isolate_each(
     where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
 ) -> tuple[list[R], list[InconsistentState]]:
-    """What `handle` makes of each thing, in order, and the flaws of those that it raised about."""
+    """Return what `handle` makes of each thing, in order, and the flaws of those that it raised
+    about."""
     made: list[R] = []
     flaws: list[InconsistentState] = []
     for thing in things:

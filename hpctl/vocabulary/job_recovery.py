@@ -3,7 +3,7 @@
 What moves it is in `hpctl.jobs.advance`. The order is the whole art (facts/recovery 2.1-2.4): node
 drained, then the job stopped, then COMPLETING waited out, then the requeue where the job ended by
 itself, then the excluded nodes and StartTime=now in one update. Nothing is held on the way, so a
-daemon that dies half-way leaves a job that still starts by itself.
+daemon that dies half-way leaves a job that Slurm still starts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
     **{(p, JobSignal.GONE): JobPhase.CANCELLED for p in _WAITING},
     # What `hangs` of the configuration had ended is its owner's.
     (JobPhase.HIT, JobSignal.ENDED): JobPhase.GAVE_UP,
-    # A job that nothing has stopped yet is left alone once nobody treats its node any more.
+    # A job that nothing has stopped yet is not touched once its node is no longer treated.
     **{(p, JobSignal.CALLED_OFF): JobPhase.CANCELLED for p in BEFORE_STOP},
     **{(p, JobSignal.REFUSED): JobPhase.GAVE_UP for p in _WAITING},
     **{(p, JobSignal.DEADLINE): JobPhase.GAVE_UP for p in _WAITING},
@@ -140,22 +140,22 @@ class JobRecovery(Struct, frozen=True):
 
     @property
     def key(self) -> JobId:
-        """What at most one open recovery may be about."""
+        """Return what at most one open recovery may be about."""
         return self.attempt.job
 
     @property
     def shown(self) -> str:
-        """The job's id as its owner writes it: `12`, `12_3`."""
+        """Return the job's id as its owner writes it: `12`, `12_3`."""
         return self.known_as or str(self.attempt.job)
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed recovery never opens again."""
         return self.phase in ENDS
 
     @property
     def has_lost_node(self) -> bool:
-        """Its run has lost a node and goes on only if its own supervisor sees to that."""
+        """Return whether its run has lost a node and continues only under its own supervisor."""
         return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
     @property
@@ -171,7 +171,7 @@ class JobRecovery(Struct, frozen=True):
         return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
-        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = JobSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
@@ -182,7 +182,7 @@ class RequestedAction(StrEnum):
     """What a supervisor asks the daemon to do with its job."""
 
     NONE = ""
-    """Nothing: it goes on by itself."""
+    """Nothing: it continues without help."""
     REQUEUE = "requeue"
     """Start the job again, elsewhere where `exclude` says so, after `after_s` seconds."""
     HOLD = "hold"
@@ -216,8 +216,8 @@ class JobReport(Struct, frozen=True):
 
     @property
     def tells_cause(self) -> bool:
-        """Whether it only tells of what a run ended, as the script of a job without a supervisor
-        does: nothing was done about it, and nothing is asked for."""
+        """Return whether it only tells of what a run ended, as the script of a job without a
+        supervisor does: nothing was done about it, and nothing is asked for."""
         return (
             self.trouble is not None
             and self.action is Action.NONE
@@ -226,7 +226,8 @@ class JobReport(Struct, frozen=True):
 
     @classmethod
     def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
-        """The report of a trouble that `decide` has answered: REQUEUE and HOLD become wishes."""
+        """Return the report of a trouble that `decide` has answered: REQUEUE and HOLD become
+        wishes."""
         return cls(
             job,
             restarts,

@@ -96,7 +96,7 @@ class Report(Struct, frozen=True):
 
     @property
     def generation(self) -> Generation:
-        """The generation that the report speaks of."""
+        """Return the generation that the report speaks of."""
         return Generation(self.node, self.instance, self.boot)
 
 

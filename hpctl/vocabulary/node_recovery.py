@@ -105,7 +105,7 @@ TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
 TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
     (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
-    # The gate that held the remedy passes. The deadline of the phase starts anew.
+    # The gate that held the remedy passes. The deadline of the phase starts again.
     (NodePhase.VACATED, NodeSignal.REMEDY_ALLOWED): NodePhase.VACATED,
     # The remedy may destroy the node now: what it shows was kept, or why nothing was is known.
     (NodePhase.VACATED, NodeSignal.EVIDENCE_KEPT): NodePhase.VACATED,
@@ -117,7 +117,7 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # A deletion: the instance leaves, and no other takes its place.
     (NodePhase.REMEDYING, NodeSignal.INSTANCE_GONE): NodePhase.REMOVED,
     (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
-    # A second new generation while we wait for the first: the provider tried again by itself.
+    # A second new generation while we wait for the first: the provider itself tried again.
     (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
     (NodePhase.VERIFYING, NodeSignal.FAULT_AGAIN): NodePhase.VACATED,
     # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
@@ -148,12 +148,12 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # A mass event, or an order that was taken back or refused, before any instance felt
     # anything: the node was given back.
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
-    # An admin's maintenance reservation holds the node. Its end starts the phase's deadline anew.
+    # An admin's maintenance reservation holds the node. Its end restarts the phase's deadline.
     **{(p, s): p for p in _WAITING for s in MAINTENANCE},
     # An admin rebooted or replaced the machine while it was in maintenance.
     (NodePhase.VACATED, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VACATED,
     (NodePhase.VERIFYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VERIFYING,
-    # A fault after a maintenance: it is treated by a recovery of its own, under the gates.
+    # A fault after a maintenance: it is treated by a separate recovery, under the gates.
     (NodePhase.VERIFYING, NodeSignal.FAULT_FOUND): NodePhase.CANCELLED,
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
@@ -193,7 +193,7 @@ _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
 def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
-    """Whether hpctl only makes room before the provider takes the instance.
+    """Return whether hpctl only makes room before the provider takes the instance.
 
     No budget holds that back, and many at once are no broken check: a spot pool runs dry.
     """
@@ -236,12 +236,12 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def drains(self) -> int:
-        """How many drains we have ordered."""
+        """Return how many drains we have ordered."""
         return sum(s.kind is StepKind.DRAIN for s in self.steps)
 
     @property
     def node(self) -> NodeName:
-        """The Slurm name of the node; stays the same over a replacement."""
+        """Return the Slurm name of the node; stays the same over a replacement."""
         return self.opened_for.node
 
     key = node
@@ -249,22 +249,22 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Closed for ever."""
+        """Return whether it is closed; a closed recovery never opens again."""
         return self.phase in ENDS
 
     @property
     def remedy(self) -> Remedy:
-        """The rung being tried."""
+        """Return the rung being tried."""
         return self.ladder[min(self.rung, len(self.ladder) - 1)]
 
     @property
     def test(self) -> str:
-        """The id of its newest acceptance test, which its job and its reservation bear."""
+        """Return the id of its newest acceptance test, which its job and its reservation bear."""
         return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
 
     @property
     def verdict(self) -> tuple[NodeSignal, str]:
-        """What ended its newest test, and why."""
+        """Return what ended its newest test, and why."""
         for move in reversed(self.trail):
             signal = NodeSignal(move.signal)
             if move.phase == NodePhase.UNRESERVING and signal not in (*MARKS, *MAINTENANCE):
@@ -279,7 +279,7 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def in_maintenance(self) -> bool:
-        """Whether a maintenance reservation was last seen to hold the node."""
+        """Return whether a maintenance reservation was last seen to hold the node."""
         seen = [move.signal for move in self.trail if move.signal in MAINTENANCE]
         return seen[-1:] == [NodeSignal.MAINTENANCE_BEGAN]
 
@@ -292,17 +292,18 @@ class NodeRecovery(Struct, frozen=True):
 
     @property
     def of_maintenance(self) -> bool:
-        """Whether a maintenance window is why the node is closed, and no fault."""
+        """Return whether a maintenance window is why the node is closed, and no fault."""
         return self.rule in OF_MAINTENANCE
 
     @property
     def was_in_maintenance(self) -> bool:
-        """Whether a maintenance reservation has held the node since it opened."""
+        """Return whether a maintenance reservation has held the node since it opened."""
         return any(move.signal == NodeSignal.MAINTENANCE_BEGAN for move in self.trail)
 
     @property
     def of_capacity(self) -> bool:
-        """Whether the size of a group is why the node is treated: that is wanted, and no fault."""
+        """Return whether the size of a group is why the node is treated: that is wanted, and no
+        fault."""
         return self.rule in _OF_CAPACITY
 
     @property
@@ -313,7 +314,7 @@ class NodeRecovery(Struct, frozen=True):
     def on(
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None
     ) -> NodeRecovery:
-        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = NodeSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
@@ -331,7 +332,8 @@ class NodeRecovery(Struct, frozen=True):
 
 
 def _choose_next_rung(rec: NodeRecovery, signal: NodeSignal) -> int:
-    """The next rung for a signal that climbs, or the one further up that a failed test names.
+    """Return the next rung for a signal that climbs, or the one further up that a failed test
+    names.
 
     A replacement that fails its test may be replaced once more: it is another instance.
     """

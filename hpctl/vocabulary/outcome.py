@@ -38,11 +38,11 @@ class Outcome(Struct, frozen=True):
 
     @classmethod
     def ambiguous(cls, code: str, detail: str = "") -> Outcome:
-        """Nobody can say whether the order was taken: observe before repeating."""
+        """Return the outcome of an order that may or may not be taken: observe before repeating."""
         return cls(OutcomeKind.AMBIGUOUS, code, detail)
 
 
-NOT_LEADING = Outcome.rejected("unavailable", "this daemon leads no more", transient=True)
+NOT_LEADING = Outcome.rejected("unavailable", "this daemon is no longer the leader", transient=True)
 """The answer to an order that was not sent, because another daemon may lead by now."""
 HELD = "held"
 """The code of an order to start a job that a person, or Slurm, holds."""

@@ -1,7 +1,7 @@
 """What an operator has paused, by whom, why and until when. Pure.
 
 A pause is of the whole cluster, of a partition or of nodes. Several may be open at once, one for
-each scope. It ends at its end by itself, or when it is lifted.
+each scope. It ends at its end time without a command, or when it is lifted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PauseAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scope(self) -> str:
-        """The scope as the journal names it. Raises HostlistError."""
+        """Return the scope as the journal names it. Raises HostlistError."""
         if self.partition:
             return OF_PARTITION + self.partition
         return fold_hostlist(expand_hostlist(self.nodes))
@@ -57,40 +57,41 @@ class Pause(Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it is of the whole cluster."""
+        """Return whether it is of the whole cluster."""
         return not self.scope
 
     @property
     def partition(self) -> str:
-        """The partition that it is of; empty for a pause of nodes or of the cluster."""
+        """Return the partition that it is of; empty for a pause of nodes or of the cluster."""
         if not self.scope.startswith(OF_PARTITION):
             return ""
         return self.scope.removeprefix(OF_PARTITION)
 
     @property
     def nodes(self) -> frozenset[NodeName]:
-        """The nodes that it is of; empty for a pause of a partition or of the cluster."""
+        """Return the nodes that it is of; empty for a pause of a partition or of the cluster."""
         return frozenset() if self.whole or self.partition else _expand_scope(self.scope)
 
     @property
     def ends(self) -> datetime | None:
-        """When it ends or ended; None while only an operator ends it."""
+        """Return when it ends or ended; None while only an operator ends it."""
         return self.until if self.lifted is None else self.lifted
 
     def is_active(self, now: datetime) -> bool:
-        """Whether it is in force. One that was lifted is not, also where the clock was set back."""
+        """Return whether it is in force. One that was lifted is not, also where the clock was set
+        back."""
         return self.lifted is None and (self.until is None or now < self.until)
 
     @property
     def what(self) -> str:
-        """What it is of, for people."""
+        """Return what it is of, for people."""
         if self.whole:
             return "the cluster"
         return f"partition {self.partition}" if self.partition else self.scope
 
     @property
     def text(self) -> str:
-        """Who paused what, until when and why."""
+        """Return who paused what, until when and why."""
         of = "" if self.whole else f"{self.what} is "
         until = f" until {self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else ""
         why = f": {self.why}" if self.why else ""
@@ -98,7 +99,7 @@ class Pause(Struct, frozen=True):
 
     @property
     def lift_command(self) -> str:
-        """The command that lifts it."""
+        """Return the command that lifts it."""
         if self.partition:
             return f"hpctl unpause --partition {self.partition}"
         return f"hpctl unpause {self.scope}".rstrip()
@@ -195,7 +196,7 @@ def lift_pauses(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
 
 
 def _lasts_as_long(one: Pause | None, other: Pause) -> bool:
-    """Whether a pause is open for as long as another one at least."""
+    """Return whether a pause is open for as long as another one at least."""
     if one is None or one.lifted is not None:
         return False
     return one.until is None or (other.until is not None and other.until <= one.until)

@@ -27,7 +27,7 @@ NoticeKind = Literal[
     "job_gave_up", "job_hung", "job_preempted", "spares_used_up", "standby_lost", "quarantined",
     "paused",
 ]  # fmt: skip
-"""What people are told of, as `notify.routes` names it."""
+"""What users are notified of, as `notify.routes` names it."""
 
 
 class GroupLimits(Struct, frozen=True):
@@ -104,12 +104,12 @@ class AcceptancePolicy(Struct, frozen=True):
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The level after each event."""
+        """Return the level after each event."""
         events = (self.replace, self.reboot, self.reset, self.add)
         return (*events, self.returned, self.software_update)
 
     def limit_s(self, level: str) -> float:
-        """How many seconds the job of a level may run."""
+        """Return how many seconds the job of a level may run."""
         return self.full_s if level == "full" else self.quick_s
 
 
@@ -190,9 +190,9 @@ class JobPolicy(Struct, frozen=True):
     final_exit_codes: tuple[int, ...] = (STOP_EXIT_CODE,)
     """A job that ends with one of these has asked not to be run again."""
     supervisor_grace_s: Seconds = 60.0
-    """How long a job's own supervisor may take to say that it goes on without a lost node."""
+    """How long a job's supervisor may take to report that it continues without a lost node."""
     settle_s: SecondsOrNone = 3.0
-    """How long after its end a run that ended by itself may start again: a node's fault that
+    """How long after its end a run that ended without hpctl may start again: a node's fault that
     explains the end shows itself by then, and the node is closed."""
     ended_before_fault_s: SecondsOrNone = 60.0
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
@@ -206,7 +206,7 @@ HangAction = Literal["notify", "dump", "requeue", "cancel"]
 
 
 class HangPolicy(Struct, frozen=True):
-    """What becomes of a job that hangs and that nobody wrapped (docs/policies.md).
+    """What happens to a job that hangs and that no `hpctl run` wraps (docs/policies.md).
 
     `partitions`: the action in some partitions. A run hangs when it has stood still for `factor`
     times its own longest pause, at least `floor_s`, at most `cap_s`; `start_s` before its work was
@@ -259,10 +259,10 @@ class FactAges(Struct, frozen=True):
 
 
 class Override(Struct, frozen=True):
-    """What a site changes in one row of the fault catalogue, or a row of its own; None keeps what
-    is shipped.
+    """What a site changes in one row of the fault catalogue, or a row that it adds; None keeps
+    what is shipped.
 
-    Times in seconds. A row of its own needs `meaning`, `urgency` and `ladder`.
+    Times in seconds. A row that the site adds needs `meaning`, `urgency` and `ladder`.
     """
 
     urgency: Urgency | None = None

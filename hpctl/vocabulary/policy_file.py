@@ -56,7 +56,7 @@ def _parse_range(value: Any) -> Any:
 
 
 def _parse_command(value: Any) -> Any:
-    """A list as it is; one string as a command line."""
+    """Return a list as it is; one string as a command line."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
@@ -77,7 +77,7 @@ def _parse_ladder(value: Any) -> Any:
 
 
 def _parse_rule_names(value: Any) -> Any:
-    """One name of log rules, or several: each a preset or an absolute path."""
+    """Return one name of log rules, or several: each a preset or an absolute path."""
     from hpctl.vocabulary.log_presets import PRESETS
 
     rules = _one_or_more(value)
@@ -184,7 +184,8 @@ def from_json(keys: object) -> PolicyFile:
 
 
 def merge_policies(files: Iterable[PolicyFile]) -> RunPolicy:
-    """The policy that layers of files make together: of each key, the last file that sets it.
+    """Return the policy that layers of files make together: of each key, the last file that sets
+    it.
 
     Backoff and treatments are merged key by key as well, so that a file which changes one key of
     a kind's treatment keeps the others.
@@ -203,7 +204,7 @@ def merge_policies(files: Iterable[PolicyFile]) -> RunPolicy:
 
 
 def _list_set_keys(section: Struct) -> dict[str, Any]:
-    """The keys that a file sets."""
+    """Return the keys that a file sets."""
     return {name: value for name, value in asdict(section).items() if value is not None}
 
 
@@ -212,7 +213,7 @@ def _apply_section(base: _T, section: Struct | None) -> _T:
 
 
 def format_example() -> str:
-    """A file with every key at its default, and each kind's treatment with its reason."""
+    """Return a file with every key at its default, and each kind's treatment with its reason."""
     default = RunPolicy()
     out = ["# A recovery policy: every key with its default. Leave out what you do not change."]
     out.append("# Durations are seconds, or 30s, 10m, 2h, 1d.")

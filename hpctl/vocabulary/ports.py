@@ -26,7 +26,7 @@ class Scheduler(Protocol):
     """Slurm, as the daemon uses it."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable.
+        """Return all nodes and jobs. Raises Unavailable.
 
         Raises Interrupted where an event of the daemon's arrives while many nodes are read; never
         the first time, and never twice in a row.
@@ -35,21 +35,22 @@ class Scheduler(Protocol):
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
+        """Return all jobs, and these nodes at least: what `view` says, for less. Raises
+        Unavailable.
 
         A node that slurmctld does not know is absent. Of those in `known` only state, flags and
-        Reason need be read anew.
+        Reason need be read again.
         """
 
     def find_jobs(self, ids: Collection[JobId]) -> Mapping[JobId, SlurmJob]:
-        """Return those of these jobs that slurmctld knows, each by itself. Raises Unavailable.
+        """Return those of these jobs that slurmctld knows, one entry each. Raises Unavailable.
 
         `view` may list the waiting tasks of an array as one job, a task that was requeued among
         them: its own id is not there then.
         """
 
     def booted(self) -> datetime | None:
-        """When slurmctld started, to the second below; None where that is not known.
+        """Return when slurmctld started, to the second below; None where that is not known.
 
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises
         Unavailable.
@@ -61,7 +62,7 @@ class Scheduler(Protocol):
         """DRAIN each node with its Reason. Convergent.
 
         Looks at each node first: one that is drained with a Reason which is not hpctl's is
-        Rejected("foreign_drain") and left alone. One that slurmctld drained by itself, or that
+        Rejected("foreign_drain") and not touched. One that slurmctld itself drained, or that
         HyperPod's health agent marked, is taken over: its Reason becomes ours, and its FAIL is
         cleared. With `spare_marks` a marked one is Rejected("marked", transient) and left alone,
         and each node is looked at directly before its own update.
@@ -106,7 +107,7 @@ class Scheduler(Protocol):
         One update, which also marks in the AdminComment what hpctl added (`exclusion_mark`). Of
         `forgive` only marked nodes leave the list: a user's own exclusion stays.
         With `after_s` the job starts so many seconds from now, rounded up, and not before; nothing
-        holds it meanwhile, so it does so though nobody should ask again. An `elastic` job,
+        holds it meanwhile, so it does so even if no request follows. An `elastic` job,
         submitted with a range of nodes, gets its whole range again: Slurm has fixed it to the size
         of its last run where it has --ntasks-per-node.
         Names that slurmctld does not know are left out. Rejected("completing", transient) while
@@ -141,23 +142,24 @@ class Scheduler(Protocol):
         """
 
     def preemption_order(self) -> PreemptionOrder:
-        """Which jobs Slurm lets preempt which others. Raises Unavailable."""
+        """Return which jobs Slurm lets preempt which others. Raises Unavailable."""
 
     def find_canceler(self, job: SlurmJob) -> str:
-        """The account that canceled a job's last run; "" where nothing tells it."""
+        """Return the account that canceled a job's last run; "" where nothing tells it."""
 
     def requeue_exit_codes(self) -> frozenset[int]:
-        """The exit codes after which Slurm itself requeues a batch job. Raises Unavailable."""
+        """Return the exit codes after which Slurm itself requeues a batch job. Raises
+        Unavailable."""
 
     def reservations(self) -> Mapping[str, Reservation]:
-        """All reservations, those to come included, by name. Raises Unavailable."""
+        """Return all reservations, those to come included, by name. Raises Unavailable."""
 
     def leaves(self) -> Mapping[NodeName, str]:
-        """The leaf switch or block of each node, empty where Slurm knows no topology. Raises
+        """Return the leaf switch or block of each node, empty where Slurm knows no topology. Raises
         Unavailable."""
 
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
-        """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
+        """Have a reservation hold exactly these nodes, for no user's jobs. Convergent.
 
         With `own` it is for those of the daemon's own user.
 
@@ -188,8 +190,8 @@ class Provider(Protocol):
 
     @property
     def calls(self) -> Mapping[tuple[str, str], int]:
-        """How often each operation of its API was called, by result (`ok`, `throttled`, `error`).
-        Any thread."""
+        """Return how often each operation of its API was called, by result (`ok`, `throttled`,
+        `error`). Any thread."""
 
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable."""
@@ -211,11 +213,11 @@ class Provider(Protocol):
 
 
 class Agents(Protocol):
-    """The agents on the nodes, as far as they are told anything."""
+    """The agents on the nodes, as far as orders reach them."""
 
     def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
         """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
-        came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
+        came of it is a finding. Rejected("unavailable", transient): not offered to an agent."""
 
     def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
         """Have nodes keep what they show. Outcomes as of `reset`."""
@@ -229,16 +231,17 @@ class Service(Protocol):
     """
 
     def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        """The answer to a call that changes nothing: `read("describe_cluster", ClusterName=...)`.
+        """Return the answer to a call that changes nothing: `read("describe_cluster",
+        ClusterName=...)`.
 
         Retried, bounded and jittered. Raises Absent, Refused, Unavailable.
         """
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
-        """Every entry of `key` in every page of a list. Raises as `read` does."""
+        """Return every entry of `key` in every page of a list. Raises as `read` does."""
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
-        """The answer to a call that changes something.
+        """Return the answer to a call that changes something.
 
         Sent again only where it certainly was not taken (throttled, no connection). Raises
         Absent, Refused, InDoubt.
@@ -246,21 +249,21 @@ class Service(Protocol):
 
 
 class Aws(Protocol):
-    """An account in a region, with somebody's credentials."""
+    """An account in a region, with a user's credentials."""
 
     @property
     def region(self) -> str:
-        """Its name. Raises HpctlError where nothing names one."""
+        """Return its name. Raises HpctlError where nothing names one."""
 
     def service(self, name: str) -> Service:
-        """A service by boto3's name. Raises HpctlError where no client can be made."""
+        """Return a service by boto3's name. Raises HpctlError where no client can be made."""
 
 
 class Clock(Protocol):
     """Time, so that tests own it."""
 
     def now(self) -> datetime:
-        """The wall clock, aware, UTC."""
+        """Return the wall clock, aware, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""

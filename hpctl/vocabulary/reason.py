@@ -8,12 +8,13 @@ OWN_REASON_PREFIX = "hpctl:"
 
 
 def own_reason(recovery: RecoveryId, why: str) -> str:
-    """The Slurm Reason that marks a node as ours: `hpctl:<recovery id> <short why>`."""
+    """Return the Slurm Reason that marks a node as ours: `hpctl:<recovery id> <short why>`."""
     return f"{OWN_REASON_PREFIX}{recovery} {why}".strip()
 
 
 def reason_owner(reason: str) -> RecoveryId | None:
-    """The recovery that a Reason names by its prefix, to which slurmctld appends; else None."""
+    """Return the recovery that a Reason names by its prefix, to which slurmctld appends; else
+    None."""
     if not reason.startswith(OWN_REASON_PREFIX):
         return None
     return RecoveryId(reason[len(OWN_REASON_PREFIX) :].split(" ", 1)[0])

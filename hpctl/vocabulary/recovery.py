@@ -92,12 +92,12 @@ class StepRecord(Struct, frozen=True):
 
     @property
     def in_doubt(self) -> bool:
-        """Nobody can say from the journal alone whether it took effect."""
+        """Return whether the journal does not say if it took effect."""
         return self.outcome is None or self.outcome.kind is OutcomeKind.AMBIGUOUS
 
     @property
     def accepted(self) -> bool:
-        """The order was taken; its effect may still be to come."""
+        """Return whether the order was taken; its effect may still be to come."""
         return self.outcome is not None and self.outcome.kind is OutcomeKind.ACCEPTED
 
 
@@ -193,7 +193,7 @@ P = TypeVar("P")
 
 
 def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
-    """Where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
+    """Return where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
     phase = table.get(at)
     if phase is None:
         raise IllegalSignal(f"{rid}: {at[-1]} in phase {at[-2]}")
@@ -209,16 +209,16 @@ class Repeat(Struct, frozen=True):
 
 
 def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
-    """A deadline, or `grace_s` after hpctl could look and act again, whichever is later.
+    """Return a deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
-    What ended while nobody looked shows itself only then, and what a pause has kept from being
-    done is not late by its own fault.
+    What ended while the daemon did not run shows itself only then, and what a pause has kept from
+    being done is not late because of a deadline that passed meanwhile.
     """
     return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
 
 
 def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
-    """The newest attempt at one kind of step."""
+    """Return the newest attempt at one kind of step."""
     for record in reversed(steps):
         if record.kind is kind:
             return record
@@ -228,7 +228,8 @@ def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | Non
 def resolve_step(
     steps: tuple[StepRecord, ...], kind: StepKind, attempt: int, outcome: Outcome, at: datetime
 ) -> tuple[StepRecord, ...]:
-    """The steps with what came back of one. Raises IllegalSignal where it is not outstanding."""
+    """Return the steps with what came back of one. Raises IllegalSignal where it is not
+    outstanding."""
     for i in range(len(steps) - 1, -1, -1):
         s = steps[i]
         if s.kind is kind and s.attempt == attempt:
@@ -286,11 +287,11 @@ class Stepped(Protocol):
 
     @property
     def phase(self) -> StrEnum:
-        """Where it stands."""
+        """Return where it stands."""
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """What it has begun, oldest first."""
+        """Return what it has begun, oldest first."""
 
 
 R = TypeVar("R", bound=Stepped)
@@ -308,7 +309,7 @@ class Case(Struct, Generic[R, F], frozen=True):
     repeat: Repeat
 
     def last(self, kind: StepKind) -> StepRecord | None:
-        """The newest attempt at one kind of step."""
+        """Return the newest attempt at one kind of step."""
         return last_step(self.rec.steps, kind)
 
     def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> Wait:
@@ -336,7 +337,8 @@ class Case(Struct, Generic[R, F], frozen=True):
         return replace(answer, **details) if isinstance(answer, Do) else answer
 
     def timed(self, answer: Next, too_late: StrEnum) -> Next:
-        """The answer, or a move by `too_late` where it waits and the phase has lasted too long."""
+        """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
+        long."""
         if not isinstance(answer, Wait):
             return answer
         if self.now >= self.deadline:
@@ -345,27 +347,27 @@ class Case(Struct, Generic[R, F], frozen=True):
 
 
 def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
-    """How somebody took a node over that `owner` has drained: who resumes it, or gives it another
-    Reason, wins. Empty where nobody did: a node that is FAIL or DOWN was not resumed."""
+    """Return how a node that `owner` drained was taken over: who resumes it, or gives it another
+    Reason, wins. Empty where it was not: a node that is FAIL or DOWN was not resumed."""
     if node is None:
         return ""
     if node.in_service:
-        return "somebody resumed the node"
+        return "another user or tool resumed the node"
     if reason_owner(node.reason) != owner:
-        return f"somebody changed the Reason to {node.reason!r}"
-    return "" if node.closed else "somebody lifted the drain of the node, which is DOWN"
+        return f"another user or tool changed the Reason to {node.reason!r}"
+    return "" if node.closed else "another user or tool lifted the drain of the node, which is DOWN"
 
 
 def answer_text(outcome: Outcome) -> str:
-    """What came back, in the words of whoever answered."""
+    """Return what came back, in the words of the system that answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 
 
 def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) -> RecoveryId:
-    """A short id derived from what it is for: the same decision has the same id.
+    """Return a short id derived from what it is for: the same decision has the same id.
 
     Never one of those that are `known`: eight digits meet again within some ten thousand ids, and
-    a journal with two openings of one id is corrupt for ever.
+    a journal with two openings of one id stays corrupt.
     """
     import hashlib  # a reader of recoveries does not pay for it
 

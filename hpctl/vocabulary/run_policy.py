@@ -14,7 +14,7 @@ class Action(StrEnum):
     """What may be done, gentlest first. An answer is the gentlest that is possible and useful."""
 
     NONE = "none"
-    """Nothing: somebody else does it, or the run is over."""
+    """Nothing: another program does it, or the run is over."""
     NOTIFY = "notify"
     """Say so; let the run go on."""
     PROCESS = "process"
@@ -128,7 +128,7 @@ DEFAULTS: Final[Mapping[TroubleKind, Treatment]] = {
         (Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."
     ),
     TroubleKind.UPLOAD: Treatment(
-        (Action.NOTIFY,), why="Training goes on; tiers hold the checkpoint."
+        (Action.NOTIFY,), why="Training continues; tiers hold the checkpoint."
     ),
     TroubleKind.STORAGE: Treatment(
         (Action.REQUEUE,),
@@ -184,7 +184,7 @@ LEAVES_ALIVE: Final = frozenset(
         TroubleKind.HANG,
     }
 )
-"""Kinds after which the ranks still run, unless somebody has seen otherwise."""
+"""Kinds after which the ranks still run, unless a watcher has seen otherwise."""
 
 
 WHY_CHARS: Final = 200
@@ -201,7 +201,7 @@ class RunPolicy(Struct, frozen=True):
     `restarts` in `window_s` seconds, `without_progress` of them in a row, and `same_signature`
     times the same signature without progress are the budgets; over any of them the job is stopped
     (`last_resort`).
-    Where nobody can tell a run's progress, one that went well for `proven_s` counts as progress.
+    Where a run's progress is unknown, one that went well for `proven_s` counts as progress.
     `most_excluded`: so many nodes at most are left out on suspicion, the oldest is let in again.
     `nodes` is the elastic range (least, most), None for a fixed size. `grow_gain` is how many
     times over a restart must pay for itself before a smaller run grows back.
@@ -234,7 +234,7 @@ class RunPolicy(Struct, frozen=True):
     notify: tuple[str, ...] = ()
 
     def treatment(self, kind: TroubleKind) -> Treatment:
-        """What this policy, or the default, says of a kind."""
+        """Return what this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
 
     def last_resort(self, kind: TroubleKind) -> Action:

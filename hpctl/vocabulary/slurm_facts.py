@@ -113,7 +113,7 @@ slurmctld alone writes them; a hold of a person's clears them."""
 
 REQUEUED_AND_HELD = "job_requeued_in_held_state"
 """The Reason of a job that was held as it was requeued: its program failed and it was submitted
-with --requeue=expedite (25.11 and later), or somebody asked for it by `scontrol requeuehold`."""
+with --requeue=expedite (25.11 and later), or a user gave `scontrol requeuehold`."""
 
 
 SPECIAL_EXIT = "SPECIAL_EXIT"
@@ -180,7 +180,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """Its id as its user writes it: `12`, `12_3`, `12+1`."""
+        """Return its id as its user writes it: `12`, `12_3`, `12+1`."""
         if self.array_job:
             return format_task(self.array_job, self.array_task)
         if self.het_job and not self.components:
@@ -189,12 +189,12 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def attempt(self) -> Attempt:
-        """Which run this is."""
+        """Return which run this is."""
         return Attempt(self.id, self.submit, self.restarts)
 
     @property
     def configuring(self) -> bool:
-        """Its nodes are not ready: Slurm powers them up, or their Prolog runs."""
+        """Return whether its nodes are not ready: Slurm powers them up, or their Prolog runs."""
         return "CONFIGURING" in self.flags or self.state == "CONFIGURING"
 
     @property
@@ -209,14 +209,14 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def completing_since(self) -> datetime | None:
-        """Since when it is COMPLETING: its end, or the requeue, which sets its submit time anew."""
+        """Return since when it is COMPLETING: its end or its requeue, by its new submit time."""
         if not self.completing:
             return None
         return self.submit if self.state == "PENDING" else self.end
 
     @property
     def completing_nodes(self) -> tuple[NodeName, ...]:
-        """The nodes that keep it COMPLETING."""
+        """Return the nodes that keep it COMPLETING."""
         if not self.completing:
             return ()
         return self.completing_on or self.nodes
@@ -228,7 +228,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def put_off(self) -> bool:
-        """A person has set when it may begin."""
+        """Return whether a person has set when it may begin."""
         return self.eligible is not None and self.eligible > self.submit + SLURMS_DELAY
 
     @property
@@ -238,7 +238,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def excluded_by_hpctl(self) -> tuple[NodeName, ...]:
-        """Those nodes of its ExcNodeList that hpctl wrote there, and no user."""
+        """Return those nodes of its ExcNodeList that hpctl wrote there, and no user."""
         if not self.excluded:
             return ()
         marked = read_excluded(self.admin_comment)
@@ -251,7 +251,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def recoverable(self) -> bool:
-        """Slurm would run it again if told to: a batch job with Requeue=1."""
+        """Return whether Slurm would run it again on request: a batch job with Requeue=1."""
         return self.batch and self.requeue
 
     @property
@@ -262,7 +262,7 @@ class SlurmJob(Struct, frozen=True):
 
     @property
     def why_unrecoverable(self) -> str:
-        """Why Slurm would not run it again, in a few words."""
+        """Return why Slurm would not run it again, in a few words."""
         return "Requeue=0" if self.batch else "not a batch job"
 
     @property
@@ -288,13 +288,13 @@ class Reservation(Struct, frozen=True):
 
 
 def reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[NodeName, ...]]:
-    """The nodes of each reservation, by its name."""
+    """Return the nodes of each reservation, by its name."""
     return {name: one.nodes for name, one in reservations.items()}
 
 
 class SchedulerView(Struct, frozen=True):
     """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
-    read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
+    read; what they are about is there, in an unknown state. `booted`: when slurmctld
     started, where that was asked. `confirmed`: until when slurmctld's log shows no change of a
     node since. `reservations`: by name; None where they were not asked for."""
 
@@ -308,10 +308,10 @@ class SchedulerView(Struct, frozen=True):
 
     @property
     def known_at(self) -> datetime:
-        """As of when this holds: when it was read, or was confirmed since."""
+        """Return as of when this holds: when it was read, or was confirmed since."""
         return self.as_of if self.confirmed is None else max(self.as_of, self.confirmed)
 
     @property
     def oldest_slurmd(self) -> str:
-        """Its release, "" where none is known. slurmctld is never older than a slurmd."""
+        """Return its release, "" where none is known. slurmctld is never older than a slurmd."""
         return min((n.version for n in self.nodes.values() if n.version), default="")

@@ -1,4 +1,4 @@
-"""What goes wrong with a run, in one word each, whoever saw it.
+"""What goes wrong with a run, in one word each, whichever program saw it.
 
 The supervisor inside the job, the log rules, the daemon and a crash's post-mortem all state a
 Trouble; `hpctl.jobs.decide` alone says what is done about it.
@@ -32,7 +32,7 @@ class TroubleKind(StrEnum):
     NODE = "node"
     """A node of it is faulty, DOWN or gone."""
     CRASH = "crash"
-    """A rank ended by itself: an exception, an assertion, an exit code nobody knows."""
+    """A rank ended on its own: an exception, an assertion, an unknown exit code."""
     GPU_MEMORY = "gpu_memory"
     """CUDA out of memory."""
     HOST_MEMORY = "host_memory"
@@ -44,7 +44,7 @@ class TroubleKind(StrEnum):
     HANG = "hang"
     """No progress for longer than the run's own past explains."""
     NAN = "nan"
-    """A loss or gradient that is no number any more."""
+    """A loss or gradient that is no longer a number."""
     SPIKE = "spike"
     """A loss far above the run's own recent past."""
     SLOW = "slow"
@@ -75,7 +75,7 @@ class Trouble(Struct, frozen=True):
     `why` is one sentence for a person. `signature` is the same for the same root cause: no
     addresses, times, pids or step numbers in it. `rank` is the global rank. `exit_code` is the
     shell's (128 + n for signal n). `step` is the last training step that was seen, `progress` the
-    step of the newest complete checkpoint; None where nobody knows. `at` is kept in
+    step of the newest complete checkpoint; None where it is unknown. `at` is kept in
     bounds, texts are kept printable.
     """
 
@@ -97,7 +97,7 @@ class Trouble(Struct, frozen=True):
 
 
 def classify_start_failure(why: str, again: bool) -> tuple[TroubleKind, str]:
-    """What it amounts to that a program could not even be started (`UNSTARTED`).
+    """Return what it amounts to that a program could not even be started (`UNSTARTED`).
 
     A name that is wrong once is wrong every time: FINAL. `again`: another run or rank of the same
     job could start it, which means that what it needs is missing here and now, as a mount may be.

@@ -1,7 +1,7 @@
 """Room for connections that have not proved who they are.
 
 A peer names itself in its first message: the server's name that TLS sends in the clear there is a
-number of its own, sealed by the job's secret. Nothing is trusted for it. It only keeps strangers
+separate number, sealed by the job's secret. Nothing is trusted for it. It only keeps strangers
 that connect again and again from taking the room of peers in their handshake: a stranger cannot
 make such a name, and one that it has seen counts once.
 """
@@ -78,7 +78,7 @@ class AdmissionPool:
 
     def release(self, connection: socket.socket) -> None:
         """Let a connection go, which is proven or ends. Always before it is closed, and before a
-        proven peer is told that it is: from then on it must not be shut down."""
+        proven peer gets that reply: from then on it must not be shut down."""
         with self._lock:
             self._waiting.pop(connection, None)
             self._named.pop(connection, None)
@@ -115,7 +115,7 @@ class AdmissionPool:
         return True
 
     def _take_name(self, number: bytes, seal: bytes) -> bool:
-        """Whether the name is a peer's, and is heard for the first time."""
+        """Return whether the name is a peer's, and is heard for the first time."""
         if number in self._names:
             return False
         if not hmac.compare_digest(seal, _seal(self._secret, number.decode()).encode()):

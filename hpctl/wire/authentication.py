@@ -8,7 +8,7 @@
 | 401 | invalid_, expired_, rewound_, unauthorized_credential | munged vouches for nothing |
 | 409 | replayed_credential | used before |
 | 403 | forbidden_uid | encoded by a user who may not report |
-| 401 | unknown_session, expired_session | not open (any more): after 5 min, or a daemon's restart |
+| 401 | unknown_session, expired_session | no longer open: after 5 min, or a daemon's restart |
 | 401 | bad_mac | signed with another key than the session's |
 | 401 | moved_session | from another address than it was opened from, or Slurm has another now |
 | 400, 422 | malformed, unsupported_version, invalid_report | not a report, or outside the limits |
@@ -64,7 +64,7 @@ class Refusal(HpctlError):
 
     @property
     def body(self) -> dict[str, object]:
-        """The answer's JSON."""
+        """Return the answer's JSON."""
         return {"error": self.code, "message": str(self), "hint": self.hint, **self.more}
 
     @property
@@ -74,7 +74,7 @@ class Refusal(HpctlError):
 
 
 class BodyBounds(Struct, frozen=True):
-    """How large a body may be, in bytes, how long it may take, and what a larger one is told."""
+    """How large a body may be, in bytes, how long it may take, and the answer to a larger one."""
 
     most: int
     within_s: float
@@ -125,7 +125,7 @@ class Session(Struct, frozen=True):
     until: float
 
     def proof(self, answer: bytes) -> str:
-        """The head node's own proof of an answer within the session."""
+        """Return the head node's own proof of an answer within the session."""
         return f"{wire.SESSION_SCHEME} {wire.sign_body(self.secret, answer)}"
 
 
@@ -147,7 +147,7 @@ class Sessions:
         self._of_node: dict[NodeName, str] = {}
 
     def open(self, node: NodeName, address: str, peer: str) -> tuple[str, bytes]:
-        """A new session's id and key; the node's former session ends."""
+        """Return a new session's id and key; the node's former session ends."""
         name, secret = secrets.token_hex(16), secrets.token_bytes(wire.KEY_BYTES)
         self._open[name] = Session(node, address, peer, secret, self._monotonic() + self.lasts_s)
         former = self._of_node.get(node)
@@ -157,7 +157,7 @@ class Sessions:
         return name, secret
 
     def verified(self, authorization: str, body: bytes, peer: str) -> Session:
-        """The session within which a body was sent. Raises Refusal.
+        """Return the session within which a body was sent. Raises Refusal.
 
         `authorization` is the whole header, of wire.SESSION_SCHEME.
         """
@@ -198,7 +198,7 @@ class Leading(Struct):
 
     @property
     def now(self) -> bool:
-        """Whether it leads."""
+        """Return whether it leads."""
         return time.monotonic() < self.until
 
     def renew(self, until: float, leader: str) -> None:
@@ -251,7 +251,7 @@ class Proved(Struct, frozen=True):
 
     @property
     def node(self) -> NodeName:
-        """The node that it is about, and that says it."""
+        """Return the node that it is about, and that says it."""
         return NodeName(self.message.content.node)
 
 
@@ -267,7 +267,7 @@ class Authenticator:
         self._reports = RateLimiter(REPORTS, REPORTS_A_SECOND)
 
     def verified(self, authorization: str, body: bytes) -> munge.Credential:
-        """The credential of somebody who may report. Raises Refusal."""
+        """Return the credential of a user who may report. Raises Refusal."""
         credential = verify_body(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
@@ -275,7 +275,8 @@ class Authenticator:
         return credential
 
     def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
-        """What was sent from a TCP address with an authenticated credential. Raises Refusal."""
+        """Return what was sent from a TCP address with an authenticated credential. Raises
+        Refusal."""
         message = self._read_message(body)
         node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)
@@ -283,11 +284,11 @@ class Authenticator:
         return Proved(message, credential.uid, address)
 
     def session(self, authorization: str, body: bytes, peer: str) -> Session:
-        """The session within which a body was sent from a TCP address. Raises Refusal."""
+        """Return the session within which a body was sent from a TCP address. Raises Refusal."""
         return self._sessions.verified(authorization, body, peer)
 
     def within_session(self, session: Session, body: bytes) -> wire.Message:
-        """What was sent within a session. Raises Refusal."""
+        """Return what was sent within a session. Raises Refusal."""
         message = self._read_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
@@ -299,8 +300,8 @@ class Authenticator:
         return message
 
     def open_session(self, proved: Proved, peer: str) -> wire.SessionGrant | None:
-        """A session for who sent that, or None where munged cannot wrap its key: the agent
-        goes on with credentials then."""
+        """Return a session for who sent that, or None where munged cannot wrap its key: the agent
+        continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
         try:
             wrapped = munge.encode_credential(
@@ -328,8 +329,8 @@ class Authenticator:
     def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
         """Slurm's address of the node, which munged's and TCP's must be.
 
-        Whoever has the MUNGE key, as root of any node does, makes munged say any origin: by the
-        TCP peer a node is told from another that has the key as well.
+        A user with the MUNGE key, as root of any node has, makes munged say any origin: by the
+        TCP peer a node is distinguished from another that has the key as well.
         """
         address = self._slurm_address(node)
         known = _resolve_addresses(address)
@@ -358,7 +359,7 @@ class Authenticator:
 
 
 def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> munge.Credential:
-    """The credential of a body, whoever sent it, once it is proved and used up. Raises Refusal."""
+    """Return the credential of a body from any sender, proved and used up. Raises Refusal."""
     scheme, _, text = authorization.partition(" ")
     if scheme != wire.AUTH_SCHEME or not text:
         hint = "Send `Authorization: MUNGE <credential>`."
@@ -378,7 +379,7 @@ def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> m
 def decode_body(
     read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
 ) -> _T:
-    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
+    """Return what `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
     (`invalid`: the code)."""
     try:
         return read(body)
@@ -389,7 +390,7 @@ def decode_body(
 
 
 def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
-    """The IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
+    """Return the IPv4 addresses that Slurm's NodeAddr stands for; MUNGE knows no others."""
     try:
         return resolve_ipv4(address)
     except OSError as error:

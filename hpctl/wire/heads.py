@@ -37,8 +37,8 @@ NOT_LEADER = http.client.MISDIRECTED_REQUEST
 REACH_S, TRY_S = 1.0, 2.0
 """How long one of several head nodes may take to accept a connection, and to answer."""
 ROUND_S = (0.1, 0.5)
-"""The pause before head nodes that did not take it are asked again, drawn at random: whoever waits
-for a new leader does not come with all others at once."""
+"""The pause before head nodes that did not take it are asked again, drawn at random: clients that
+wait for a new leader do not come all at once."""
 
 
 class Head(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Head(Struct, frozen=True):
 
     @classmethod
     def here(cls, listen: str) -> Head:
-        """The daemon of this host, from its `intake.listen`."""
+        """Return the daemon of this host, from its `intake.listen`."""
         host, _, port = listen.rpartition(":")
         return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
 
@@ -158,8 +158,8 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
 
 
 def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
-    """The leader that a standby's answer names, where it is one of these: no answer, which may be
-    old or a stranger's, has a credential sent anywhere else."""
+    """Return the leader that a standby's answer names, where it is one of these: no answer, which
+    may be old or a stranger's, has a credential sent anywhere else."""
     try:
         named = Head.parse(json.loads(text)["leader"])
     except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
@@ -168,13 +168,14 @@ def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
 
 
 def is_transient(status: int) -> bool:
-    """Whether the same body may be taken later: nothing rests on such an answer."""
+    """Return whether the same body may be taken later: nothing rests on such an answer."""
     later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
     return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
 
 
 def explain_refusal(text: bytes) -> str:
-    """What the body of a refusal says: its code, message and hint; as it is where it has none."""
+    """Return what the body of a refusal says: its code, message and hint; as it is where it has
+    none."""
     try:
         answer = json.loads(text)
         return f"{answer['error']}: {answer['message']} {answer.get('hint', '')}".strip()
@@ -207,14 +208,16 @@ def check_proof(
     except munge.CredentialError as error:
         raise Unproved(f"cannot authenticate the daemon's answer: {error}", _HINT) from error
     if credential.payload != signed or credential.uid not in trusted_uids():
-        raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
+        raise Unproved(
+            f"the answer came from uid {credential.uid}, which is not the daemon's user", _HINT
+        )
 
 
 _HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
 
 
 def trusted_uids() -> set[int]:
-    """The users a daemon may run as: root, SlurmUser, and whoever asks."""
+    """Return the users a daemon may run as: root, SlurmUser, and the calling user."""
     try:
         return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
     except KeyError:
@@ -236,7 +239,7 @@ def slurm_user(root: Path = Path("/")) -> str:
 
 
 def slurm_confs(root: Path = Path("/")) -> list[Path]:
-    """Where a slurm.conf may be: the environment's, a controller's, a configless node's."""
+    """Return where a slurm.conf may be: the environment's, a controller's, a configless node's."""
     own = os.environ.get("SLURM_CONF", "")
     return [root / place.lstrip("/") for place in (own, *_CONFS) if place]
 

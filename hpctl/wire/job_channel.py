@@ -34,8 +34,8 @@ Message = dict[str, Any]
 
 
 class ChannelError(OSError):
-    """The other side is gone, did not prove itself, or broke the rules. The connection is of no
-    use any more."""
+    """The other side is gone, did not prove itself, or broke the rules. The connection is not
+    usable."""
 
 
 class JobChannel:
@@ -166,7 +166,7 @@ class JobChannel:
                 return
 
     def _flush_alert(self) -> None:
-        """Say why, to a peer that may not listen any more."""
+        """Say why, to a peer that may have stopped listening."""
         with suppress(OSError):
             self._flush_output()
 

@@ -2,7 +2,7 @@
 
 A job's parts share a secret that only files and processes of the job's owner hold. The private key
 and the certificate of a part follow from that secret and the part's name, so that each side can
-compute the other's certificate and trusts that one alone. Whoever completes a TLS handshake holds
+compute the other's certificate and trusts that one only. A peer that completes a TLS handshake has
 the secret; a stranger that relays a connection sees ciphertext, and one that answers in another
 part's place has the certificate of another name. The certificates have no lifetime, because a
 node's clock may be wrong. Why: ADR 0105.

@@ -7,6 +7,7 @@ PORTS = 16
 
 
 def first_port(secret: str, run_id: str) -> int:
-    """Where the launchers of one step meet: the first of PORTS, below the ephemeral range."""
+    """Return where the launchers of one step meet: the first of PORTS, below the ephemeral
+    range."""
     digest = hashlib.sha256(f"hpctl elastic port {secret} {run_id}".encode()).digest()
     return 15000 + int.from_bytes(digest[:4], "big") % 15000

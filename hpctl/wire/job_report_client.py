@@ -2,8 +2,8 @@
 
 Runs inside a job, as the job's owner, and must never harm it: `send_report` raises nothing, waits
 for two seconds at most, and some more where several head nodes may settle who leads, and answers
-None where nobody was reached. The daemon believes it by its MUNGE credential, whose uid must be the
-job's owner in Slurm (or root), and is believed by one of its own.
+None where none was reached. The daemon believes it by its MUNGE credential, whose uid must be the
+job's owner in Slurm (or root), and the client checks the daemon's answer by its credential.
 
 Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
 in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which
@@ -112,12 +112,12 @@ def report_start(environment: Mapping[str, str], *, step: int | None, place: str
 
 
 def restarts_of(environment: Mapping[str, str]) -> int:
-    """How often a job was started before this run."""
+    """Return how often a job was started before this run."""
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
 
 def former_run_text(restarts: int, why: str, place: str) -> str:
-    """Why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
+    """Return why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
     begins = f"; {place}" if place else ""
     return f"run {restarts + 1}: run {restarts} ended: {why}{begins}"
 
@@ -135,7 +135,7 @@ def _report_beside(
     make_report: Callable[[JobId, int], JobReport],
     heard: Callable[[DaemonReply | None], None] | None = None,
 ) -> None:
-    """Send a report in a process of its own, so that a start waits for nothing.
+    """Send a report in a separate process, so that a start waits for nothing.
 
     `heard` gets the answer there, and may write to stderr. Does nothing outside a job. Never
     raises.
@@ -150,7 +150,7 @@ def _report_beside(
         log.info("no report was sent to the head node: %s", error)
         return
     try:
-        # Whoever reads what we printed waits until nobody holds the other end.
+        # A reader of our output waits until no process holds the other end.
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1) if heard is not None else (0, 1, 2):
             os.dup2(nothing, stream)
@@ -170,7 +170,7 @@ class HeadSettings(Struct, frozen=True):
 
 
 def head_settings(environment: Mapping[str, str]) -> HeadSettings:
-    """What environment and files say. What cannot be read says nothing."""
+    """Return what environment and files say. What cannot be read says nothing."""
     agent = _agent_env(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
     heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
     socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
@@ -189,7 +189,8 @@ def _read_text(path: Path) -> str:
 
 
 def _agent_env(path: Path) -> dict[str, str]:
-    """The assignments of a systemd environment file, as far as a shell would read them too."""
+    """Return the assignments of a systemd environment file, as far as a shell would read them
+    too."""
     found: dict[str, str] = {}
     for line in _read_text(path).splitlines():
         name, is_pair, value = line.strip().partition("=")

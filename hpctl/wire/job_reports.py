@@ -91,7 +91,7 @@ _taken = msgspec.json.Decoder(JobReportAck)
 
 
 def encode_job_report(report: JobReport) -> bytes:
-    """The body of one report; texts that are too long are cut."""
+    """Return the body of one report; texts that are too long are cut."""
     cut = replace(
         report,
         why=report.why[:MAX_WHY],
@@ -103,7 +103,7 @@ def encode_job_report(report: JobReport) -> bytes:
 
 
 def _convert_shape(shape: type[_S], value: object, **changes: object) -> _S:
-    """The shape with the fields of a value of core's, less these changes."""
+    """Return the shape with the fields of a value of core's, less these changes."""
     return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
 
@@ -121,7 +121,7 @@ def _convert_trouble(trouble: Trouble | None) -> _WireTrouble | None:
 
 
 def decode_job_report(body: bytes) -> JobReport:
-    """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
+    """Return the report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
     wire.check_size(body, MAX_BODY)
     try:
         envelope = _decoder.decode(body)
@@ -144,10 +144,10 @@ def _to_model(trouble: _WireTrouble) -> Trouble:
 
 
 def encode_taken(taken: JobReportAck) -> bytes:
-    """The body of the answer."""
+    """Return the body of the answer."""
     return msgspec.json.encode(taken)
 
 
 def decode_taken(body: bytes) -> JobReportAck:
-    """What the head node answered with 200. Raises wire.MalformedReportError."""
+    """Return what the head node answered with 200. Raises wire.MalformedReportError."""
     return wire.decoded_answer(_taken, body)

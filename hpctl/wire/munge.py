@@ -3,7 +3,7 @@
 A credential proves the effective uid of the process that encoded it and the address of its host,
 and is good once: munged rejects a second decode on the same host. Every call makes its own
 context, so all functions here may be called from any thread. Calls block while munged is slow;
-libmunge gives up by itself after a few seconds. Numbers are those of munge.h (0.5.15).
+libmunge itself gives up after a few seconds. Numbers are those of munge.h (0.5.15).
 
 An order to a node's agent is a credential of the daemon's in the answer to a report, whose payload
 is the order itself: it proves whose it is, is used up by the one munged that decodes it, and is
@@ -123,7 +123,7 @@ class _MungeContext:
         self._lib.munge_ctx_destroy(self.ctx)
 
     def get(self, option: int, value: ctypes.c_int | ctypes.c_uint32 | ctypes.c_long) -> int:
-        """One number that the last call left in the context."""
+        """Return one number that the last call left in the context."""
         self.check(self._lib.munge_ctx_get(self.ctx, option, ctypes.byref(value)))
         return int(value.value)
 
@@ -240,7 +240,7 @@ def open_order(
     if order.generation != mine:
         raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
     if time.time() > order.until:
-        raise OrderRefused("the order has run out", "Compare the clocks of both hosts.")
+        raise OrderRefused("the order has expired", "Compare the clocks of both hosts.")
     return order
 
 

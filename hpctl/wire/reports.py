@@ -134,7 +134,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def generation(self) -> Generation:
-        """The generation that the heartbeat speaks of."""
+        """Return the generation that the heartbeat speaks of."""
         return Generation(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
 
 
@@ -200,22 +200,23 @@ _encoder = msgspec.json.Encoder()
 
 
 def make_credential_payload(body: bytes) -> bytes:
-    """What the credential of a request must carry: `hpctl1:` and the body's SHA-256 in hex."""
+    """Return what the credential of a request must carry: `hpctl1:` and the body's SHA-256 in
+    hex."""
     return b"hpctl1:" + hashlib.sha256(body).hexdigest().encode()
 
 
 def session_authorization(session: str, secret: bytes, body: bytes) -> str:
-    """The Authorization header of a body that is sent within a session."""
+    """Return the Authorization header of a body that is sent within a session."""
     return f"{SESSION_SCHEME} {session}:{sign_body(secret, body)}"
 
 
 def sign_body(secret: bytes, body: bytes) -> str:
-    """The proof that the sender of a body knows its session's key: HMAC-SHA256 in hex."""
+    """Return the proof that the sender of a body knows its session's key: HMAC-SHA256 in hex."""
     return hmac.digest(secret, body, "sha256").hex()
 
 
 def make_answer_payload(authorization: str, status: int, answer: bytes) -> bytes:
-    """What the proof of an answer vouches for: that it is the answer to this very request.
+    """Return what the proof of an answer vouches for: that it is the answer to this very request.
 
     An Authorization header is never the same twice: credentials are used up, and what a session's
     key signs has a growing number in it.
@@ -225,7 +226,7 @@ def make_answer_payload(authorization: str, status: int, answer: bytes) -> bytes
 
 
 def digest_findings(findings: Iterable[Finding]) -> str:
-    """What names a list of findings, whatever its order: SHA-256 in hex.
+    """Return what names a list of findings, whatever its order: SHA-256 in hex.
 
     Over what a finding is, what it says and how it clears; not over counts, times and evidence,
     which grow with every repeat and of which no rule needs each value (see agent/send.py).
@@ -235,8 +236,8 @@ def digest_findings(findings: Iterable[Finding]) -> str:
 
 
 def encode_report(report: Report, *, open_session: bool = False) -> bytes:
-    """The body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and then
-    leaves out the last findings: an agent that says less is better than one that says nothing.
+    """Return the body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and
+    then leaves out the last findings: an agent that says less is better than one that says nothing.
 
     Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
     """
@@ -258,7 +259,7 @@ def _drop_infinite(gauges: Mapping[str, float]) -> dict[str, float]:
 
 
 def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
-    """The body of one heartbeat. Of gauges those that a report would carry."""
+    """Return the body of one heartbeat. Of gauges those that a report would carry."""
     heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite(heartbeat.gauges))
     return _encode_body("heartbeat", heartbeat, open_session)
 
@@ -278,7 +279,7 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 
 def decode_report(body: bytes) -> Report:
-    """The report that a body holds. Raises MalformedReportError or one of its kinds."""
+    """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
     content = read_message(body).content
     if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
@@ -286,7 +287,7 @@ def decode_report(body: bytes) -> Report:
 
 
 def read_message(body: bytes) -> Message:
-    """What a body holds. Raises MalformedReportError or one of its kinds."""
+    """Return what a body holds. Raises MalformedReportError or one of its kinds."""
     check_size(body, MAX_BODY)
     try:
         try:
@@ -306,14 +307,14 @@ def read_message(body: bytes) -> Message:
 
 
 def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
-    """The body of an operator's request."""
+    """Return the body of an operator's request."""
     asked = {"v": VERSION, "verb": verb, "target": target, "by": by}
     # A daemon of an earlier version refuses a field that it does not know.
     return _encoder.encode({**asked, "detail": detail} if detail else asked)
 
 
 def read_request(body: bytes) -> OperatorRequest:
-    """The request that a body holds. Raises MalformedReportError or one of its kinds."""
+    """Return the request that a body holds. Raises MalformedReportError or one of its kinds."""
     try:
         asked = _asked.decode(body)
     except UNREADABLE as error:
@@ -325,7 +326,7 @@ def read_request(body: bytes) -> OperatorRequest:
 
 
 def copy_of(journal: Path) -> Path:
-    """Where the copy of a SQLite journal lies that every user of the machine may read."""
+    """Return where the copy of a SQLite journal lies that every user of the machine may read."""
     return journal.parent / "public" / journal.name
 
 
@@ -349,14 +350,14 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def make_decode_error(error: Exception, what: str) -> MalformedReportError:
-    """What it means that a body cannot be decoded."""
+    """Return what it means that a body cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
         return InvalidReportError(f"not a valid {what}: {error}")
     return MalformedReportError(f"not JSON: {error}")
 
 
 def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    """What the head node answered with 200. Raises MalformedReportError."""
+    """Return what the head node answered with 200. Raises MalformedReportError."""
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
@@ -364,12 +365,12 @@ def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """The body of an answer."""
+    """Return the body of an answer."""
     return _encoder.encode(ack)
 
 
 def decode_ack(body: bytes) -> Ack:
-    """What the head node answered with 200. Raises MalformedReportError."""
+    """Return what the head node answered with 200. Raises MalformedReportError."""
     return decoded_answer(_ack, body)
 
 

@@ -15,12 +15,13 @@ def notify_systemd(state: str) -> None:
         try:
             sock.sendto(state.encode(), address)
         except OSError:
-            # systemd notices a missing message by itself; the agent must not die of it.
+            # systemd itself notices a missing message; the agent must not die of it.
             return
 
 
 def watchdog_interval() -> float | None:
-    """Seconds between signs of life, half of what systemd allows; None where it asks for none."""
+    """Return seconds between signs of life, half of what systemd allows; None where it asks for
+    none."""
     usec = os.environ.get("WATCHDOG_USEC", "")
     pid = os.environ.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or int(usec) == 0 or (pid and pid != str(os.getpid())):
@@ -33,7 +34,8 @@ _FIRST_PASSED = 3
 
 
 def passed_sockets() -> list[socket.socket]:
-    """The listening sockets that a .socket unit passes to this process; no child inherits them."""
+    """Return the listening sockets that a .socket unit passes to this process; no child inherits
+    them."""
     count = os.environ.get("LISTEN_FDS", "")
     if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return []

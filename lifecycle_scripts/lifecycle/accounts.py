@@ -25,13 +25,15 @@ class User(NamedTuple):
 
 
 def listed(node: Node) -> list[User]:
-    """The site's users, with the homes they have here. Raises Failure with every bad line."""
+    """Return the site's users, with the homes they have here. Raises Failure with every bad
+    line."""
     users = parse(node.bundle / node.config["users"]["file"])
     return [user._replace(home=home_of(node, user)) for user in users]
 
 
 def parse(path: Path) -> list[User]:
-    """The users of a file; none where there is no file. Raises Failure with every bad line."""
+    """Return the users of a file; none where there is no file. Raises Failure with every bad
+    line."""
     if not path.is_file():
         return []
     users, wrong = [], []
@@ -56,13 +58,14 @@ def parse(path: Path) -> list[User]:
 
 
 def home_of(node: Node, user: User) -> str:
-    """Where the home lies: on OpenZFS where /home is one, as HyperPod's own scripts have it."""
+    """Return where the home lies: on OpenZFS where /home is one, as HyperPod's own scripts have
+    it."""
     zfs = node.config["fsx_openzfs"]["mount_path"]
     return f"{zfs}/{user.name}" if mounted(node, zfs) else user.home
 
 
 def account(name: str) -> pwd.struct_passwd | None:
-    """An account of the machine; None where it has none of this name."""
+    """Return an account of the machine; None where it has none of this name."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
@@ -70,7 +73,8 @@ def account(name: str) -> pwd.struct_passwd | None:
 
 
 def everybody(node: Node) -> list[pwd.struct_passwd]:
-    """The accounts of people that are on the machine: listed ones, and the AMI's defaults."""
+    """Return the accounts of people that are on the machine: listed ones, and the AMI's
+    defaults."""
     names = [user.name for user in listed(node)] + list(node.config["users"]["default"])
     found = [account(name) for name in dict.fromkeys(names)]
     return [one for one in found if one is not None]

@@ -82,7 +82,7 @@ def _last(log: runner.Log | None, text: str) -> None:
 
 
 def _step(options: argparse.Namespace) -> int:
-    """One try: its exit code says what became of it, its last line why."""
+    """Try once: the exit code says what became of it, its last line why."""
     try:
         node, step = _node(options), find(options.name)
         # Asked once more for its own message, where the runner got none.

@@ -115,7 +115,7 @@ def problems(given: Any, steps: list[str]) -> list[str]:
 
 
 def _check_words(given: dict[str, Any], steps: list[str]) -> list[str]:
-    """What is none of the words that steps, roles and the mode may have."""
+    """Return what is none of the words that steps, roles and the mode may have."""
     found = []
     for step, weight in given.get("steps", {}).items():
         if step not in steps:
@@ -154,7 +154,7 @@ def _shaped(given: dict[str, Any]) -> list[str]:
 
 
 def _texts(place: str, value: Any) -> list[tuple[str, Any]]:
-    """Each text of a value, with its place: a text itself, a list's, a free section's."""
+    """Return each text of a value, with its place: a text itself, a list's, a free section's."""
     if isinstance(value, dict):
         pairs = [_texts(f"{place}.{key}", inner) for key, inner in value.items()]
         return [pair for inner in pairs for pair in inner]

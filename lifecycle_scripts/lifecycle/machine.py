@@ -1,7 +1,7 @@
 """The machine below a root: its files, programs and systemd.
 
 Where the root is not `/`, nothing outside it is touched: there is no systemd, nothing can be
-mounted, and nobody has an account.
+mounted, and no user has an account.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from lifecycle.failure import Failure, No
 
 QUIET_S = 120.0
-"""How long one program may take that has no limit of its own."""
+"""How long a program may take that has no separate limit."""
 
 
 class Machine:
@@ -25,15 +25,15 @@ class Machine:
 
     @property
     def real(self) -> bool:
-        """Whether this is a whole machine and not a directory that plays one."""
+        """Return whether this is a whole machine and not a directory that plays one."""
         return self.root == Path("/")
 
     def path(self, absolute: str) -> Path:
-        """A path of the node."""
+        """Return a path of the node."""
         return self.root / absolute.lstrip("/")
 
     def needs(self, *things: str) -> bool | No:
-        """Whether the machine has what a step cannot do without; why not otherwise."""
+        """Return whether the machine has what a step cannot do without; why not otherwise."""
         for thing in things:
             if not self.real:
                 return No(f"no {thing} below {self.root}")
@@ -71,7 +71,7 @@ class Machine:
         try:
             out, _ = process.communicate(given.encode() if given is not None else None, timeout)
         except subprocess.TimeoutExpired:
-            # What it started itself goes with the step, which has a process group of its own.
+            # What it started itself goes with the step, which has a separate process group.
             process.kill()
             raise Failure(f"{command[0]} took more than {timeout:.0f} s") from None
         output = out.decode(errors="replace")
@@ -83,7 +83,7 @@ class Machine:
         return output
 
     def works(self, *command: str, timeout: float = QUIET_S) -> bool:
-        """Whether a program ends with exit code 0."""
+        """Return whether a program ends with exit code 0."""
         try:
             self.run(*command, timeout=timeout)
         except Failure:
@@ -114,15 +114,15 @@ class Machine:
 
     @property
     def running(self) -> bool:
-        """Whether systemd runs here: in a chroot, or while an image is made, it does not."""
+        """Return whether systemd runs here: in a chroot, or while an image is made, it does not."""
         return self.real and Path("/run/systemd/system").is_dir()
 
     def has_unit(self, unit: str) -> bool:
-        """Whether a unit's file is there, masked ones not counted."""
+        """Return whether a unit's file is there, masked ones not counted."""
         return self.unit_text(unit) is not None
 
     def unit_text(self, unit: str) -> str | None:
-        """A unit's file; None where there is none, or it is masked."""
+        """Return a unit's file; None where there is none, or it is masked."""
         for directory in (
             "/etc/systemd/system",
             "/run/systemd/system",
@@ -137,12 +137,12 @@ class Machine:
         return None
 
     def masked(self, unit: str) -> bool:
-        """Whether a unit cannot be started."""
+        """Return whether a unit cannot be started."""
         link = self.path("/etc/systemd/system") / unit
         return link.is_symlink() and os.readlink(str(link)) == "/dev/null"
 
     def up(self, unit: str) -> bool:
-        """Whether a unit starts at boot, and runs now where systemd does."""
+        """Return whether a unit starts at boot, and runs now where systemd does."""
         if not self.works("systemctl", "is-enabled", "--quiet", unit):
             return False
         return not self.running or self.works("systemctl", "is-active", "--quiet", unit)
@@ -160,7 +160,8 @@ class Machine:
             raise Failure(f"{failure} ({self.last_words(unit)})") from failure
 
     def last_words(self, unit: str) -> str:
-        """The last line that a unit's own processes logged: systemd's says only that they ended."""
+        """Return the last line that a unit's own processes logged: systemd's says only that they
+        ended."""
         try:
             output = self.run("journalctl", f"_SYSTEMD_UNIT={unit}", "-n1", "-ocat", timeout=20)
         except Failure:
@@ -180,7 +181,7 @@ class Machine:
 
 
 def holds(path: Path, text: str) -> bool:
-    """Whether a file is there with exactly this text."""
+    """Return whether a file is there with exactly this text."""
     try:
         return path.read_text() == text
     except (OSError, UnicodeDecodeError):

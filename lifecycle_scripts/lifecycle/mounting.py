@@ -24,7 +24,7 @@ def mounts(node: Node) -> list[tuple[str, str, str]]:
 
 
 def mounted(node: Node, where: str) -> str | None:
-    """What is mounted at a path, and not merely promised by automount; None for nothing."""
+    """Return what is mounted at a path, and not merely promised by automount; None for nothing."""
     found = None
     for source, target, kind in mounts(node):
         if target == where.rstrip("/") and kind != "autofs":
@@ -33,7 +33,7 @@ def mounted(node: Node, where: str) -> str | None:
 
 
 def fsx_found(node: Node) -> dict[str, str]:
-    """Where the platform has mounted FSx that nobody names, by config.json's section.
+    """Return where the platform has mounted FSx without a name in config.json, by its section.
 
     Nothing unless the step `find_fsx` is named, and no file system is. A group's
     InstanceStorageConfigs is in no file on the node: what is mounted is all that tells of it, as
@@ -67,7 +67,8 @@ def take_fsx_found(node: Node) -> None:
 
 
 def local_disk(node: Node, fallback: str) -> str:
-    """The largest local disk that there is: NVMe, HyperPod's second volume, else `fallback`."""
+    """Return the largest local disk that there is: NVMe, HyperPod's second volume, else
+    `fallback`."""
     for path in ("/opt/dlami/nvme", "/opt/sagemaker"):
         if mounted(node, path):
             return path
@@ -87,7 +88,8 @@ def wait_for_disks(node: Node) -> None:
 
 
 def writable(node: Node, where: str) -> bool:
-    """Whether a file can be made there. Hangs where the file system does: a step has a limit."""
+    """Return whether a file can be made there. Hangs where the file system does: a step has a
+    limit."""
     probe = node.machine.path(where) / f".hpctl-{node.name}"
     try:
         probe.write_text("hpctl\n")
@@ -128,7 +130,7 @@ def resolvable(node: Node, name: str) -> None:
 
 
 def owner_of(path: Path) -> int | None:
-    """The uid that a path belongs to; None where there is none."""
+    """Return the uid that a path belongs to; None where there is none."""
     try:
         return path.stat().st_uid
     except OSError:

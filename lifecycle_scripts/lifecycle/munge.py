@@ -18,7 +18,7 @@ UNIT = "munge.service"
 
 
 def vouches(node: Node) -> bool:
-    """Whether credentials carry the node's address; true where no munged can be asked."""
+    """Return whether credentials carry the node's address; true where no munged can be asked."""
     if not node.machine.running or not shutil.which("unmunge"):
         return True
     return _origin(node) == node.address

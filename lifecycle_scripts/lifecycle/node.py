@@ -45,7 +45,8 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The host name, which HyperPod makes from the address; Slurm's NodeName may be another."""
+        """Return the host name, which HyperPod makes from the address; Slurm's NodeName may be
+        another."""
         return name_of(self.address)
 
     @property
@@ -56,7 +57,8 @@ class Node:
 
     @property
     def guess(self) -> str:
-        """What to warn of where nothing says this group's role; empty where something does."""
+        """Return what to warn of where nothing says this group's role; empty where something
+        does."""
         groups = self.parameters.get("worker_groups") or []
         workers = [one.get("instance_group_name") for one in groups]
         if not self.parameters or self.role != "compute" or self.group in workers:
@@ -70,7 +72,7 @@ class Node:
 
     @property
     def slurm_etc(self) -> Path:
-        """Where slurm.conf is, or would be: HyperPod's place first, then Debian's."""
+        """Return where slurm.conf is, or would be: HyperPod's place first, then Debian's."""
         for etc in ("/opt/slurm/etc", "/etc/slurm"):
             if self.machine.path(etc).is_dir():
                 return self.machine.path(etc)
@@ -82,12 +84,12 @@ class Node:
 
 
 def name_of(address: str) -> str:
-    """The host name of an address."""
+    """Return the host name of an address."""
     return "ip-" + address.replace(".", "-")
 
 
 def resource_config() -> str | None:
-    """Where HyperPod says that resource_config.json is; None for the usual place."""
+    """Return where HyperPod says that resource_config.json is; None for the usual place."""
     return os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH")
 
 

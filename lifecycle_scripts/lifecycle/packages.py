@@ -28,7 +28,8 @@ def install(node: Node, step: str, names: list[str]) -> None:
 
 
 def whole(node: Node, names: list[str]) -> bool:
-    """Whether none of these packages was left half installed; one that is not there is none."""
+    """Return whether none of these packages was left half installed; one that is not there is
+    none."""
     form = "--showformat=${Status}\n"
     plain = [name.partition("=")[0] for name in names]
     output = node.machine.run("dpkg-query", "--show", form, *plain, ok=(0, 1)).splitlines()

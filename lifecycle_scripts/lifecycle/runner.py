@@ -1,7 +1,7 @@
 """Runs the steps of a node: what is done is left alone, what fails is tried again.
 
-Each try is a process of its own: one that hangs is killed, and one that crashes takes nobody with
-it. Whoever kills the runner finds, when it is run again, that it goes on where it stood, for what
+Each try is a separate process: one that hangs is killed, and one that crashes takes no other with
+it. A user who kills the runner finds, when it runs again, that it continues where it was, for what
 counts is not what it wrote down but what each step finds on the machine.
 """
 
@@ -34,7 +34,7 @@ LOCK_S = 900.0
 
 
 def now() -> str:
-    """The time as every line and state file has it."""
+    """Return the time as every line and state file has it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -62,7 +62,7 @@ class Log:
 
 
 def digest(bundle: Path) -> str:
-    """Which bundle this is: the digest of its MANIFEST, which has that of every file."""
+    """Return which bundle this is: the digest of its MANIFEST, which has that of every file."""
     try:
         return hashlib.sha256((bundle / "MANIFEST").read_bytes()).hexdigest()
     except OSError:
@@ -81,7 +81,7 @@ class Runner:
         self.warnings: list[str] = []
 
     def run(self) -> int:
-        """All steps in order; the exit code. A required step that fails ends the run."""
+        """Run all steps in order; return the exit code. A required step that fails ends the run."""
         self.states.directory.mkdir(parents=True, exist_ok=True)
         with (self.states.directory / "lock").open("w") as lock:
             self._lock(lock)
@@ -131,7 +131,7 @@ class Runner:
         self._note_run("done", missing)
         warned = " warnings=" + ",".join(self.warnings) if self.warnings else ""
         took = time.monotonic() - began
-        # A node that nobody watches is not in order, whatever config.json says of the step. It
+        # A node without monitoring is not in order, whatever config.json says of the step. It
         # stays in the cluster all the same: jobs can run on it.
         how = "INCOMPLETE" if missing else "OK"
         summary = f"node={node.name} role={node.role} steps={did}{warned} in {took:.1f} s"
@@ -139,7 +139,7 @@ class Runner:
         return 0
 
     def _missing(self) -> str:
-        """Why this node has no hpctl, and the fix; empty where it has."""
+        """Return why this node has no hpctl, and the fix; empty where it has."""
         known = self.states.read("hpctl")
         if "hpctl" in self.warnings:
             return "hpctl is not installed: " + str(known.get("why", ""))
@@ -180,7 +180,8 @@ class Runner:
         return self._tries(step, weight, known, lock)
 
     def _absent(self, step: Step) -> str:
-        """Why a step does not concern this node; a question that goes wrong is the step's."""
+        """Return why a step does not concern this node; a question that goes wrong is the
+        step's."""
         try:
             here = step.module.applies(self.node)
         except (Failure, OSError):
@@ -215,7 +216,7 @@ class Runner:
         return None
 
     def _try(self, step: Step, lock: Any) -> tuple[int, str]:
-        """One try in a process of its own: its exit code, and its last line."""
+        """Try once in a separate process: return its exit code, and its last line."""
         command = [sys.executable, "-IBu", str(Path(__file__).parent), "step", step.name]
         # The lock goes with it: should this runner be killed, the next one waits for the step.
         process = subprocess.Popen(
@@ -280,5 +281,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def waits(config: Config, real: bool) -> float:
-    """How long a failing run stays, so that its log reaches CloudWatch before the instance goes."""
+    """Return how long a failing run stays, so that its log reaches CloudWatch before the instance
+    goes."""
     return float(config["failure_wait_s"]) if real else 0.0

@@ -9,7 +9,7 @@ from lifecycle.node import Node
 
 
 def secret(node: Node, arn: str) -> str:
-    """The password in a secret of Secrets Manager. Raises Failure where it cannot be had."""
+    """Return the password in a secret of Secrets Manager. Raises Failure where it cannot be had."""
     region = arn.split(":")[3] if arn.count(":") > 3 else node.region
     asked = ("secretsmanager", "get-secret-value", "--region", region, "--secret-id", arn)
     form = ("--query", "SecretString", "--output", "text")

@@ -20,7 +20,8 @@ AWS's own scripts wait (base-config's lifecycle_script.py, 12 times 5 s)."""
 
 
 def program(name: str) -> str:
-    """One of Slurm's programs: AMIs have them in /opt/slurm/bin, which is in no script's PATH."""
+    """Return one of Slurm's programs: AMIs have them in /opt/slurm/bin, which is in no script's
+    PATH."""
     return shutil.which(name) or f"/opt/slurm/bin/{name}"
 
 
@@ -48,14 +49,14 @@ def wait_for_conf(node: Node) -> None:
 
 
 def value(conf: Path, key: str) -> str | None:
-    """What a key of a Slurm file is set to; None where it is not."""
+    """Return what a key of a Slurm file is set to; None where it is not."""
     text = conf.read_text() if conf.is_file() else ""
     found = re.findall(rf"(?im)^[ \t]*{re.escape(key)}[ \t]*=[ \t]*(\S.*?)[ \t]*$", text)
     return str(found[-1]) if found else None
 
 
 def set_line(text: str, pattern: str, line: str) -> str:
-    """A text with the first line that a pattern begins replaced, or the line at its end."""
+    """Return a text with the first line that a pattern begins replaced, or the line at its end."""
 
     def as_it_is(_: re.Match[str]) -> str:
         return line  # a password's backslashes are not for re to read
@@ -78,7 +79,8 @@ def add_line(node: Node, conf: Path, line: str) -> bool:
 
 
 def last_words(node: Node, unit: str) -> str:
-    """What a daemon logged last: with a log file of its own, nothing is in systemd's journal."""
+    """Return what a daemon logged last: with a separate log file, nothing is in systemd's
+    journal."""
     log = node.machine.path("/var/log/slurm") / unit.replace(".service", ".log")
     lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
     for word in (" fatal: ", " error: "):

@@ -35,7 +35,7 @@ class States:
         os.replace(str(part), str(path))
 
     def read(self, name: str) -> dict[str, Any]:
-        """What is known of a step; nothing where it never ran, or its file is broken."""
+        """Return what is known of a step; nothing where it never ran, or its file is broken."""
         try:
             data = json.loads((self.directory / (name + ".json")).read_text())
         except (OSError, ValueError):
@@ -43,6 +43,6 @@ class States:
         return data if isinstance(data, dict) else {}
 
     def all(self, names: list[str]) -> list[dict[str, Any]]:
-        """What is known of each step that ran, in their order."""
+        """Return what is known of each step that ran, in their order."""
         known = [self.read(name) for name in names]
         return [one for one in known if one]

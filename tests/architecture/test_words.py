@@ -46,6 +46,8 @@ _PATTERN = re.compile(r"\b(" + "|".join(WORDS) + r")\b", re.IGNORECASE)
 # A name of a command, a file or a field, and what a program prints, is not prose.
 _NAMES = re.compile(
     r"hpctl doctor|`doctor`|doctor\.py|\.doctor\b|doctor\(|[\"']doctor[\"':]|cli[./]doctor"
+    r"|:doctor\b|\baside\(|[\"']aside[\"']|\bASIDE\b|\.hpctl-aside|[\"'`]waved[\"'`]"
+    r"|(?<==)nobody\b|[\"']nobody[\"']"
 )
 
 

@@ -404,7 +404,7 @@ def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, sai
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
     row = judge_checkpoint(tmp_path / "step-10")
-    assert (row.why, row.unreadable, row.claimed) == ("it is not there any more", False, False)
+    assert (row.why, row.unreadable, row.claimed) == ("it no longer exists", False, False)
 
 
 def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):

@@ -277,7 +277,7 @@ def test_verify_shows_the_mark_of_one_checkpoint(tmp_path):
 
 def test_a_mark_in_s3_alone_is_refused_with_what_counts_there():
     refused = mark("s3://bucket/run", 20)
-    assert "objects in S3 have none" in str(refused.exception)
+    assert "cannot mark a checkpoint in S3" in str(refused.exception)
     assert "hpctl resume JOB --from-step N" in refused.exception.hint
 
 

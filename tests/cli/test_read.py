@@ -214,12 +214,12 @@ def test_open_wins_over_held_wins_over_ended():
 
 def test_a_waved_gate_is_told_with_who_waved_it():
     opened = worlds.node_opened(
-        "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waved by carol)"), by="carol"
+        "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waived by carol)"), by="carol"
     )
     view = explain_view(world([opened]), worlds.RULES, "n-77777777")
     assert [(g.name, g.result, g.why) for g in view.gates] == [
         ("paused", "passed", ""),
-        ("budget", "waved", "waved by carol"),
+        ("budget", "waved", "waived by carol"),
     ]
     assert "requested by carol" in view.story[0].text
 

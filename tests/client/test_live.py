@@ -49,4 +49,4 @@ def test_a_job_that_fails_again_ends_with_exit_code_and_cause(live: Chaos, owner
     end = wait(submit("fails.sh"), timeout=120)
     assert (end.state, end.exit_code, end.restarts) == ("FAILED", 3, 1)
     assert "exit code 3" in end.cause
-    assert end.todo.startswith("nothing: it has ended by itself")
+    assert end.todo.startswith("nothing: it has ended")

@@ -66,7 +66,7 @@ def test_a_create_that_stays_in_doubt_says_so(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
     with pytest.raises(InDoubt, match="sent twice") as caught:
         apply.create_cluster(bed.aws, request(bed), PATIENCE)
-    assert "goes on from" in caught.value.hint
+    assert "continues from" in caught.value.hint
     assert bed.operations().count("CreateCluster") == 2
 
 

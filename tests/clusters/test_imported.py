@@ -126,7 +126,7 @@ def test_roles_that_nobody_tells_are_left_open_and_said() -> None:
     assert [group.role for group in spec.groups] == [None, None, None]
     parts = list_unknown_settings(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
-    with pytest.raises(HpctlError, match="names no controller group"):
+    with pytest.raises(HpctlError, match="has no group with role controller"):
         provisioning.render_parameters(spec)
 
 

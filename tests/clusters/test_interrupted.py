@@ -41,7 +41,7 @@ def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path) -> None:
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=LIMIT_S)
     assert running.returncode == 130, err
-    assert "interrupted; what was ordered goes on" in out
+    assert "interrupted; what was ordered continues" in out
     assert "\n  hpctl cluster wait llm\n" in out
     assert "Traceback" not in err
 

@@ -40,7 +40,7 @@ def shared():
             yield live
 
 
-def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:
+def test_daemon_that_slept_past_its_lease_continues(live: Chaos) -> None:
     (victim,) = live.victims(1)
     pid = live.daemon().pid
     live.sandbox.signal_service("daemon", "SIGSTOP")

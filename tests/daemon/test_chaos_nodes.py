@@ -25,7 +25,7 @@ def condition(live: Chaos, node: str) -> str:
     return str(row["condition"])
 
 
-def test_silence_alone_is_no_fault(live: Chaos) -> None:
+def test_silent_agent_alone_opens_no_recovery(live: Chaos) -> None:
     hung, killed = live.victims(2)
     job = live.start("srun sleep 600", "--nodes=2", f"--nodelist={hung},{killed}")
     live.sandbox.inject(hung, "hang-agent")

@@ -59,7 +59,7 @@ def test_a_password_is_not_shown(shown):
     }
 
 
-def test_what_was_changed_and_what_was_asked_for_alone(shown):
+def test_config_show_lists_only_changed_or_requested_keys(shown):
     assert {source for _, source in shown("--changed").values()} == {
         "1", "2", "3", "5", "6", "9", "10", "12", "13",
     }  # fmt: skip

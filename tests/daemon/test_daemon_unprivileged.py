@@ -82,7 +82,7 @@ def daemons() -> list[Path]:
     return found
 
 
-def test_it_heals_a_node(hpctl: Hpctl) -> None:
+def test_unprivileged_daemon_heals_a_node(hpctl: Hpctl) -> None:
     (daemon,) = daemons()
     status = dict(
         line.split(":\t", 1)

@@ -55,10 +55,10 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
     assert head.told[-1] == {"slurm": "slurmctld does not answer", "page": "no page"}
     head.parts[0].trouble = head.parts[1].trouble = ""
     head.keeping.run(0.4)
-    assert logged(caplog) == [("INFO", "trouble=none any more")]
+    assert logged(caplog) == [("INFO", "trouble=none: the trouble of before is over")]
 
 
-def test_what_is_in_memory_is_stored_in_time(monkeypatch):
+def test_health_in_memory_is_stored_in_time(monkeypatch):
     head, now = Head(), [100.0]
     monkeypatch.setattr("hpctl.daemon.health.time", SimpleNamespace(monotonic=lambda: now[0]))
     every_s = Config().upkeep_s

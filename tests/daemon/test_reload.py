@@ -142,6 +142,6 @@ def test_a_leader_writes_the_configuration_down(leads, settings, tmp_path):
         ("page", "page: {listen: 'unix:/run/hpctl/page.sock'}"),
     ],
 )
-def test_what_is_read_at_the_start_alone_waits_for_a_restart(head, section, text):
+def test_settings_read_only_at_start_wait_for_a_restart(head, section, text):
     assert head.reloads(text) == f"restart to change: {section}"
     assert section in NEEDS_RESTART

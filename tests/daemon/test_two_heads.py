@@ -126,7 +126,7 @@ def test_only_heads_that_are_configured_are_followed(pair, munges):
     assert leader_named(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
 
 
-def test_a_frozen_leader_holds_nobody_up_for_long(pair, munges, monkeypatch):
+def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
     monkeypatch.setattr("hpctl.detection.send.STANDBY_TIMEOUT_S", 0.4)
     monkeypatch.setattr(heads, "TRY_S", 0.4)
     with mute() as (frozen, _):

@@ -26,7 +26,7 @@ def test_an_escalated_node_is_named_by_its_fault_with_the_commands() -> None:
     assert (task.explain, task.since) == ("n-66666666", worlds.at(44))
 
 
-def test_what_one_command_lifts_is_one_task_and_comes_first() -> None:
+def test_holds_lifted_by_one_command_are_one_task_and_come_first() -> None:
     found = tasks(worlds.troubled(), blocked("correlated", range(100, 141)))
     assert found[0].title == "41 nodes (ip-10-1-0-[100-140]): xid-79"
     assert found[0].commands == ("hpctl approve --rule xid-79",)
@@ -40,7 +40,7 @@ def test_one_blocked_node_is_approved_by_its_name() -> None:
     assert task.commands[0] == "hpctl approve ip-10-1-0-5"
 
 
-def test_a_gate_that_passes_by_itself_needs_no_person() -> None:
+def test_transient_gate_needs_no_person() -> None:
     assert tasks(blocked("budget", range(5, 6))) == ()
     assert tasks(blocked("drain_budget", range(5, 6))) == ()
     by_themselves = {"stale_facts", "wrong_instance", "provider_acts", "maintenance"}
@@ -66,7 +66,7 @@ def test_a_node_that_a_lost_recovery_has_closed_needs_a_person() -> None:
     assert task.commands == ("hpctl undrain ip-10-1-0-4", "hpctl replace ip-10-1-0-4")
 
 
-def test_another_s_drain_and_a_quiet_cluster_need_no_person() -> None:
+def test_drain_of_another_user_and_quiet_cluster_need_no_person() -> None:
     assert tasks() == ()
     assert tasks(worlds.healed()) == ()
 

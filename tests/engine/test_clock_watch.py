@@ -32,7 +32,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S, SET_S + 1, -SET_S - 1])
-def test_a_clock_that_is_set_is_told_once_and_by_how_much(by_s: float) -> None:
+def test_set_clock_is_reported_once_with_the_difference(by_s: float) -> None:
     clock = Clock()
     watch = ClockWatch(clock)
     assert watch.look(None) == []
@@ -45,7 +45,7 @@ def test_a_clock_that_is_set_is_told_once_and_by_how_much(by_s: float) -> None:
 
 
 @pytest.mark.parametrize("by_s", [0.0, SET_S, -SET_S])
-def test_a_clock_that_is_slewed_is_left_alone(by_s: float) -> None:
+def test_slewed_clock_is_not_reported(by_s: float) -> None:
     clock = Clock()
     watch = ClockWatch(clock)
     watch.look(None)
@@ -74,7 +74,7 @@ def test_the_times_of_what_is_open_follow_the_clock() -> None:
     assert (hit.since, hit.start_at) == (at(9) + back, at(30) + back)
 
 
-def test_what_has_ended_keeps_its_times() -> None:
+def test_ended_recoveries_keep_their_times() -> None:
     ends = SignalSeen(at(8), "n-1", "operator_cancelled", "eve")
     state = replay_events([opened("n-1", seconds=5), ends, ClockSet(at(20), -HOUR_S)])
     assert (state.nodes["n-1"].opened, state.nodes["n-1"].since) == (at(5), at(8))

@@ -89,7 +89,11 @@ def test_a_node_that_is_treated_dead_or_down_is_not_a_candidate():
 
 def test_an_operator_who_took_the_node_back_is_not_overruled_for_the_same_wait():
     log = [*TREATED, opened("n-1", "n2", LATE, rule=STUCK.rule)]
-    log.append(SignalSeen(at(LATE + 1), "n-1", "operator_took_over", "somebody resumed the node"))
+    log.append(
+        SignalSeen(
+            at(LATE + 1), "n-1", "operator_took_over", "another user or tool resumed the node"
+        )
+    )
     assert stuck(ENDED, log=log, seconds=LATE + 9) == []
     again = replace(ENDED, end=at(LATE + 5))
     assert stuck(again, log=log, seconds=2 * LATE + 9) == [("n2", STUCK.rule)]

@@ -43,7 +43,7 @@ def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
     assert SECRET not in parse_config(f"database_url: {url}\n").changed()["database_url"]
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_url_without_a_secret_is_shown() -> None:
     read = read_database_url("postgresql://u@h:5432/db?sslmode=require")
     assert not has_password(read)
     assert name_database(read) == "postgresql://u@h:5432/db?sslmode=require"

@@ -62,7 +62,7 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "a file", "no directory"])
-def test_the_script_waits_for_nobody(tmp_path, listening: str) -> None:
+def test_script_waits_for_no_reader(tmp_path, listening: str) -> None:
     from hpctl.engine.wake import Waker
 
     waker = Waker(tmp_path)

@@ -42,7 +42,7 @@ def of(w: World):
     return Estimator(w).estimate_job(w.state.jobs[J])
 
 
-def test_the_median_of_what_came_into_the_same_phase_is_told() -> None:
+def test_estimate_shows_the_median_of_recoveries_in_the_same_phase() -> None:
     past = [ended(n, took_s) for n, took_s in enumerate((20.0, 30.0, 400.0), 1)]
     w = worlds.world(*past, opened())
     found = of(w)
@@ -76,7 +76,7 @@ def test_a_backoff_is_waited_for_first_and_measures_nothing() -> None:
     assert found.measured == ENOUGH
 
 
-def test_nothing_is_told_of_what_runs_what_is_held_and_what_is_only_observed() -> None:
+def test_estimate_is_empty_for_running_held_and_observed_recoveries() -> None:
     runs = worlds.seen(J, "running_seen", 85, "runs")
     assert of(worlds.world(opened(runs))) is None
     assert of(worlds.world(opened(), policy=Policy(mode=Mode.OBSERVE))) is None
@@ -91,7 +91,7 @@ def test_a_bound_that_has_passed_is_none() -> None:
     assert of(late) is None
 
 
-def test_a_node_s_estimate_is_measured_of_the_same_remedy_alone() -> None:
+def test_estimate_of_a_node_uses_only_recoveries_with_the_same_remedy() -> None:
     past = []
     for number in (31, 32, 33):
         rid, generation = RecoveryId(f"n-{number}"), worlds.gen(number)

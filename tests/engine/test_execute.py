@@ -87,7 +87,7 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     assert (bench.started(), bench.cloud.called) == (["i-1", "i-2"], [("i-1",), ("i-2",)])
 
 
-def test_who_leads_no_more_does_nothing(bench):
+def test_executor_does_nothing_without_the_lease(bench):
     """It is asked after the step was written down, and immediately before the call."""
     asked = []
 
@@ -113,7 +113,7 @@ def test_a_call_under_way_is_waited_for_before_the_lease_is_given_away(bench):
     assert [type(e) for e in bench.written] == [StepStarted, StepResolved]
 
 
-def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
+def test_orders_beyond_one_call_wait_for_the_next_cycle(bench):
     many = [f"i-{n}" for n in range(30)]
     assert bench.order(*many)
     assert bench.started() == many[:25]

@@ -197,7 +197,7 @@ def test_gate(row: Row) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "stands"), [(3599, True), (3600, False)])
-def test_an_approval_stands_for_an_hour(seconds: float, stands: bool) -> None:
+def test_approval_lasts_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
     assert is_approved("n1", view, OWN, at(seconds)) is stands
     assert not is_approved("n2", view, OWN, at(1))

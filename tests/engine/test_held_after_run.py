@@ -32,7 +32,7 @@ def test_explain_says_since_when_why_and_what_a_person_does(comment: str) -> Non
     assert found.next.what == "`scontrol release 1` to run it again, or `scancel 1`"
 
 
-def test_status_lists_a_registered_job_alone() -> None:
+def test_status_lists_only_registered_jobs() -> None:
     assert LISTED in status_view(world(HELD)).problems
     by_exit_code = replace(HELD, flags=frozenset({"SPECIAL_EXIT"}), reason="JobHeldUser")
     assert LISTED in status_view(world(by_exit_code)).problems

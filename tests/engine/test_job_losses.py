@@ -18,7 +18,7 @@ def with_gpus(w: World, each: int) -> World:
     return replace(w, slurm=replace(w.slurm, nodes=nodes))
 
 
-def test_a_job_stands_still_from_its_trouble_until_it_runs_again() -> None:
+def test_job_losses_count_from_the_trouble_until_it_runs_again() -> None:
     w = worlds.world(worlds.healed(), worlds.troubled())
     healed = w.state.jobs[RecoveryId("j-22222222")]
     assert find_standstill(healed, w.now) == (worlds.at(0.22), worlds.at(1.6))

@@ -87,7 +87,7 @@ def test_a_lingering_instance_yields_to_its_successor_in_any_order():
     assert ids(joined(old, gpu_1="10.1.0.3")) == {"gpu-1": OLD}
 
 
-def test_of_several_on_their_way_out_the_newest_stands():
+def test_join_picks_the_newest_of_several_leaving_instances():
     going = InstanceStatus.SHUTTING_DOWN
     first, second = (
         one(key, "10.1.0.3", status=going, launched=T0 + timedelta(hours=hour))
@@ -104,7 +104,7 @@ def test_two_that_live_at_one_address_are_joined_to_nothing_and_say_so():
     assert "gpu-1" in found.unjoined["i-2"]
 
 
-def test_one_address_of_several_nodes_is_told_apart_by_name_or_not_at_all():
+def test_join_resolves_a_shared_address_only_by_name():
     here = one("i-1", "10.1.0.3", "gpu-2" + DOMAIN)
     assert ids(joined(here, gpu_1="10.1.0.3", gpu_2="10.1.0.3")) == {"gpu-2": "i-1"}
     found = joined(one("i-1", "10.1.0.3"), gpu_1="10.1.0.3", gpu_2="10.1.0.3")
@@ -112,12 +112,12 @@ def test_one_address_of_several_nodes_is_told_apart_by_name_or_not_at_all():
     assert "2 Slurm nodes" in found.unjoined["i-1"]
 
 
-def test_what_the_node_addr_names_outweighs_what_the_node_is_called():
+def test_join_prefers_the_node_addr_to_the_node_name():
     by_addr, by_name = one("i-addr", dns="a" + DOMAIN), one("i-name", dns="gpu-1" + DOMAIN)
     assert ids(joined(by_name, by_addr, gpu_1="a")) == {"gpu-1": "i-addr"}
 
 
-def test_before_slurm_is_read_the_guess_stands():
+def test_join_keeps_its_guess_until_slurm_is_read():
     assert ids(joined(one("i-1", "10.1.0.3"))) == {"ip-10-1-0-3": "i-1"}
 
 

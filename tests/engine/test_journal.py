@@ -75,7 +75,7 @@ CORRUPT: dict[str, list[Event]] = {
 
 
 @pytest.mark.parametrize("events", CORRUPT.values(), ids=CORRUPT)
-def test_what_cannot_follow_is_corruption(events: list[Event]) -> None:
+def test_impossible_event_raises_journal_corrupt(events: list[Event]) -> None:
     replay_events(events[:-1])
     with pytest.raises(Corrupt):
         replay_events(events)
@@ -88,7 +88,7 @@ def test_an_answer_after_the_end_is_legal() -> None:
     assert (state.nodes[N].steps[0].outcome, state.open_nodes) == (Outcome.accepted(), {})
 
 
-def test_a_new_target_may_count_its_attempts_anew() -> None:
+def test_attempts_start_again_for_a_new_target() -> None:
     first = StepStarted(at(1), N, StepKind.REBOOT, 1, "i-1")
     again = StepStarted(at(9), N, StepKind.REBOOT, 1, "i-2")
     answer = StepResolved(at(10), N, StepKind.REBOOT, 1, Outcome.accepted())
@@ -119,7 +119,7 @@ def test_a_job_recovery_of_old_has_no_trouble() -> None:
     assert (event.start_at, event.supervised, event.ran_on) == (None, False, ())
 
 
-def test_what_is_new_survives_the_way_to_the_disk_and_back() -> None:
+def test_new_events_survive_a_round_trip_to_disk() -> None:
     text, opened, *_ = hung()
     assert isinstance(text, JobReported)
     assert isinstance(opened, JobRecoveryOpened)
@@ -187,11 +187,13 @@ def test_a_recovery_that_is_past_leaves_with_its_steps_and_its_jobs() -> None:
         "its job's is open", "its job was heard of lately",
     ],
 )  # fmt: skip
-def test_what_is_needed_stays_however_old(log: list[Event], living: tuple[int, ...]) -> None:
+def test_retirement_keeps_needed_events_of_any_age(
+    log: list[Event], living: tuple[int, ...]
+) -> None:
     assert kept(log, living) == log
 
 
-def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
+def test_retirement_keeps_only_other_events_in_force() -> None:
     def request(verb: str, seconds: float, target: str = "") -> RequestTaken:
         return RequestTaken(at(seconds), 1, verb, target, "eve", "", True)
 

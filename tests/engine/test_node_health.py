@@ -83,7 +83,7 @@ def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
         beat(N1, XID, boot="b2"),
     ],
 )  # fmt: skip
-def test_what_is_not_held_is_not_heard(heartbeat: wire.Heartbeat) -> None:
+def test_report_is_refused_where_health_is_not_held(heartbeat: wire.Heartbeat) -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
     before = bench.book.snapshot()
@@ -102,7 +102,7 @@ def test_the_digest_is_of_what_the_agent_said_last_not_of_all_that_is_known() ->
     assert bench.book.snapshot()[N1].findings == (XID,)
 
 
-def test_what_only_grew_a_count_is_stored_with_the_next_flush() -> None:
+def test_grown_count_is_stored_with_the_next_flush() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
     bench.book.accept(report(N1, replace(XID, count=5)))
@@ -121,7 +121,7 @@ def test_a_daemon_that_starts_again_asks_everybody_once() -> None:
     assert (again.writes, again.pokes) == ([], 0), "nothing of it was new"
 
 
-def test_what_cannot_be_stored_is_not_known() -> None:
+def test_report_that_cannot_be_stored_is_not_kept() -> None:
     bench = Bench()
     bench.full = True
     with pytest.raises(OSError, match="space"):

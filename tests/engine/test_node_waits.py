@@ -39,14 +39,14 @@ def test_the_job_its_owner_and_its_time_limit_are_named():
     ("end", "words"),
     [(None, "has no time limit"), (at(5), "was to end by 2026-03-01 12:00:05 UTC")],
 )
-def test_a_job_without_a_limit_is_told_from_one_that_is_late(end, words):
+def test_wait_distinguishes_a_job_without_a_limit_from_a_late_one(end, words):
     assert (
         waits(slurm_job(3, **{**STUBBORN, "end": end}))
         == f"job 3 of alice, not requeueable, {words}"
     )
 
 
-def test_of_several_jobs_the_longest_is_named():
+def test_wait_names_the_longest_of_several_jobs():
     jobs = [slurm_job(3, **STUBBORN), slurm_job(4, **{**STUBBORN, "end": at(7200)})]
     assert waits(*jobs).startswith("job 4 of alice")
     assert waits(*jobs).endswith("; and 1 other job")

@@ -215,7 +215,7 @@ class Flaky(Still):
 
 
 @pytest.mark.parametrize(("seconds", "begins_anew"), [(60, False), (61, True)])
-def test_what_hindered_it_counts_when_it_lasted(seconds, begins_anew, tmp_path):
+def test_pause_counts_when_it_lasted_long_enough(seconds, begins_anew, tmp_path):
     """A slurmctld that misses a question now and then puts no deadline off."""
     world = Flaky()
     _, observer = observing(world, tmp_path)

@@ -71,12 +71,12 @@ def test_a_drain_that_slurmctld_restored_is_lifted_again():
     (event,) = node_opens(given_back())
     assert (event.rule, event.ladder, event.by) == ("drain-restored", (Remedy.NONE,), "hpctl")
     assert event.urgency is Urgency.AFTER_JOBS
-    assert "drain_budget (waved by hpctl)" in event.passed
+    assert "drain_budget (waived by hpctl)" in event.passed
     watching = plan(given_back(), replace(OWN, mode=Mode.OBSERVE), RULES, {}, at(0))
     assert (watching.opens, watching.holds[0].why) == ((), "mode observe: would give n1 back")
 
 
-def test_nobody_elses_drain_is_lifted():
+def test_plan_lifts_no_drain_of_another_user():
     for reason in ("bad fan", "hpctl:n-2 xid 79"):
         assert node_opens(given_back(reason)) == []
     for end in ("operator_cancelled", "needs_human"):
@@ -114,7 +114,7 @@ def lost_view(node=None, instance: Instance | None = None, heard: float = -100) 
     return view if instance is None else replace(view, instances={N1: instance})
 
 
-def test_silence_alone_is_no_fault():
+def test_silent_agent_is_not_a_fault():
     assert planned(lost_view()) == Plan()
     # Nor is a node lost whose agent speaks, whatever its checks cannot tell.
     assert planned(lost_view(slurm_node(1, state="DOWN"), heard=-20)) == Plan()
@@ -186,7 +186,7 @@ def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word():
     assert {h.target for h in plan(approved, roomy, RULES, {}, at(4)).holds} == {N2, node_name(3)}
 
 
-def test_a_node_that_was_remedied_and_serves_again_counts_no_more():
+def test_budget_does_not_count_a_node_that_serves_again():
     well = [SignalSeen(at(-20), "n-1", s, "") for s in WELL]
     before = opened("n-1", N1, -300, rule=BROKEN_CHECK.rule)
     sick = [faulty(node_name(i), BROKEN_CHECK) for i in (2, 3)]
@@ -197,7 +197,7 @@ def test_a_node_that_was_remedied_and_serves_again_counts_no_more():
 
 
 @pytest.mark.parametrize("sinces", [(-2000, -1, 0), (-2000, -1300, -650)])
-def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(sinces):
+def test_recovery_is_not_withdrawn_for_facts_that_the_gate_has_seen(sinces):
     """Old faults of one rule that come free together must not open, be withdrawn, open again."""
     sick = [faulty(node_name(i), BROKEN_CHECK, seconds=s) for i, s in enumerate(sinces, 1)]
     policy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
@@ -294,7 +294,7 @@ def with_node(**changes) -> View:
         ("return", "n1", [], "not drained by hpctl"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_its_reason(verb, target, log, why):
+def test_impossible_order_is_refused_with_the_reason(verb, target, log, why):
     taken, events = asked(verb, target, view_of(log=log))
     assert not taken.ok
     assert why in taken.answer
@@ -331,7 +331,7 @@ def test_an_order_opens_a_recovery_past_the_counting_gates(verb, remedy, urgency
     order = ordered(verb, view_of(log=[opened(f"n-{i}", node_name(i)) for i in (2, 3)]))
     assert (order.by, order.ladder, order.urgency) == ("eve", (remedy,), urgency)
     assert order.rule == f"operator-{remedy}"
-    assert "drain_budget (waved by eve)" in order.passed
+    assert "drain_budget (waived by eve)" in order.passed
 
 
 @pytest.mark.parametrize("verb", ["replace", "reboot-now"])
@@ -357,7 +357,7 @@ def test_a_return_needs_a_node_that_hpctl_drained():
     assert ordered("return", with_node(**OURS)).ladder == (Remedy.NONE,)
 
 
-def test_an_order_speaks_of_what_stands_there_now():
+def test_order_names_the_present_instance():
     """An agent's word, or else the cloud's; for an instance that never came up, the cloud's."""
     assert ordered("replace", view_of()).generation == generation()
     assert ordered("replace", view_of(health={})).generation.instance == "i-n1"

@@ -34,7 +34,7 @@ def other(after_s: float = 1, **over) -> SlurmJob:
         (replace(WAITS, state="PREEMPTED", restarts=0, end=T), other(), NONE, "preempted"),
     ],
 )
-def test_it_is_called_preempted_only_where_that_is_known(job, by, order, expected):
+def test_job_is_called_preempted_only_where_that_is_known(job, by, order, expected):
     found = find_preemption(job, [job, by], order)
     assert found is not None
     assert preemption_text(found) == (
@@ -77,7 +77,7 @@ def test_a_job_that_waits_for_its_first_run_is_not_preempted():
     assert find_preemption(replace(WAITS, restarts=0), [other()], TIERS) is None
 
 
-def test_a_suspended_job_is_told_which_job_preempts_it():
+def test_explain_names_the_job_that_preempts_a_suspended_job():
     job = replace(WAITS, state="SUSPENDED", restarts=0)
     earlier, later = other(1, id=JobId(13)), other(2)
     assert find_suspender(job, [job, later, earlier], TIERS) == later

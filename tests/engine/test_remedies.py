@@ -149,7 +149,7 @@ def test_a_recovery_that_holds_a_slot_keeps_it_over_all_its_rungs() -> None:
     }
 
 
-def test_free_slots_go_to_the_longest_open_and_no_more_are_given() -> None:
+def test_free_slots_go_to_the_longest_open_recoveries() -> None:
     log = [e for i in (4, 2, 3, 1) for e in recovery(i, -100 * i, *VACATED)]
     policy = replace(OWN, budgets=Budgets(correlated_min=99))
     assert held(view_with(log), policy) == {"n-1": "budget", "n-2": "budget"}
@@ -164,7 +164,7 @@ def test_free_slots_go_to_the_longest_open_and_no_more_are_given() -> None:
     [{"by": "ann"}, {"ladder": ("await",)}, {"ladder": ("none",)}, {"ladder": ("ask_human",)}],
     ids=str,
 )
-def test_what_orders_nothing_by_itself_needs_no_slot(changes) -> None:
+def test_recovery_that_orders_nothing_needs_no_slot(changes) -> None:
     log = under_way(2, 3) + recovery(1, -100, *VACATED, **changes)
     assert held(view_with(log)) == {}
 
@@ -174,7 +174,7 @@ def test_other_modes_order_nothing_and_need_no_slot(mode: Mode) -> None:
     assert held(view_with(MINE + under_way(2, 3)), replace(OWN, mode=mode)) == {}
 
 
-def test_what_an_admin_keeps_in_maintenance_takes_no_slot_by_waiting() -> None:
+def test_node_in_maintenance_takes_no_slot_while_it_waits() -> None:
     log = recovery(2, -300, *VACATED) + recovery(3, -200, *VACATED) + MINE
     policy = replace(OWN, budgets=Budgets(correlated_min=99))
     assert held(view_with(log), policy) == {"n-1": "budget"}

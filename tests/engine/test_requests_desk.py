@@ -106,7 +106,7 @@ def test_a_stranger_may_ask_for_nothing(head, verb):
     assert head.desk.pending() == []
 
 
-def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
+def test_group_members_may_request_only_in_their_own_name(head):
     head.live.replace(Config(access=AccessSection(group=GROUP)))
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
@@ -134,7 +134,7 @@ def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
         b'{"v":1,"verb":"pause","detail":"\\u001b[2J"}',
     ],
 )  # fmt: skip
-def test_what_is_no_request_is_refused(head, body):
+def test_malformed_request_is_refused(head, body):
     proof = munge.encode_credential(wire.make_credential_payload(body), head.munges.head)
     status, answer = head.post(body, f"MUNGE {proof}")
     assert status in (400, 413, 422), answer
@@ -155,7 +155,7 @@ def test_a_row_that_came_by_another_way(head):
     assert request.proof == "written to the journal's file"
 
 
-def test_what_else_a_request_says_comes_with_it(head):
+def test_request_payload_reaches_the_daemon(head):
     detail = '{"nodes":"n[1-3]","why":"cables"}'
     assert head.ask(0, "pause", "n[1-3]", detail=detail)[0] == 200
     (request,) = head.desk.pending()

@@ -63,7 +63,7 @@ def test_slurmctld_is_asked_once_and_again_when_it_has_read_its_configuration() 
     assert slurm.asked == 3
 
 
-def test_what_could_not_be_read_is_read_again() -> None:
+def test_failed_reading_is_repeated() -> None:
     slurm = Slurm()
     watch = RequeueExitWatch(slurm, slurm)
     slurm.codes = None

@@ -114,7 +114,7 @@ def test_at_rest_slurm_is_read_once_in_rest_s(head):
     assert head.slurm.wholes - before == 3000 / PACE.rest_s
 
 
-def test_what_was_read_is_as_old_as_it_is_and_known_until_now(head):
+def test_reading_keeps_its_age_and_is_confirmed_until_now(head):
     read = head.observer.slurm.as_of
     view = head.look(100.0)
     assert view.reading is ReadScope.NONE
@@ -178,7 +178,7 @@ def test_an_agent_that_became_silent_keeps_the_readings_frequent_for_a_while(hea
     assert readings(head, 600, heard=rest) <= 3
 
 
-def test_a_silent_node_that_slurm_has_lost_too_needs_no_more_readings(head):
+def test_silent_node_lost_in_slurm_needs_no_further_readings(head):
     head.slurm.nodes["n1"].down = True
     head.log.news = ControllerNews.NODE
     rest = [n for n in NAMES if n != "n1"]

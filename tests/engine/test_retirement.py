@@ -48,7 +48,7 @@ class Bench:
         self.retirement.look(SchedulerView(self.clock.now()), Policy(), RULES, keep_days)
 
 
-def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store):
+def test_retirement_skips_the_first_minutes_and_runs_daily(store):
     bench = Bench(store)
     bench.clock.at += 200 * DAY
     bench.retirement = Retirement(store, bench.memory, bench.clock, KINDS)

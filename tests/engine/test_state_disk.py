@@ -36,7 +36,7 @@ def with_free(monkeypatch, free: int, inodes: int = 100) -> None:
         (LOW, 0, "no inode is free"),
     ],
 )
-def test_what_is_full_is_named(tmp_path, monkeypatch, free, inodes, words):
+def test_full_disk_is_named(tmp_path, monkeypatch, free, inodes, words):
     with_free(monkeypatch, free, inodes)
     said = describe_full_disk(tmp_path)
     assert words in said

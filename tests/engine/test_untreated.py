@@ -22,7 +22,7 @@ from tests.fakes.values import OWN, at, faulty, finding, opened, slurm_node, vie
 RESUMED = [
     opened(),
     SignalSeen(at(1), "n-1", "cordon_seen", ""),
-    SignalSeen(at(2), "n-1", "operator_took_over", "somebody resumed the node"),
+    SignalSeen(at(2), "n-1", "operator_took_over", "another user or tool resumed the node"),
 ]
 CANCELED = [*RESUMED[:2], SignalSeen(at(2), "n-1", "operator_cancelled", "cancelled by eve")]
 DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-1", "Xid 79"))
@@ -62,13 +62,13 @@ def test_a_node_left_drained_by_a_canceled_recovery_is_a_problem_though_no_fault
     assert "cancelled by eve" in line
 
 
-def test_nothing_is_listed_for_a_healthy_node_in_service_or_one_that_somebody_else_drained():
+def test_untreated_omits_healthy_nodes_and_drains_of_other_users():
     assert status_view(world(RESUMED)).problems == ()
     theirs = slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")
     assert status_view(world(RESUMED, theirs)).problems == ()
 
 
-def test_what_is_treated_or_blocked_is_listed_once():
+def test_treated_or_blocked_node_is_listed_once():
     assert find_untreated(world(RESUMED[:2], DRAINED, faulty())) == []
     hold = HoldNoted(at(5), "n1", "budget", "2 recoveries are open", "xid-79", True)
     problems = status_view(world([*RESUMED, hold], SERVES, faulty())).problems
@@ -90,7 +90,7 @@ def test_an_escalated_node_waits_for_a_person_and_is_listed_once():
 def test_explain_says_by_whose_act_since_when_and_what_ends_it():
     view = explain_view(world(RESUMED, SERVES, faulty()), build_rules(), "n1")
     assert view.headline.startswith("n1 is in service with a fault known since 2026-03-01 11:59:50")
-    assert "somebody resumed the node" in view.headline
+    assert "another user or tool resumed the node" in view.headline
     assert "`hpctl replace n1`" in view.next.what
     assert "`hpctl undrain n1`, which accepts the fault" in view.next.what
     assert "new evidence" in view.next.what

@@ -132,7 +132,7 @@ def test_a_reader_gets_the_world_that_the_loop_saw(bed: Bed) -> None:
     assert (found.cluster, found.computed) == ("llm-prod", "")
 
 
-def test_what_could_not_be_read_is_none_with_why(bed: Bed) -> None:
+def test_unreadable_part_is_none_with_a_reason(bed: Bed) -> None:
     bed.server.offer(cycle(made(), slurm_trouble="slurmctld is away", cloud_trouble="throttled"))
     found = bed.read()
     assert (found.slurm, found.slurm_error) == (None, "slurmctld is away")
@@ -159,7 +159,7 @@ def test_reservations_and_topology_are_sent_where_the_daemon_reads_them(bed: Bed
     assert bed.read(placement=True).leaves == {}, "a cluster without a topology has none"
 
 
-def test_parts_are_read_alone(bed: Bed, monkeypatch) -> None:
+def test_reader_can_request_single_parts(bed: Bed, monkeypatch) -> None:
     world = made()
     bed.server.offer(cycle(world))
     sent: list[str] = []
@@ -204,7 +204,7 @@ def test_completion_takes_names_from_the_daemon_and_opens_no_journal(
     assert opened.called, "without a daemon the journal is read"
 
 
-def test_what_ended_long_ago_is_sent_to_who_asks_for_it(bed: Bed) -> None:
+def test_history_is_sent_on_request(bed: Bed) -> None:
     world = made()
     late = replace(world, now=worlds.at(2 * 86400))
     bed.server.offer(cycle(late))
@@ -265,7 +265,7 @@ def test_only_what_changed_is_encoded_and_sent_again(bed: Bed, monkeypatch) -> N
     assert other.state == again
 
 
-def test_what_the_loop_does_next_changes_no_world_that_was_offered(bed: Bed) -> None:
+def test_offered_world_does_not_change_with_the_next_cycle(bed: Bed) -> None:
     state = replay_events([*worlds.healed(), *worlds.troubled(), *worlds.changes()])
     world = made(state)
     bed.server.offer(cycle(world))
@@ -335,7 +335,7 @@ def test_a_reader_without_a_daemon_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("journal", "world"), [(0o600, 0o600), (0o640, 0o660), (0o644, 0o666), (0o664, 0o666)]
 )
-def test_who_may_read_the_journal_may_read_the_world(
+def test_readers_of_the_journal_may_read_the_world(
     bed: Bed, tmp_path: Path, journal: int, world: int
 ) -> None:
     bed.server.offer(cycle(made()))
@@ -353,7 +353,7 @@ def test_who_may_read_the_journal_may_read_the_world(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
-def test_a_group_that_the_socket_cannot_have_locks_nobody_else_out(
+def test_unusable_group_of_the_socket_locks_no_other_user_out(
     bed: Bed, tmp_path: Path, monkeypatch
 ) -> None:
     bed.server.offer(cycle(made()))
@@ -407,7 +407,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("words", GARBAGE.values(), ids=GARBAGE.keys())
-def test_what_is_no_request_gets_no_world_and_stops_nobody(bed: Bed, words: bytes) -> None:
+def test_malformed_request_gets_no_world_and_stops_no_reader(bed: Bed, words: bytes) -> None:
     bed.server.offer(cycle(made()))
     with bed.line() as line:
         line.sendall(words)
@@ -440,7 +440,7 @@ def test_two_hundred_that_say_nothing_cost_a_few_descriptors(
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_who_does_not_read_the_answer_is_dropped(bed: Bed, monkeypatch) -> None:
+def test_reader_that_takes_no_answer_is_dropped(bed: Bed, monkeypatch) -> None:
     monkeypatch.setattr(world_server, "ANSWER_S", 0.5)
     many = replace(made(), slurm=replace(worlds.slurm(), nodes={
         f"n{i}": worlds.slurm_node(i, name=f"n{i}") for i in range(20_000)

@@ -37,7 +37,7 @@ def sample(name: str) -> Trouble:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.kind}-{row.says}")
-def test_every_wording_is_told_by_its_own_row_and_behind_launchers_prefixes(row):
+def test_every_wording_matches_its_row_behind_launcher_prefixes(row):
     found = died(1, row.sample)
     assert (found.kind, row.says in found.signature) == (row.kind, True)
     if not row.pattern.startswith("^") and "|^" not in row.pattern:
@@ -46,7 +46,7 @@ def test_every_wording_is_told_by_its_own_row_and_behind_launchers_prefixes(row)
 
 
 @pytest.mark.parametrize(("name", "kind", "why", "code"), CASES["torchrun"])
-def test_what_torchrun_printed(name, kind, why, code):
+def test_torchrun_summary_names_the_cause(name, kind, why, code):
     found = sample(name)
     assert [found.kind, found.why, found.exit_code] == [kind, why, code]
 
@@ -91,7 +91,7 @@ def test_the_same_error_has_the_same_signature_every_time():
 
 
 @pytest.mark.parametrize(("code", "kind", "signature"), CASES["exit codes"])
-def test_exit_codes_alone(code, kind, signature):
+def test_exit_codes_without_a_log_name_a_cause(code, kind, signature):
     found = died(code)
     assert (found.kind, found.signature) == (kind, signature)
 
@@ -218,7 +218,7 @@ def test_only_the_end_of_a_log_counts():
 
 
 @pytest.mark.parametrize(("code", "tail", "why"), CASES["never started"])
-def test_what_could_never_be_started_is_not_tried_again(code, tail, why):
+def test_program_that_cannot_start_is_not_restarted(code, tail, why):
     found = died(code, *tail.splitlines())
     assert found.kind is TroubleKind.FINAL
     assert why in found.why

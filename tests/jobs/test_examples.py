@@ -31,7 +31,7 @@ def live():
 @pytest.mark.parametrize(
     "script", sorted(EXAMPLES.glob("**/*.sbatch")), ids=lambda p: p.parent.name
 )
-def test_each_script_is_sound_and_taken_as_it_stands(script, tmp_path):
+def test_each_example_script_is_accepted_unchanged(script, tmp_path):
     subprocess.run(["bash", "-n", script], check=True, timeout=10)
     fake = tmp_path / "sbatch"
     fake.write_text("#!/bin/sh\nexit 1\n")

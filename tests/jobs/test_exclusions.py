@@ -53,7 +53,7 @@ def test_a_node_that_serves_is_let_in_whatever_the_journal_has() -> None:
         {"admin_comment": "hpctl:excluded=n3"}, {"excluded": ("n2",)},
     ],
 )  # fmt: skip
-def test_what_hpctl_does_not_keep_waiting_is_left_alone(changes) -> None:
+def test_exclusions_of_other_jobs_are_not_lifted(changes) -> None:
     assert lifts(replace(WAITS, **changes)) is None
 
 
@@ -101,14 +101,14 @@ def test_the_gates_of_runs_hold_it(policy, changes, gate) -> None:
     assert found.gate == gate
 
 
-def test_what_slurmctld_refuses_is_asked_again_later() -> None:
+def test_refused_lift_is_repeated_later() -> None:
     first = lifts()
     log = [first, SignalSeen(at(0), first.recovery, "refused", "no")]
     assert lifts(log=log, seconds=LIFT_AGAIN_S - 1) is None
     assert lifts(log=log, seconds=LIFT_AGAIN_S) is not None
 
 
-def test_it_is_no_treatment_of_the_run() -> None:
+def test_lift_does_not_count_as_treatment_of_the_run() -> None:
     first = lifts()
     failed = replace(WAITS, state="FAILED", exit_code="1:0", end=at(5), comment="hpctl:{}")
     log = [first, SignalSeen(at(1), first.recovery, "refused", "no")]

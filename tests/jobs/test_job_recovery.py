@@ -136,7 +136,7 @@ def test_a_completing_job_is_never_requeued(job):
     assert isinstance(advance(rec(JobPhase.STOPPING), JobFacts(job, True), OWN, at(1)), Wait)
 
 
-def test_who_stops_a_running_job():
+def test_running_job_is_stopped_by_the_right_party():
     stopping = rec(JobPhase.STOPPING)
     by_node = JobFacts(RUNNING, cordoned=True, node_stops_it=True)
     assert isinstance(advance(stopping, by_node, OWN, at(1)), Wait)
@@ -147,7 +147,7 @@ def test_who_stops_a_running_job():
 
 
 @pytest.mark.parametrize("phase", [JobPhase.HIT, JobPhase.SAVING, JobPhase.STOPPING])
-def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase):
+def test_running_job_is_not_stopped_once_its_node_is_not_treated(phase):
     facts = JobFacts(RUNNING, cordoned=True, called_off=True)
     assert moved(rec(phase, save_signal="USR1"), facts) is JobSignal.CALLED_OFF
     # One that was stopped already is started again all the same.
@@ -172,7 +172,7 @@ def test_the_delay_that_came_back_is_sent_away_again():
         assert (again.kind, again.attempt) == (StepKind.START_NOW, 2)
 
 
-def test_a_job_over_its_budget_is_held_and_told_why():
+def test_job_over_its_budget_is_held_with_a_reason():
     over = rec(JobPhase.RELEASED, over_budget="restarted 10 times")
     do = does(advance(over, JobFacts(QUEUED), OWN, at(1)))
     assert (do.kind, do.why) == (StepKind.HOLD, "restarted 10 times")
@@ -224,7 +224,7 @@ ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
 
 
 @pytest.mark.parametrize(("phase", "job", "signal"), ENDINGS.values(), ids=ENDINGS)
-def test_how_it_ends(phase, job, signal):
+def test_job_recovery_ends_in_the_expected_phase(phase, job, signal):
     assert moved(rec(phase), JobFacts(job, True), 30) is signal
 
 
@@ -244,7 +244,7 @@ def test_a_run_whose_nodes_still_boot_has_not_proved_itself():
     assert moved(rec(JobPhase.PROVING), up, 330) is JobSignal.PROVED
 
 
-def test_slurm_refusing_for_good_is_told():
+def test_final_refusal_of_slurm_is_reported():
     no = step(StepKind.REQUEUE, Outcome.rejected("ESLURM_DISABLED"))
     assert moved(rec(JobPhase.STOPPING, steps=(no,)), JobFacts(FAILED, True)) is JobSignal.REFUSED
     no = step(StepKind.START_NOW, Outcome.rejected("ESLURM_INVALID_NODE_NAME"))
@@ -279,7 +279,7 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
         ({"start": at(6)}, JobFacts(cordoned=True), False),
     ],
 )
-def test_a_run_that_was_seen_in_the_queue_runs_no_more(phase, changes, facts, again):
+def test_run_seen_in_the_queue_has_ended(phase, changes, facts, again):
     """slurmctld came back with it as running: it was killed before it had saved the requeue."""
     trail = (Trail(at(5), JobSignal.QUEUED, JobPhase.RELEASED, ""),)
     back = replace(RUNNING, **{"start": at(-100), **changes})

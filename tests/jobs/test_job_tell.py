@@ -119,7 +119,7 @@ def test_only_the_owner_and_root_are_believed(head):
     assert refused(head.server.port, "hpctl_job_reports_refused") == {"forbidden_uid": 1}
 
 
-def test_forged_and_replayed_words_are_refused(head, munges):
+def test_forged_and_replayed_reports_are_refused(head, munges):
     body = job_wire.encode_job_report(report())
     good = credential(munges.n1, body)
     for output, authorization, expected in (
@@ -145,7 +145,7 @@ def test_forged_and_replayed_words_are_refused(head, munges):
         (b"x" * (job_wire.MAX_BODY + 1), 413, "too_large"),
     ],
 )
-def test_what_is_no_report(head, munges, body, status, code):
+def test_malformed_report_is_refused(head, munges, body, status, code):
     answer = head.post(body, credential(munges.n1, body))
     assert (answer[0], answer[1]["error"]) == (status, code)
     assert answer[1]["message"]
@@ -189,7 +189,7 @@ def test_while_slurm_or_the_journal_is_away(head):
     assert send_report(report()) == DaemonReply(True, acts=True)
 
 
-def test_a_user_that_babbles_is_told_to_wait(munges, monkeypatch):
+def test_user_that_sends_too_often_must_wait(munges, monkeypatch):
     monkeypatch.setattr(report_intake, "AT_ONCE", 5)
     monkeypatch.setattr(report_intake, "A_SECOND", 0.01)
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))

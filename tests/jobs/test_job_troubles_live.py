@@ -117,7 +117,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live):
 
 
 @pytest.mark.nightly
-def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live):
+def test_job_keeps_its_allocation_while_its_supervisor_continues(live):
     comment = registered(spares=1)
     loyal, silent = (
         live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN) for _ in range(2)

@@ -69,7 +69,7 @@ def test_a_job_that_slurm_holds_for_a_treated_node_is_recovered():
     assert (recovery.bad_nodes, recovery.cause, recovery.nodes) == ((N1,), TREATED.recovery, 2)
 
 
-def test_it_is_recovered_once():
+def test_failed_launch_is_recovered_once():
     decided = plan(launched(-4), TREATED)
     (recovery,) = decided.opens
     again = plan(launched(-4), TREATED, recovery)

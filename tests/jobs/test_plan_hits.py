@@ -104,7 +104,7 @@ def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -37
     ]
 
 
-def test_one_attempt_is_treated_once_whoever_hit_it_and_whenever_slurm_says_it_began():
+def test_attempt_is_treated_once_for_any_node_and_start_time():
     """A requeue sets the submit time anew, so an operator's cancel must be known by the count."""
     requeued = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-1))
     assert not job_opens(view_of(jobs=[requeued], log=[*treated(), *job_log(-5, restarts=0)]))

@@ -83,7 +83,7 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
         replace(QUEUED, eligible=at(3600)), replace(QUEUED, flags=frozenset({"COMPLETING"})),
     ],
 )  # fmt: skip
-def test_what_is_none_of_our_business(quiet):
+def test_plan_ignores_jobs_that_are_not_registered(quiet):
     assert decided(quiet) is None
 
 
@@ -156,7 +156,7 @@ def test_a_recovery_that_the_time_limit_cut_short_does_not_keep_it_ended() -> No
     assert decided(LIMIT, own) is None
 
 
-def test_what_a_node_explains_is_left_to_it():
+def test_end_explained_by_a_node_is_left_to_its_recovery():
     assert unflawed(run_decisions(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
 
 
@@ -219,7 +219,7 @@ def told(restarts=0, seconds=-2, kind=TroubleKind.CRASH, **changes):
 SAVED = JobReported(at(-60), JobReport(7, 0, progress=40))
 
 
-def test_what_the_script_told_goes_before_its_exit_code():
+def test_report_of_the_script_outweighs_its_exit_code():
     killed = replace(FAILED, exit_code="143:0")
     found = opens(killed, [SAVED, told()])
     assert found.trouble == replace(told().report.trouble, progress=40)
@@ -244,7 +244,7 @@ def test_slurm_s_own_word_goes_before_the_script_s():
     assert counted.trouble.why == CAUSE
 
 
-def test_what_a_script_told_counts_once():
+def test_report_of_a_script_counts_once():
     first = told(0, -60)
     trouble = replace(first.report.trouble, progress=40)
     log = [SAVED, first, *crashed(0, -60)]
@@ -259,7 +259,7 @@ def test_what_a_script_told_counts_once():
     assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE} ({high})")
 
 
-def test_a_job_that_cannot_start_again_is_told_why_it_ended_and_what_to_do():
+def test_unrecoverable_job_gets_its_cause_and_advice():
     found = holds(replace(FAILED, requeue=False), [told()])
     assert found.why.startswith(f"{CAUSE}; Slurm cannot start it again (Requeue=0)")
     assert found.why.endswith("submit with --requeue")
@@ -293,7 +293,7 @@ def test_a_policy_may_hold_what_would_end():
     )
 
 
-def test_the_owner_of_an_array_task_is_told_to_release_that_task_alone():
+def test_advice_for_an_array_task_releases_only_that_task():
     task = replace(FAILED, restarts=1, array_job=FAILED.id, array_task="3")
     hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
     found = opens(task, crashed(0, -60), run=replace(RUN, treatments={TroubleKind.CRASH: hold}))
@@ -357,7 +357,7 @@ def test_a_wish_beyond_the_budget_of_its_kind_is_given_up():
     assert found.action is Action.END
 
 
-def test_what_was_treated_is_not_treated_again():
+def test_treated_run_is_not_treated_again():
     log = crashed(0, -60)
     assert decided(FAILED, log) is None
     assert decided(replace(FAILED, restarts=1, exit_code="2:0"), log) is not None
@@ -414,7 +414,7 @@ def test_the_word_of_another_run_says_nothing_of_this_one():
     assert decided(job(restarts=1), [report_of(restarts=0)]) is None
 
 
-def test_what_is_told_twice_counts_once():
+def test_repeated_report_counts_once():
     """The answer was lost, so the supervisor told it again."""
     same = {
         "trouble": Trouble(TroubleKind.NAN, at(-3), "loss is NaN", "nan"),
@@ -453,7 +453,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     assert (found.start_at, found.exclude) == (None, (HOST,))
 
 
-def test_a_preempted_job_whose_former_node_dies_is_left_alone():
+def test_preempted_job_is_not_treated_when_its_former_node_dies():
     nodes = {HOST: slurm_node(1, state="DOWN")}
     shown = replace(QUEUED, nodes=(HOST,))
     run = Attempt(shown.id, shown.submit, 0)
@@ -464,7 +464,7 @@ def test_a_preempted_job_whose_former_node_dies_is_left_alone():
     assert decided(shown, scheduler=seen) is not None
 
 
-def test_a_job_that_was_preempted_or_requeued_by_an_operator_is_left_alone():
+def test_preempted_or_requeued_job_is_not_treated():
     assert decided(QUEUED) is None
 
 
@@ -550,7 +550,7 @@ BOOTED = slurm_node(1, boot_time=at(-30), slurmd_start=at(-2))
 
 
 @pytest.mark.parametrize("comment", [ASKED, "", "my own words"])
-def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(comment):
+def test_job_of_any_user_is_restarted_after_its_node_booted(comment):
     queued = replace(QUEUED, comment=comment, nodes=(BOOTED.name,))
     seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
     answer = opens(queued, scheduler=seen)
@@ -570,7 +570,7 @@ def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(commen
         replace(BOOTED, boot_time=None),
     ],
 )
-def test_an_unregistered_job_that_somebody_requeued_is_left_alone(node):
+def test_requeued_unregistered_job_is_not_treated(node):
     queued = replace(QUEUED, comment="", nodes=(node.name,))
     seen = SchedulerView(at(0), {node.name: node}, {queued.id: queued})
     assert decided(queued, scheduler=seen) is None

@@ -75,7 +75,7 @@ def test_later_files_win_key_by_key() -> None:
         ("window_s", "2d", 172800),
     ],
 )
-def test_how_a_value_may_be_written(key: str, text: str, meant) -> None:
+def test_policy_accepts_each_form_of_a_value(key: str, text: str, meant) -> None:
     assert getattr(merge_policies([parse_policy(f"{key}: {text}")]), key) == meant
 
 

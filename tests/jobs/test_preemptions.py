@@ -59,11 +59,11 @@ def test_the_job_that_preempts_by_its_qos_is_named():
         {"flags": frozenset({"COMPLETING"})},
     ],
 )
-def test_what_does_not_wait_after_a_run_is_not_noted(changes):
+def test_job_that_does_not_wait_is_not_noted_as_preempted(changes):
     assert notes(replace(LOW, **changes), HIGH) is None
 
 
-def test_what_may_be_an_operators_requeue_is_not_noted():
+def test_possible_operator_requeue_is_not_noted():
     assert notes(LOW, replace(HIGH, partition="low")) is None
     assert notes(order=PreemptionOrder()) is None
 
@@ -103,7 +103,7 @@ def test_the_note_is_written_and_nothing_else_is_done():
     assert moves(advance(rec, JobFacts(job=running), OWN, at(7))).signal is JobSignal.CALLED_OFF
 
 
-def test_it_counts_as_no_trouble_of_the_job():
+def test_preemption_does_not_count_as_trouble():
     view = view_of(jobs=(LOW, HIGH), log=[notes()], seconds=6)
     assert list_past_troubles(view.state, 7) == ()
     assert view.state.jobs[notes().recovery].opened >= T0

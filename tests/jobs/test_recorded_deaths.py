@@ -77,7 +77,7 @@ def test_a_node_without_the_gpus_that_slurm_gave_is_suspect() -> None:
     [GpuGrant(visible, 2) for visible in ("", "-1", "2", "NoDevFiles", " -1,0")]
     + [GpuGrant("7", 2, ("4", "5"))],
 )
-def test_a_job_that_hides_its_gpus_is_told_so_and_the_node_is_not_blamed(grant: GpuGrant) -> None:
+def test_job_that_hides_its_gpus_is_named_and_the_node_is_not(grant: GpuGrant) -> None:
     found = ended(grant, "n1")
     assert (found.kind, found.node) == (TroubleKind.CRASH, None)
     assert found.why == f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
@@ -123,7 +123,7 @@ def test_other_texts_of_a_missing_gpu_are_treated_alike(line: str) -> None:
     )
 
 
-def test_an_invalid_device_is_told_with_what_the_job_was_given() -> None:
+def test_invalid_device_is_shown_with_the_devices_of_the_job() -> None:
     trouble = explain_gpus(died("bad_ordinal"), GpuGrant("0,1", 2))
     assert trouble.why.endswith(
         "(it asks for cuda:5); Slurm gave 2 a node, CUDA_VISIBLE_DEVICES=0,1"

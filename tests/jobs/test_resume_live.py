@@ -92,7 +92,7 @@ time.sleep(600)
 """
 
 
-def test_what_is_saved_after_a_loss_that_is_nan_is_passed_over_by_itself(live):
+def test_checkpoint_after_a_nan_loss_is_passed_over_automatically(live):
     job, base = submit(live, "nan", f"{sys.executable} -m hpctl run", NAN)
     log = base / "log"
     until(lambda: log.exists() and "attempt 2 is done" in log.read_text(), 90, "a restart")

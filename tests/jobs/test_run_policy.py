@@ -78,7 +78,7 @@ def test_training_steps_count_only_where_no_checkpoint_is_known() -> None:
     assert actions(*saved_none) == ["process", "step", "requeue", "end"]
 
 
-def test_where_nobody_knows_an_hour_without_trouble_is_progress() -> None:
+def test_hour_without_trouble_is_progress_where_steps_are_unknown() -> None:
     hourly = [seen(TroubleKind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
     assert actions(*hourly) == ["process"] * 4
     quicker = [seen(TroubleKind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
@@ -94,7 +94,7 @@ def test_the_same_crash_twice_from_the_same_checkpoint_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY, TroubleKind.NAN])
-def test_what_the_program_does_to_itself_gets_one_restart(kind: TroubleKind) -> None:
+def test_program_error_gets_one_restart(kind: TroubleKind) -> None:
     assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "end"]
 
 
@@ -118,7 +118,7 @@ def test_time_limits_are_no_failures_but_must_get_on() -> None:
     assert actions(*idle) == ["requeue", "requeue", "requeue", "hold"]
 
 
-def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
+def test_release_of_a_held_job_resets_the_restart_count() -> None:
     same = [seen(TroubleKind.CRASH, i, signature="s", progress=7) for i in range(4)]
     assert actions(*same) == ["process", "end", "process", "end"]
 
@@ -175,7 +175,7 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
     assert run(*troubles, policy=replace(policy, most_excluded=1))[-1].exclude == ("n3",)
 
 
-def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:
+def test_elastic_run_shrinks_before_it_gives_its_nodes_back() -> None:
     full = RestartMeans(step=True, nodes=4, wanted=4, names=NAMES[:4])
     elastic = RunPolicy(nodes=(3, 4))
     lost = [seen(TroubleKind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
@@ -184,7 +184,7 @@ def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.SPIKE, TroubleKind.SLOW, TroubleKind.UPLOAD])
-def test_what_does_not_stop_a_run_is_only_told(kind: TroubleKind) -> None:
+def test_harmless_trouble_is_only_notified(kind: TroubleKind) -> None:
     assert set(actions(*(seen(kind, i) for i in range(20)))) == {"notify"}
 
 
@@ -210,7 +210,7 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
     assert why == "no further restart is possible: a crash"
 
 
-def test_a_kind_may_have_a_bound_of_its_own() -> None:
+def test_kind_may_have_a_separate_bound() -> None:
     nan = replace(DEFAULTS[TroubleKind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
     policy = replace(RunPolicy(), treatments={**DEFAULTS, TroubleKind.NAN: nan}, without_progress=9)
     *_, again, held = run(

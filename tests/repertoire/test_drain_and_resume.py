@@ -127,7 +127,7 @@ def is_replaced(live: Chaos, node: str, instance: str) -> None:
 def test_a_drain_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=DRAIN", f"Reason={OWN}")
-    is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
+    is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")
     PHASES[phase].end(live)
     is_listed(live, node, f"{node} is out of service (Reason '{OWN}') with a fault known since")
     runs_on(live, job, phase)
@@ -151,7 +151,7 @@ def test_a_drain_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodeP
 def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=DRAIN", f"Reason={OWN}")
-    is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
+    is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")
     PHASES[phase].end(live)
     is_replaced(live, node, instance)
     runs_on(live, job, phase)
@@ -179,7 +179,7 @@ def test_a_drain_after_the_order_takes_the_node_over(live: Chaos, phase: NodePha
 def test_a_resume_before_the_remedy_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=RESUME")
-    is_let_go(live, node, "somebody resumed the node")
+    is_let_go(live, node, "another user or tool resumed the node")
     PHASES[phase].end(live)
     runs_on(live, job, phase)
     serves_untreated(live, node, instance)
@@ -197,7 +197,7 @@ def test_a_resume_before_the_remedy_takes_the_node_over(live: Chaos, phase: Node
 def test_a_resume_after_the_order_takes_the_node_over(live: Chaos, phase: NodePhase) -> None:
     job, node, instance = treat(live, phase)
     act(live, node, "State=RESUME")
-    is_let_go(live, node, "somebody resumed the node")
+    is_let_go(live, node, "another user or tool resumed the node")
     PHASES[phase].end(live)
     is_replaced(live, node, instance)
     until(lambda: live.node(node).in_service, 60, "it serves")
@@ -228,10 +228,10 @@ def test_an_act_after_the_reboot_was_ordered_takes_the_node_over(
     await_phase(lambda: live.phase(node), phase, NodePhase)
     if verb == "drain":
         act(live, node, "State=DRAIN", f"Reason={OWN}")
-        is_let_go(live, node, f"somebody changed the Reason to '{OWN}'")
+        is_let_go(live, node, f"another user or tool changed the Reason to '{OWN}'")
     else:
         act(live, node, "State=RESUME")
-        is_let_go(live, node, "somebody resumed the node")
+        is_let_go(live, node, "another user or tool resumed the node")
     REBOOT_PHASES[phase].end(live)
     runs_on(live, job, phase)
     until(lambda: live.node(node).responding and not live.node(node).down, 60, "it registers")

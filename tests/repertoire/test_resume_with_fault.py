@@ -53,7 +53,7 @@ def test_a_resumed_node_with_a_fault_serves_and_stays_listed(live: Chaos):
     assert code == 1
     assert f"{node} is in service with a fault known since" in text
     explained = live.explained(node)
-    assert "somebody resumed the node" in explained
+    assert "another user or tool resumed the node" in explained
     assert f"hpctl replace {node}" in explained
     live.sandbox.inject(node, "xid", code=48)
     until(lambda: len(live.of(node)) == 2, 60, "a new fault opens another recovery")

@@ -46,7 +46,7 @@ def described(**more) -> dict[str, object]:
 def test_a_group_that_somebody_made_larger_is_never_told_a_smaller_size():
     for size in (3, 4):
         found = provider.update_request("c", "w", size, described())
-        assert found == Outcome.accepted("w is told to have 4 already")
+        assert found == Outcome.accepted("w is set to 4 instances already")
     grown = provider.update_request("c", "w", 5, described())
     assert grown["InstanceGroups"][0]["InstanceCount"] == 5
 

@@ -225,7 +225,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     first = head.start()
     until(lambda: len(first.trouble.split("; ")) == 2)
     assert f"sink ops: {path} is open to other users: chmod 0640 {path}" in first.trouble
-    assert "sink dead: nobody answers on port 9: " in first.trouble
+    assert "sink dead: no answer on port 9: " in first.trouble
     head.happens(*escalated(1))
     until(lambda: "A Connection error occurred" in first.trouble, 20)
     assert "hunter2" not in first.trouble
@@ -346,7 +346,7 @@ def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> N
         told.look(frozenset(silent))
     until(lambda: hook.got)
     assert hook.got[0]["title"].endswith("] standby lost: head-2")
-    assert "hpctl goes on; no other head node can take over." in hook.texts[0]
+    assert "hpctl continues; no other head node can take over." in hook.texts[0]
     time.sleep(0.5)
     assert len(hook.got) == 1
 
@@ -523,7 +523,7 @@ def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webho
         ("nothing", 0o600, "does not hold one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
         ("json://x\0y", 0o640, "does not hold one URL", "json://host/path"),
-        ("json://127.0.0.1:9/", 0o640, "nobody answers on port 9", "may this host connect"),
+        ("json://127.0.0.1:9/", 0o640, "no answer on port 9", "may this host connect"),
     ],
 )
 def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_path):

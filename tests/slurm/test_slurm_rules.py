@@ -119,7 +119,7 @@ def test_a_refusal_for_a_node_that_is_gone_says_which():
     excludes = record(**PENDING, excluded=(A, "gone"))
     answer = rules.start_answer(refused, excludes, {A})
     assert (answer.code, answer.kind) == (refused.code, refused.kind)
-    assert "its ExcNodeList names gone, which Slurm has no more" in answer.detail
+    assert "its ExcNodeList names gone, which Slurm no longer has" in answer.detail
     assert rules.start_answer(refused, excludes, {A, "gone"}) == refused
     other = Outcome.rejected("ESLURM_ACCESS_DENIED", "")
     assert rules.start_answer(other, excludes, {A}) == other

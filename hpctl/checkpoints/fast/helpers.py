@@ -152,7 +152,7 @@ def find_obstacle(
             heard |= peers.each("ready", waiting)
             waiting = [host for host in waiting if host not in heard]
             if _describe_refusals(heard):
-                # The others are about to start: they end quietly once they are told to.
+                # The others are about to start: they end quietly when asked.
                 deadline = min(deadline, time.monotonic() + REFUSED_S)
             if waiting and time.monotonic() >= ask_slurm_at:
                 ask_slurm_at = time.monotonic() + GONE_S
@@ -215,7 +215,7 @@ def _launch_helpers(
 
 
 def find_gone_hosts(hosts: Sequence[str]) -> Sequence[str]:
-    """Return which of these nodes run no rank of this job any more.
+    """Return which of these nodes no longer run a rank of this job.
 
     Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
     the job: a node that is drained and set DOWN answers again as soon as its slurmd registers.
@@ -261,7 +261,7 @@ def write_job_log(text: str) -> None:
 
 
 class Helper:
-    """One node's part: it answers, copies, and leads where nobody before it lives."""
+    """One node's part: it answers, copies, and leads where no helper before it lives."""
 
     def __init__(self, spec: FastSaveSpec, host: str) -> None:
         self._spec, self._host = spec, host
@@ -270,7 +270,7 @@ class Helper:
         self._lead = Leader(self._node, self._peers, write_job_log)
         if self._node.stranger:
             write_job_log(
-                f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside"
+                f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: moved away"
             )
         self._asked = False
         self._asked_at = 0.0
@@ -300,8 +300,8 @@ class Helper:
         self._asked_at, self._asked = time.monotonic(), True
 
     def _over(self) -> bool:
-        """Return whether the job ends. SIGTERM may also be its signal to save, and it goes on: who
-        leads asks Slurm, one question for all nodes, and tells the others of the end."""
+        """Return whether the job ends. SIGTERM may also be its signal to save, and it runs on: the
+        leader asks Slurm, one question for all nodes, and reports the end to the others."""
         if self._node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
             return True
         if self._asked and self.leads():
@@ -372,7 +372,7 @@ class Helper:
 
     def _release(self, over: bool, deadline: float) -> None:
         """Send `bye` to every host, and again to those that answered at the last look until each
-        has answered, runs no helper any more, or the deadline passes."""
+        has answered, no longer runs a helper, or the deadline passes."""
         left = list(self._spec.hosts)
         while left:
             self._peers.again()
@@ -414,7 +414,7 @@ def runs_on(spec: FastSaveSpec) -> bool | None:
 
 
 def ended_for_good(spec: FastSaveSpec) -> bool:
-    """Return whether Slurm says that the job ended by itself, or was cancelled, and does not start
+    """Return whether Slurm says that the job ended, or was cancelled, for good: it does not start
     again.
 
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
@@ -500,7 +500,7 @@ def refuse_start(spec: FastSaveSpec, host: str, why: str) -> None:
     server = PeerServer(spec, host, answer_request)
     released.wait(READY_S)
     if not heard.is_set():  # the start was over before: this helper has been started again
-        write_job_log(f"{host} takes no part any more: {why}")
+        write_job_log(f"{host} no longer takes part: {why}")
     released.wait()
     server.close()
 

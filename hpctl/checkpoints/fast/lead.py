@@ -118,15 +118,15 @@ class Leader:
     def turn(self, *, everyone: bool) -> None:
         """Poll all nodes, or those that have reported a change, and do what is due. A node that
         does not answer is left out."""
-        told = set()
+        changed = set()
         while self._node.changed:
-            told.add(self._node.changed.popleft())
+            changed.add(self._node.changed.popleft())
         for host in self._spec.hosts:
-            if not (everyone or host in told):
+            if not (everyone or host in changed):
                 continue
             tries = 0 if self._poll_node(host) else self._tries.get(host, 0) + 1
             self._tries[host] = tries
-            if host in told and 0 < tries < MOST_TRIES:
+            if host in changed and 0 < tries < MOST_TRIES:
                 self._node.changed.append(host)  # polled again
         self._catch_up()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
@@ -401,7 +401,7 @@ class Leader:
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
         missing = {f.path for f in row.files} - done
         if missing:
-            raise OSError(f"no node holds {min(missing) or row.name} any more")
+            raise OSError(f"no node holds {min(missing) or row.name} any longer")
         for host, files in tasks.items():
             given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
             peers.ask(host, "flush", **given)
@@ -604,11 +604,11 @@ def _gather_step(
     if _assemble_step(peers, held, hosts, epoch, say):
         return True
     steps, answered = list_held_steps(peers, hosts, HELPERS_S)
-    anew = next((each for each in steps if each.row == held.row and not each.lost), None)
+    again = next((each for each in steps if each.row == held.row and not each.lost), None)
     return (
-        anew is not None
+        again is not None
         and set(answered) == set(hosts)
-        and _assemble_step(peers, anew, hosts, epoch, say)
+        and _assemble_step(peers, again, hosts, epoch, say)
     )
 
 

@@ -2,7 +2,7 @@
 
 In the directory lie the steps as the job's ranks wrote them, each a directory or a single file;
 below META what is hpctl's: the ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole
-once `STEP.json` lies beside it), what a restore gathers, and what it moved aside. A helper bounds
+once `STEP.json` lies next to it), what a restore gathers, and what it moved away. A helper bounds
 what it takes of its node: of the network, and of the job's memory.
 """
 
@@ -60,7 +60,7 @@ _AT_ONCE = 4
 """Files that are pulled side by side."""
 
 _MOST_OTHERS = 100
-"""Names of files of no known kind that are told."""
+"""Names of files of no known kind that are listed."""
 
 File = tuple[str, int, int, int]
 """Path within its step ("" for a step that is a single file), size, mtime in ns, inode."""
@@ -78,7 +78,7 @@ class Start(msgspec.Struct, frozen=True):
     older saves are of an earlier attempt.
 
     `job`: a digest of the spec's secret. `epoch` grows with each restore within it; `above`: what
-    was newer than this step then was set aside.
+    was newer than this step then was moved away.
     """
 
     job: str
@@ -87,7 +87,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class SaveTask(msgspec.Struct):
-    """Work for a request on a step, of which each kind goes on by itself. `errors`: what went
+    """Work for a request on a step, of which each kind continues separately. `errors`: what went
     wrong."""
 
     step: str
@@ -163,12 +163,12 @@ class NodeSaves:
         """Another one whenever what `_handle_inventory` answers has changed, also of another
         process."""
         self.changed: deque[str] = deque()
-        """Hosts that have told of a change, this one too: for the leader to look at."""
+        """Hosts that have reported a change, this one too: for the leader to look at."""
         self.begun_ns = 0
         self.news = threading.Event()
         """Set where there is something to copy."""
         self.released = threading.Event()
-        """Set where the leader needs this node no more."""
+        """Set where the leader no longer needs this node."""
         self.over = False
         """The job does not start again."""
         self._pace = TransferLimit(spec.saves.rate)
@@ -273,7 +273,7 @@ class NodeSaves:
 
     def live(self) -> dict[str, list[File]]:
         """Return the files of each step that lies here: a directory, or a file that may be a
-        checkpoint by itself. Raises OSError."""
+        checkpoint without others. Raises OSError."""
         found, count = {}, 0
         for name in self._names():
             files = _list_files(self.root, name)
@@ -379,7 +379,7 @@ class NodeSaves:
         return FileBody(file, status.st_size, self._digest(step, wanted, origin))
 
     def _handle_same(self, request: dict[str, Any]) -> Answer:
-        """Raise OSError where this node's files of a step are not those any more."""
+        """Raise OSError where this node's files of a step have changed."""
         wanted = msgspec.convert(request["files"], list[SavedFile])
         self._need_same(str(request["step"]), wanted)
         return {}
@@ -406,7 +406,7 @@ class NodeSaves:
         return {}
 
     def _drop(self, request: dict[str, Any]) -> Answer:
-        """Older steps are not needed any more."""
+        """Drop older steps, which are no longer needed."""
         self.drop([_check_name(str(name)) for name in request["names"]])
         return {}
 
@@ -445,7 +445,7 @@ class NodeSaves:
         return {}
 
     def _handle_aside(self, request: dict[str, Any]) -> Answer:
-        """No step here is to be resumed: what is newer than the one that is, is set aside."""
+        """Prepare to resume from a step, or none: what is newer than it is moved away."""
         above = request.get("above")
         with self._lock:
             self.set_aside(above, None)
@@ -455,7 +455,7 @@ class NodeSaves:
     def _handle_missed(self, request: dict[str, Any]) -> Answer:
         """There was a restore while this helper was silent. Ranks may write here by now: what is
         older than their start does not count, and nothing of theirs is moved. Of a restore that
-        still goes on, this node may have heard meanwhile."""
+        is still under way, this node may have heard meanwhile."""
         above, epoch = request.get("above"), int(request["epoch"])
         with self._lock:
             if epoch > self.start.epoch:
@@ -494,8 +494,8 @@ class NodeSaves:
         return {"running": running, "errors": task.errors if task else []}
 
     def _handle_bye(self, request: dict[str, Any]) -> Answer:
-        """Return the leader needs this node no more. Where two helpers lead at the end, for one of
-        them was silent for a while, the first may release the nodes before the second has flushed:
+        """Release this node, which the leader no longer needs. If two helpers lead at the end, as
+        one was silent for a while, the first may release the nodes before the second has flushed:
         what the first says of the job's end stays true."""
         self.over = self.over or request.get("over") is True
         self.released.set()
@@ -562,7 +562,7 @@ class NodeSaves:
         """Put what was copied in its place. Raises OSError where its step was dropped meanwhile:
         nothing would remove it later."""
         if row.name not in self.rows:
-            raise OSError(errno.ESTALE, f"{row.name} is not kept any more")
+            raise OSError(errno.ESTALE, f"{row.name} is no longer kept")
         place = mark.with_suffix("")
         mark.unlink(missing_ok=True)
         _remove_step(place)
@@ -583,7 +583,7 @@ class NodeSaves:
             )
 
     def used(self) -> int:
-        """Bytes of all files here, unfinished ones too, and those that a restore set aside."""
+        """Return the bytes of all files here, also unfinished or moved away by a restore."""
         found = {}
         for place, _, names in os.walk(self.root):
             for name in names:
@@ -630,12 +630,12 @@ class NodeSaves:
         return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
 
     def _make_room(self, wanted: SavedStep) -> None:
-        """The disk is full: what a restore set aside goes, or the oldest step, never the newest
+        """The disk is full: what a restore moved away goes, or the oldest step, never the newest
         whole one."""
-        aside = self.meta / "aside"
-        if aside.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
+        moved = self.meta / "aside"
+        if moved.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
             with self._lock:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(moved, ignore_errors=True)
             self._touched = object()
             return
         task = self._tasks.get("flush")
@@ -664,7 +664,7 @@ class NodeSaves:
     def _fetch_file(
         self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path
     ) -> None:
-        last: OSError = PeerError(f"nobody holds {file.path or step}")
+        last: OSError = PeerError(f"no node holds {file.path or step}")
         for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
             try:
                 if host != self.host:
@@ -709,14 +709,14 @@ class NodeSaves:
 
     def set_aside(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
-        would mix with it. What was set aside before is removed."""
-        aside = self.meta / "aside"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(mode=0o700)
+        would mix with it. What was moved away before is removed."""
+        moved = self.meta / "aside"
+        shutil.rmtree(moved, ignore_errors=True)
+        moved.mkdir(mode=0o700)
         for found in self.live():
             step = step_in(found)
             if found == name or (step is not None and not _at_most(step, above)):
-                (self.root / found).rename(aside / found)
+                (self.root / found).rename(moved / found)
         self._forget(above, name)
 
     def _forget(self, above: int | None, name: str | None) -> None:
@@ -910,7 +910,7 @@ def _write_file(
 
 
 def _open_uncached(path: str, flags: int) -> int:
-    """Past the page cache, where the file system can: nobody reads a copy soon, its pages would
+    """Past the page cache, where the file system can: a copy is not read soon, its pages would
     count against the job's memory, and writing them takes twice the processor time."""
     try:
         return os.open(path, flags | os.O_DIRECT, 0o600)

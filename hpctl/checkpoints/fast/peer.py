@@ -335,7 +335,7 @@ class _PortRace:
         if channel is not None:
             return channel
         if self._why is None:
-            raise NobodyListens(f"{self._address}: nobody answers")
+            raise NobodyListens(f"{self._address}: no process answers")
         raise PeerError(f"{self._address}: {self._why}") from self._why
 
     def _find_channel(self) -> JobChannel | None:

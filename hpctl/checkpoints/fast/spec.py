@@ -143,7 +143,9 @@ def _read_private_file(path: Path, most: int) -> bytes:
         status = os.fstat(file.fileno())
         mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not mine or status.st_mode & 0o077:
-            raise HpctlError(f"{path} is not this user's alone", "It is made by hpctl sbatch.")
+            raise HpctlError(
+                f"{path} is not private to this user", "hpctl sbatch creates it; submit again."
+            )
         return file.read(most)
 
 
@@ -154,7 +156,7 @@ def write_spec(spec: FastSaveSpec, path: Path) -> None:
         path.parent.mkdir(mode=0o700)
     if not is_private(path.parent):
         raise HpctlError(
-            f"{path.parent} is not this user's alone", "Remove it; hpctl makes it anew."
+            f"{path.parent} is not private to this user", "Remove it; hpctl makes it again."
         )
     _replace_file(path, msgspec.json.encode(spec))
 

@@ -41,7 +41,9 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
         if given or as_json:
-            raise click.UsageError(f"options stand behind {ctx.invoked_subcommand}, not before it")
+            raise click.UsageError(
+                f"write the options after {ctx.invoked_subcommand}, not before it"
+            )
         return
     here = resolve_place(**where)
     fleet = fleet_of(here, details=True)
@@ -134,7 +136,7 @@ class TrainingPlansView(Struct, frozen=True):
 
 
 def complete_plan(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The training plans of the account that the options before name."""
+    """Return the training plans of the account that the options before name."""
     try:
         aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
         names = [str(one["TrainingPlanName"]) for one in training_plans.list_plans(aws)]

@@ -112,7 +112,8 @@ class Screenful:
 def render_screen(
     progress: ClusterProgress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
-    """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
+    """Return the live screen as it stands, with so many ways to fail; the other nodes are
+    counted."""
     parts: list[RenderableType] = [_render_head(progress), _render_bars(progress)]
     parts += describe_failures(progress.failures, in_full)
     parts += [_render_event(event) for event in events]
@@ -151,13 +152,13 @@ def _render_bars(progress: ClusterProgress) -> Table:
 
 
 def _format_moving_nodes(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
-    """How many nodes are in each status that is not Running."""
+    """Return how many nodes are in each status that is not Running."""
     own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
     return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
 
 
 def describe_failed_node(node: NodeProgress) -> list[Text]:
-    """A failed node: what the service says, what it means, the log's line, what to do."""
+    """Return a failed node: what the service says, what it means, the log's line, what to do."""
     ids = f" ({node.instance_id})" if node.instance_id not in ("", node.name) else ""
     lines = [style_text(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
     trouble = node.trouble
@@ -182,7 +183,7 @@ def describe_failed_node(node: NodeProgress) -> list[Text]:
 def describe_failures(
     nodes: Sequence[NodeProgress], most: int | None = None
 ) -> list[RenderableType]:
-    """Failed nodes, those that failed alike told once; only so many ways to fail are told."""
+    """Describe failed nodes, those that failed alike together; only so many ways are listed."""
     ways = _group_by_failure(nodes)
     lines: list[RenderableType] = []
     for same in ways[:most]:
@@ -197,7 +198,8 @@ def describe_failures(
 
 
 def _group_by_failure(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
-    """Nodes by how they failed. One whose log was not read goes by the service's words alone."""
+    """Return nodes by how they failed. One whose log was not read goes by the service's words
+    alone."""
     alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
     for node in nodes:
         lines = (node.group, node.status, node.message)
@@ -218,7 +220,7 @@ def _render_event(event: EventLine) -> Text:
 
 
 def indent_wrapped(line: Text) -> Padding:
-    """A line whose own indent holds for its wrapped parts as well."""
+    """Return a line whose own indent holds for its wrapped parts as well."""
     depth = len(line.plain) - len(line.plain.lstrip())
     return indent_block(line[depth:], depth)
 
@@ -251,7 +253,7 @@ class ProgressLines:
             if progress.unread:
                 self._write(progress, f"cannot read the state now: {progress.unread}")
         for event in progress.events:
-            # What befalls an instance is told with the node, and with what it means.
+            # What happens to an instance is shown with the node, and with what it means.
             if event.level in _LEVELS and not event.instance_id:
                 self._write(progress, f"event: {_render_event(event).plain}")
         for node in progress.failed_nodes:
@@ -317,7 +319,7 @@ _DONE = {
     "failed": ("failed", BAD),
     "in_doubt": ("in doubt", WARN),
     "deadline": ("not done yet", WARN),
-    "interrupted": ("interrupted; what was ordered goes on", WARN),
+    "interrupted": ("interrupted; what was ordered continues", WARN),
 }
 
 
@@ -382,7 +384,7 @@ class CallView(Struct, frozen=True):
 
     @property
     def request_text(self) -> str:
-        """The request as JSON."""
+        """Return the request as JSON."""
         return json.dumps(self.request, indent=2, default=str)
 
 
@@ -420,22 +422,22 @@ class RemovalView(Struct, frozen=True):
 
     @property
     def jobs_text(self) -> str:
-        """The jobs on it, in parentheses."""
+        """Return the jobs on it, in parentheses."""
         return _in_brackets(", ".join(map(str, self.jobs)))
 
     @property
     def is_bad(self) -> bool:
-        """Whether it does not go, or nobody can tell."""
+        """Return whether it was refused or failed, or its outcome is unknown."""
         return self.phase in ("refused", "failed", "in_doubt")
 
     @property
     def name(self) -> str:
-        """The best of its names."""
+        """Return the best of its names."""
         return self.node or self.instance_id or self.logical_id
 
     @property
     def problem(self) -> str:
-        """Why it does not go; empty where it does."""
+        """Return why it does not go; empty where it does."""
         if not self.is_bad:
             return ""
         code = f" ({self.code})" if self.code and self.code not in self.text else ""
@@ -478,7 +480,7 @@ class ClusterChangeView(Struct, frozen=True):
     """What `hpctl cluster create|update|scale|delete|wait` shows.
 
     `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,
-    `deadline` or `interrupted`; `pick_up` is the command that follows what goes on.
+    `deadline` or `interrupted`; `pick_up` is the command that follows what is still under way.
     """
 
     as_of: datetime
@@ -519,12 +521,12 @@ class ClusterChangeView(Struct, frozen=True):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a command follows what goes on."""
+        """Return whether a command follows what is still under way."""
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 
 
 def select_followed_fields(p: ClusterProgress | None) -> dict[str, Any]:
-    """The fields of a view that a wait has the last word on."""
+    """Return the fields of a view that a wait has the last word on."""
     if p is None:
         return {"outcome": "ordered"}
     return {

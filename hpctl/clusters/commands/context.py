@@ -49,12 +49,12 @@ class ClusterPlace(Struct, frozen=True):
 
     @property
     def slurm(self) -> bool:
-        """Whether the Slurm of this machine is this cluster's."""
+        """Return whether the Slurm of this machine is this cluster's."""
         here = self.resource_config is not None and shutil.which("scontrol") is not None
         return self.config is not None or here
 
     def settings(self) -> Config:
-        """The daemon's configuration, or its defaults."""
+        """Return the daemon's configuration, or its defaults."""
         from hpctl.engine.config import Config
 
         return self.config or Config()
@@ -69,7 +69,7 @@ class KnownNodes(Struct, frozen=True):
     health_error: str = ""
 
     def join(self, rows: tuple[NodeRow, ...], place: ClusterPlace) -> tuple[NodeRow, ...]:
-        """The rows with all that is known here."""
+        """Return the rows with all that is known here."""
         from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
 
         if place.resource_config is not None:
@@ -111,9 +111,9 @@ def resolve_place(
     region: str | None,
     endpoint_url: str | None,
 ) -> ClusterPlace:
-    """Where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
+    """Return where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
 
-    Of its own cluster a head node's file knows where it is, and its daemon goes by it: an option
+    A head node's file says where its cluster is, and its daemon goes by it: an option
     outweighs it, the environment, which is about no cluster, does not.
     """
     loaded = read_daemon_config(config)
@@ -190,7 +190,7 @@ def read_known(place: ClusterPlace, *, live: bool = True, placement: bool = Fals
 
 
 def fleet_of(here: ClusterPlace, *, details: bool = False) -> Fleet:
-    """The cluster and its nodes. Raises Absent with the nearest where it is not there."""
+    """Return the cluster and its nodes. Raises Absent with the nearest where it is not there."""
     from hpctl.clusters.fleet_reading import read_fleet
 
     try:
@@ -200,7 +200,7 @@ def fleet_of(here: ClusterPlace, *, details: bool = False) -> Fleet:
 
 
 def no_cluster(aws: Aws, name: str, error: Absent) -> HpctlError:
-    """The error for a cluster that is not there, with the nearest that is."""
+    """Return the error for a cluster that is not there, with the nearest that is."""
     from difflib import get_close_matches
 
     try:
@@ -219,7 +219,7 @@ def complete_cluster(
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
-    """The clusters of the account that the options before name."""
+    """Return the clusters of the account that the options before name."""
     try:
         aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
         listed = aws.service("sagemaker").pages("list_clusters", "ClusterSummaries", MaxResults=100)
@@ -233,7 +233,7 @@ def complete_node(
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
-    """Every name of every node that begins so; node names alone until something is typed."""
+    """Return every name of every node that begins so; node names alone until something is typed."""
     from hpctl.clusters.fleet_reading import node_rows
 
     try:
@@ -250,7 +250,7 @@ def complete_group(
     param: click.Parameter,  # noqa: ARG001
     incomplete: str,
 ) -> list[str]:
-    """The cluster's instance groups."""
+    """Return the cluster's instance groups."""
     try:
         here = place_so_far(ctx)
         answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
@@ -261,7 +261,8 @@ def complete_group(
 
 
 def place_so_far(ctx: click.Context) -> ClusterPlace:
-    """The place that the options name which stand on the line already. Raises as `place` does."""
+    """Return the place that the options name which stand on the line already. Raises as `place`
+    does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")
     given = {key: ctx.params.get(key) for key in keys}
     given["config"] = given["config"] or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG

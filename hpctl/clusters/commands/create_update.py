@@ -81,7 +81,7 @@ def create(
     """Create the cluster of a spec, or go on with a create that was interrupted.
 
     FILE is the cluster file. Exit code: 0 in service (or ordered), 1 failed or refused, 3 not
-    there in time, 130 interrupted by Ctrl-C: the service goes on.
+    there in time, 130 interrupted by Ctrl-C: the service continues.
     """
     from hpctl.clusters import apply, spec
     from hpctl.clusters.apply import describe_cluster
@@ -121,7 +121,7 @@ def create(
 
 
 def _list_purchases(request: Mapping[str, Any]) -> str:
-    """What is bought, group by group."""
+    """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
     return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
@@ -188,7 +188,7 @@ def update(
 
 
 class _ClusterUpdate(Struct):
-    """An update under way: what is changed where, and how its end is told."""
+    """An update under way: what is changed where, and how its end is reported."""
 
     here: ClusterPlace
     changes: Diff
@@ -201,7 +201,7 @@ class _ClusterUpdate(Struct):
     fleet: Fleet | None = None
 
     def picks(self, plan: UpdatePlan) -> tuple[Pick, ...]:
-        """The nodes that go: chosen in groups that shrink, all of groups that leave."""
+        """Return the nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.fleet_reading import read_fleet
 
         if not plan.shrink and not plan.leaving:
@@ -230,7 +230,7 @@ class _ClusterUpdate(Struct):
             migration.jobs_in_the_way(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
-        """The order for the nodes that go. Raises HpctlError where one may not."""
+        """Return the order for the nodes that go. Raises HpctlError where one may not."""
         assert self.known_now is not None
         assert self.fleet is not None
         need_slurm(self.here, self.known_now, self.now)
@@ -309,13 +309,13 @@ class _ClusterUpdate(Struct):
         return "provisioning_parameters.json is back in S3"
 
     def _explain_legacy_files(self, last: ClusterProgress) -> dict[str, str]:
-        """What becomes of the legacy files where a migration did not reach its end."""
+        """Return what becomes of the legacy files where a migration did not reach its end."""
         if self.migration is None:
             return {}
         if last.verdict.value == "failed":
             return {"why": f"{last.why}; {self._put_back()}"}
         return {
-            "why": f"the same command goes on from here, also where the service rolls the change "
+            "why": f"the same command continues from here, also where the service rolls the change "
             f"back; until then {self.migration.backup}/ has what is away from S3"
         }
 
@@ -338,7 +338,7 @@ class _ClusterUpdate(Struct):
 def _read_tags(
     here: ClusterPlace, found: Mapping[str, Any], request: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
-    """The cluster's own tags; None where nobody may list them and the spec says nothing."""
+    """Return the cluster's tags; None where they may not be listed and the spec says nothing."""
     try:
         listed = here.aws.service("sagemaker").pages(
             "list_tags", "Tags", ResourceArn=found["ClusterArn"]

@@ -36,7 +36,7 @@ JOBS_SHOWN = 10
 
 
 class _ByShape(click.Command):
-    """`delete NODE...` is `delete-nodes NODE...`, told by what the words look like.
+    """`delete NODE...` is `delete-nodes NODE...`, recognized by what the words look like.
 
     By nothing else, so that no cluster is ended where a node was meant: a cluster that is called
     as a node is deleted by its ARN.
@@ -117,7 +117,7 @@ def delete(
 
 
 def list_losses(first: ClusterProgress, here: ClusterPlace) -> list[str]:
-    """What a deletion takes with it, and what it leaves."""
+    """Return what a deletion takes with it, and what it leaves."""
     lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
     for g in first.groups:
         there = sum(node.group == g.name for node in first.nodes)

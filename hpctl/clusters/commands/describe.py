@@ -79,12 +79,12 @@ class GroupView(Struct, frozen=True):
 
     @property
     def plan_or_capacity(self) -> str:
-        """The training plan's name, or how the instances are paid for without one."""
+        """Return the training plan's name, or how the instances are paid for without one."""
         return self.training_plan.rpartition("/")[2] or self.capacity
 
 
 def describe_failure(node: NodeProgress) -> str:
-    """A failed node in one line."""
+    """Return a failed node in one line."""
     return f"{node.name}: {node.message or node.status}"
 
 
@@ -124,18 +124,18 @@ class ClusterDescribeView(Struct, frozen=True):
 
     @property
     def problem_lines(self) -> list[RenderableType]:
-        """What is wrong; a failed node by all that is known of its failure."""
+        """Return what is wrong; a failed node by all that is known of its failure."""
         if not self.problems:
             return []
-        told = {describe_failure(node) for node in self.failed_nodes}
-        rest = [style_text(line, BAD) for line in self.problems if line not in told]
+        described = {describe_failure(node) for node in self.failed_nodes}
+        rest = [style_text(line, BAD) for line in self.problems if line not in described]
         return [*rest, *describe_failures(self.failed_nodes)]
 
 
 def describe_view(
     fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
 ) -> ClusterDescribeView:
-    """The screen as a value; `failed` are the fleet's failed nodes, understood."""
+    """Return the screen as a value; `failed` are the fleet's failed nodes, understood."""
     answer = fleet.description
     vpc = answer.get("VpcConfig", {})
     groups = tuple(_make_group_view(g, fleet.rows) for g in answer.get("InstanceGroups", ()))

@@ -42,7 +42,7 @@ OVERLAP = timedelta(minutes=2)
 class ClusterEventLine(Struct, frozen=True):
     """One event with its node's name, where the node is still there.
 
-    `count` such events are told here at once, the first at `first`; `event` is the newest, and
+    `count` such events are one row, the first at `first`; `event` is the newest, and
     `instances` are those that they are of.
     """
 
@@ -93,7 +93,7 @@ class ClusterEventsView(Struct, frozen=True):
 
     @property
     def texts(self) -> list[EventText]:
-        """Each event; one that failed as the event before it says so."""
+        """Return each event; one that failed as the event before it says so."""
         found = []
         last = ""
         for line in self.events:
@@ -181,7 +181,7 @@ def events(
 def make_lines(
     found: Iterable[ClusterEvent], rows: Iterable[NodeRow]
 ) -> tuple[ClusterEventLine, ...]:
-    """The events with the names of the nodes that they are of."""
+    """Return the events with the names of the nodes that they are of."""
     names = {row.instance_id: row.node for row in rows if row.instance_id}
     places = {row.logical_id: row.node for row in rows if row.logical_id}
     return tuple(

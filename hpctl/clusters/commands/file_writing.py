@@ -1,4 +1,4 @@
-"""A file that a command writes: whole or not at all, and over another one only when told."""
+"""Write a command's file: completely or not at all, and replace an existing one only on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpctl.toolkit.errors import HpctlError
 
 
 def may_write(path: Path, force: bool) -> None:
-    """Raise HpctlError where the file is there already and nobody said `--force`."""
+    """Raise HpctlError where the file exists already and `--force` was not given."""
     if path.exists() and not force:
         raise HpctlError(f"{path} is there already", "give another name, or --force to replace it")
 

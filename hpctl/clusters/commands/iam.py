@@ -53,7 +53,7 @@ class UnsureView(Struct, frozen=True):
 
 
 class IamCheckView(Struct, frozen=True):
-    """What `hpctl cluster iam check` shows. `error`: why nobody can say."""
+    """What `hpctl cluster iam check` shows. `error`: why the answer is unknown."""
 
     who: str
     role: str
@@ -72,7 +72,7 @@ class IamCheckView(Struct, frozen=True):
 
     @property
     def allows_all(self) -> bool:
-        """Whether the role allows everything, without conditions."""
+        """Return whether the role allows everything, without conditions."""
         return not (self.error or self.denied or self.unsure)
 
 
@@ -230,7 +230,7 @@ def _of_file(file: str) -> dict[str, Any]:
 
 
 def _list_open_options(to: Scope, policy: dict[str, Any]) -> list[str]:
-    """The options that would narrow a policy."""
+    """Return the options that would narrow a policy."""
     text = json.dumps(policy)
     options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}
     uses = {"bucket": ":s3:::*", "role": ":role/*", "cluster": "/aws/sagemaker/Clusters/*"}

@@ -172,7 +172,7 @@ def _format_head(path: Path) -> str:
 
 
 def _collect_answers(given: dict[str, Any]) -> Answers:
-    """The options, and on a terminal what was asked beside them. Raises UsageError."""
+    """Return the options, and on a terminal what was asked beside them. Raises UsageError."""
     from hpctl.clusters.cluster_file import Answers
 
     missing = [question for question in NEEDED if given[question.option] in (None, ())]
@@ -180,7 +180,7 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
         flags = {"instance_types": "--instance-type"}
         names = [flags.get(question.option, f"--{question.option}") for question in missing]
         raise click.UsageError(
-            f"this is no terminal, so nothing can be asked: {', '.join(names)} must be given"
+            f"cannot ask for answers without a terminal: give {', '.join(names)}"
         )
     if missing:
         for question in ASKED:
@@ -190,7 +190,7 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
 
 
 def _ask_question(question: InitQuestion) -> Any:
-    """The answer of a person, asked again until it is one."""
+    """Return the answer of a person, asked again until it is one."""
 
     def parse_answer(text: str) -> Any:
         if not text.strip() and question.default == "":
@@ -243,7 +243,7 @@ def import_(
 ) -> None:
     """Write cluster.yaml from an existing cluster; `hpctl cluster update` with it changes nothing.
 
-    Or from a request that would create one. What nobody tells stands as a comment at the top.
+    Or from a request that would create one. What is unknown is left as a comment at the top.
     """
     if (name is None) == (request is None):
         raise click.UsageError("name a CLUSTER, or a request in --from-json")

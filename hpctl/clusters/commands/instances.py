@@ -90,22 +90,22 @@ class ClusterNodesView(Struct, frozen=True):
 
     @property
     def has_instance_names(self) -> bool:
-        """Whether an instance has a name of its own."""
+        """Return whether an instance has its own name."""
         return any(row.instance_name for row in self.nodes)
 
     @property
     def has_slurm_states(self) -> bool:
-        """Whether Slurm tells of a node."""
+        """Return whether Slurm tells of a node."""
         return any(row.slurm_state != UNKNOWN for row in self.nodes)
 
     @property
     def has_health(self) -> bool:
-        """Whether hpctl has assessed a node."""
+        """Return whether hpctl has assessed a node."""
         return any(row.health_why for row in self.nodes)
 
     @property
     def counts(self) -> str:
-        """How many nodes are shown, of how many, by group."""
+        """Return how many nodes are shown, of how many, by group."""
         shown = "" if len(self.nodes) == self.total else f"{len(self.nodes)} of "
         groups = Counter(row.group for row in self.nodes)
         which = ", ".join(f"{count} {group}" for group, count in groups.items())
@@ -114,7 +114,7 @@ class ClusterNodesView(Struct, frozen=True):
 
     @property
     def remarks(self) -> list[Text]:
-        """What the table has no room for, node by node."""
+        """Return what the table has no room for, node by node."""
         return [
             style_text(f"{row.shown}: {text}", style)
             for row in self.nodes
@@ -123,12 +123,13 @@ class ClusterNodesView(Struct, frozen=True):
 
     @property
     def errors(self) -> list[str]:
-        """Why Slurm, or hpctl's own assessments, could not be read."""
+        """Return why Slurm, or hpctl's own assessments, could not be read."""
         return list(dict.fromkeys(filter(None, (self.slurm_error, self.health_error))))
 
 
 def matches_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
-    """Whether a row is of one of these groups and in one of these states; none given is any."""
+    """Return whether a row is of one of these groups and in one of these states; none given is
+    any."""
     args = {row.status, row.slurm_state, *row.slurm_flags, row.health}
     has = {word.casefold() for word in args}
     return (not groups or row.group in groups) and (
@@ -197,7 +198,7 @@ def instances(
 
 
 def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:
-    """What a table has no room for. What failed is told apart; Running needs no old message."""
+    """List what a table has no room for. Failures are apart; Running needs no old message."""
     lines = []
     failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)
     if row.message and row.status != "Running" and not failed:

@@ -76,7 +76,7 @@ class BundleView(Struct, frozen=True):
 
     @property
     def is_made(self) -> bool:
-        """Whether there is a bundle."""
+        """Return whether there is a bundle."""
         return not self.problems
 
     @property
@@ -196,7 +196,7 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
     inside = bundle_wheels.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
-        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
+        raise click.UsageError(f"--python-version: {wanted!r} is not a version such as 3.10")
     return bundle_wheels.WheelTarget(wanted, machine)
 
 
@@ -273,12 +273,12 @@ class PushView(Struct, frozen=True):
 
     @property
     def counts(self) -> str:
-        """How many files are sent, and how many need not be."""
+        """Return how many files are sent, and how many need not be."""
         return f"{len(self.sent)} files; {self.unchanged} lie there already"
 
     @property
     def left_over_text(self) -> str:
-        """What lies there that no bundle has, and whether it was deleted."""
+        """Return what lies there that no bundle has, and whether it was deleted."""
         names = ", ".join(self.left_over)
         if not names:
             return ""
@@ -314,7 +314,9 @@ def push(
     from hpctl.clusters.commands.waiting import confirm_or_exit
 
     if prune and not target.prefix:
-        raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")
+        raise click.UsageError(
+            f"--prune would delete all other objects in {target}: give a prefix in that bucket"
+        )
     read = bundles.read_bundle(directory)
     found = bundle_checks.find_bundle_problems(directory)
     if found:
@@ -352,7 +354,7 @@ def _steps_taken(trial: Trial) -> list[StepState]:
 
 
 def _not_tried(trial: Trial) -> str:
-    """The steps that need what a directory lacks and a node has."""
+    """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
     return f"not tried below a directory: {', '.join(left)}" if left else ""

@@ -58,8 +58,8 @@ EVERY_S = maintenance.EVERY_S
 
 OUTCOMES = {
     "dry_run": (DRY_RUN, DIM),
-    "ordered": ("ordered; it goes on", WARN),
-    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
+    "ordered": ("ordered; it continues", WARN),
+    "interrupted": ("interrupted; it continues in the service: hpctl cluster wait", WARN),
     "done": ("done", GOOD),
     "failed": ("failed", BAD),
 }
@@ -118,7 +118,7 @@ class MaintenanceView(Struct, frozen=True):
 
     @property
     def end(self) -> str:
-        """How it ended, and what failed."""
+        """Return how it ended, and what failed."""
         text = OUTCOMES[self.outcome][0]
         return f"{text}: {self.failed}" if self.failed else text
 
@@ -154,7 +154,7 @@ def software_update(
 ) -> None:  # fmt: skip
     """Give groups the newest image, in rolling batches.
 
-    The root volumes are written anew and the lifecycle scripts run again; jobs are not waited for.
+    The root volumes are replaced and the lifecycle scripts run again; jobs are not waited for.
     Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
     """
     here, fleet = _read_fleet(name or cluster, where)
@@ -229,7 +229,7 @@ def health_check(
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
     heads = [row.shown for row in rows if row.role in ("controller", "login")]
     if heads:
-        raise HpctlError(f"deep health checks are for workers: not {', '.join(heads)}")
+        raise HpctlError(f"deep health checks run on workers only; leave out {', '.join(heads)}")
     chosen = checks or CHECKS[:2]
     request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
     view = _make_view(here, "StartClusterHealthCheck", request, rows)
@@ -259,7 +259,7 @@ def health_check(
 
 
 def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
-    """What became of each node, by comparison: no call of the API tells a result."""
+    """Return what became of each node, by comparison: no call of the API tells a result."""
     results = []
     for old in before:
         now = next(
@@ -283,7 +283,7 @@ def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[
 
 
 def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
-    """The node with what its own log says."""
+    """Return the node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
     needs, line = health_verdict.health_verdict(aws, arn, name, node.instance_id, since)
@@ -304,7 +304,7 @@ def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterP
 
 
 def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
-    """The groups named, or all. Raises Absent for one that is not there."""
+    """Return the groups named, or all. Raises Absent for one that is not there."""
     every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
         find_group(fleet.description, group)
@@ -332,7 +332,9 @@ def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> 
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
     output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
     if view.jobs is None:
-        output.echo("  what runs there is unknown: Slurm is not at hand", err=True)
+        output.echo(
+            "  which jobs run there is unknown: Slurm is not available on this host", err=True
+        )
     else:
         running = ", ".join(map(str, view.jobs)) or "none"
         output.echo(f"  jobs there: {running}", err=True)
@@ -363,7 +365,7 @@ def _show_view(view: MaintenanceView, as_json: bool) -> None:
 
 
 def work_lines(work: Work) -> list[str]:
-    """One line a group, of one look."""
+    """Return one line a group, of one look."""
     lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
     lines += [_group_line(group) for group in work.groups]
     return [*lines, f"cannot look: {work.unread}"] if work.unread else lines

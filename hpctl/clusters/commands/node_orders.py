@@ -1,6 +1,6 @@
 """`hpctl cluster replace|reboot|delete-nodes`: orders for named nodes, drained first.
 
-Nodes that go: emptied first where Slurm is at hand, then removed by name, told one by one.
+Nodes to delete: emptied first where Slurm is at hand, then removed by name, reported one by one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ removal_now_option = click.option(
 
 
 def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
-    """The order that removes these nodes. Raises HpctlError where one of them may not go."""
+    """Return the order that removes these nodes. Raises HpctlError where one of them may not go."""
 
     alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
@@ -101,7 +101,7 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOr
 
 
 def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
-    """Nobody removes nodes blindly by mistake. Raises Unavailable, HpctlError."""
+    """Require Slurm's view, so that no node is removed blindly. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
     if here.slurm:
@@ -110,8 +110,8 @@ def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
         )
     if not now:
         raise HpctlError(
-            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
-            "run this on the cluster's head node; --now removes them whatever runs there",
+            "cannot see jobs or drain the nodes: Slurm is not available on this host",
+            "run this on the cluster's head node; --now removes them even if jobs run there",
         )
 
 
@@ -122,9 +122,9 @@ def take_out(
     now: bool,
     floor: Mapping[str, int],
 ) -> tuple[dict[str, OrderNodeProgress], bool]:
-    """Each node as soon as its jobs have ended; what became of each, and whether Ctrl-C came.
+    """Delete each node once its jobs have ended; return each outcome, and whether Ctrl-C came.
 
-    `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
+    `floor`: the groups that keep so many instances, even if others remove some meanwhile.
     """
     options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
     return carry_out(_begin_run(here, order, options))
@@ -145,10 +145,10 @@ class Looks(Protocol):
 
 
 def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
-    """What became of each node of an order, and whether somebody pressed Ctrl-C.
+    """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
-    Told on standard error: a line for each thing that changes, and one a minute while nothing does.
-    SIGTERM and a terminal that goes away are as Ctrl-C: nodes drained for nobody help nobody.
+    Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
+    SIGTERM and a closed terminal are as Ctrl-C: nodes must not stay drained without a command.
     """
     try:
         with _ended_by(signal.SIGTERM, signal.SIGHUP):
@@ -163,7 +163,7 @@ def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Take these signals for Ctrl-C, but those that somebody has set to be ignored (nohup)."""
+    """Treat these signals as Ctrl-C, except those that are set to be ignored (nohup)."""
 
     def raise_ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -196,7 +196,7 @@ def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
 def make_removal_views(
     picks: Sequence[Pick], done: dict[str, OrderNodeProgress] | None = None
 ) -> tuple[RemovalView, ...]:
-    """Nodes picked, with what became of them where they were ordered away."""
+    """Return nodes picked, with what became of them where they were ordered away."""
     return tuple(
         copy_view(
             RemovalView,
@@ -209,7 +209,7 @@ def make_removal_views(
 
 
 def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) -> tuple[str, str]:
-    """The outcome of removals and why; ("", "") where every node is gone or going."""
+    """Return the outcome of removals and why; ("", "") where every node is gone or going."""
     phases = [one.phase.value for one in done.values()]
     if interrupted:
         left, going = phases.count("let_go"), phases.count("left") + phases.count("done")
@@ -228,7 +228,7 @@ def summarize_removals(done: dict[str, OrderNodeProgress], interrupted: bool) ->
 
 
 def _format_line(one: OrderNodeProgress) -> str:
-    """One node on its way, in one line."""
+    """Return one node on its way, in one line."""
     text = f"{one.node}: {PHASES[one.phase]}"
     if one.jobs:
         text += f" ({', '.join(map(str, one.jobs))})"
@@ -323,22 +323,22 @@ class PlannedNode(Struct, frozen=True):
 
     @property
     def slurm_state(self) -> str:
-        """Its state in Slurm; `-` where Slurm does not have it."""
+        """Return its state in Slurm; `-` where Slurm does not have it."""
         return self.node.slurm_state or "-"
 
     @property
     def is_unread(self) -> bool:
-        """Whether what runs there cannot be known."""
+        """Return whether what runs there cannot be known."""
         return self.node.slurm_state == "UNKNOWN"
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job is on it."""
+        """Return whether no job is on it."""
         return not self.node.jobs and not self.is_unread
 
     @property
     def fates(self) -> list[str]:
-        """What becomes of each job on it."""
+        """Return what becomes of each job on it."""
         return [describe_job_fate(job, now=self.now) for job in self.node.jobs]
 
 
@@ -363,7 +363,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
                 ),
                 Line("no job is on it", indent=2, when="is_empty"),
                 Line(
-                    "an earlier order goes on: it is only waited for",
+                    "an earlier order is still under way: this command only waits for it",
                     indent=2,
                     when="node.under_way",
                 ),
@@ -389,12 +389,12 @@ class OrderPlanView(NodeOrderView, frozen=True):
 
     @property
     def planned(self) -> list[PlannedNode]:
-        """The nodes, each with what its text takes from the order."""
+        """Return the nodes, each with what its text takes from the order."""
         return [PlannedNode(node, self.verb, self.now) for node in self.nodes]
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing is ordered."""
+        """Return whether nothing is ordered."""
         return bool(self.refusal) or any(node.refusal for node in self.nodes)
 
 
@@ -414,7 +414,7 @@ class OrderResultView(NodeOrderView, frozen=True):
         Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed"),
         Line("  hpctl cluster {command} {failed}", style=WARN, unbroken=True, when="failed"),
         Line("still drained in Slurm: {going}", style=WARN, when="going"),
-        Line("Their deletion goes on; this follows it:", style=WARN, when="going"),
+        Line("Their deletion continues; this follows it:", style=WARN, when="going"),
         Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
         Line("still drained in Slurm: {coming}", style=WARN, when="coming"),
         Line("When they are back,", style=WARN, when="coming"),
@@ -431,22 +431,22 @@ class OrderResultView(NodeOrderView, frozen=True):
 
     @property
     def command(self) -> str:
-        """The command of `hpctl cluster` that gave the order."""
+        """Return the command of `hpctl cluster` that gave the order."""
         return "delete-nodes" if self.verb == Verb.DELETE else self.verb
 
     @property
     def failed(self) -> str:
-        """The nodes that failed and are still drained, as a hostlist."""
+        """Return the nodes that failed and are still drained, as a hostlist."""
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase == "failed")
 
     @property
     def going(self) -> str:
-        """The nodes that are deleted and still drained, as a hostlist."""
+        """Return the nodes that are deleted and still drained, as a hostlist."""
         return self._list_drained if self.verb == Verb.DELETE else ""
 
     @property
     def coming(self) -> str:
-        """The nodes that are to come back and still drained, as a hostlist."""
+        """Return the nodes that are to come back and still drained, as a hostlist."""
         return "" if self.verb == Verb.DELETE else self._list_drained
 
     @property
@@ -468,7 +468,7 @@ def order_view(
     why_not: str = "",
     done: dict[str, OrderNodeProgress] | None = None,
 ) -> V:
-    """The plan, and what became of it, as a value."""
+    """Return the plan, and what became of it, as a value."""
     return kind(
         as_of=at,
         cluster=order.cluster,
@@ -499,7 +499,8 @@ def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> Or
 
 
 def _describe_result(one: OrderNodeProgress | None) -> dict[str, str]:
-    """What became of a node, in the words of both views; nothing where it was not ordered."""
+    """Return what became of a node, in the words of both views; nothing where it was not
+    ordered."""
     args = ("phase", "text", "code", "fix", "left_drained")
     return {word: str(getattr(one, word, "")) for word in args}
 
@@ -633,8 +634,8 @@ def _plan_order(
         )
     if answer.slurm is None and not now:
         raise HpctlError(
-            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
-            "run this on the cluster's head node; --now does it whatever runs there",
+            "cannot see jobs or drain the nodes: Slurm is not available on this host",
+            "run this on the cluster's head node; --now does it even if jobs run there",
         )
     rows = resolve_all(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive
@@ -643,14 +644,14 @@ def _plan_order(
 
 
 def _daemon_takes(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
-    """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
+    """Return whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = answer.world
     if world is None or world.daemon is None or not world.daemon_alive:
         return False, ""
     if world.daemon.mode != Mode.OWN:
         return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
     if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
-        return False, "it leaves nodes alone that somebody else has drained, or that Slurm lacks"
+        return False, "it does not touch nodes that others have drained, or that Slurm lacks"
     return True, ""
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class _Scale(Struct):
-    """One group's change under way, and how its end is told."""
+    """One group's change under way, and how its end is reported."""
 
     here: ClusterPlace
     fleet: Fleet
@@ -65,7 +65,7 @@ class _Scale(Struct):
 
     @property
     def name(self) -> str:
-        """The cluster's."""
+        """Return the cluster's."""
         return str(self.fleet.description["ClusterName"])
 
     def up(self, count: int) -> None:
@@ -107,7 +107,8 @@ class _Scale(Struct):
     def picks(
         self, rows: Sequence[NodeRow], count: int | None, names: str | None
     ) -> tuple[Pick, ...]:
-        """The nodes that go. Raises UsageError where names and count contradict each other."""
+        """Return the nodes that go. Raises UsageError where names and count contradict each
+        other."""
 
         if names is None:
             assert count is not None

@@ -57,9 +57,11 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
 
 
 def make_ssm_target(arn: str, row: NodeRow) -> str:
-    """What Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
+    """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
-        raise HpctlError(f"{row.shown} has no instance yet", "`hpctl cluster instances` shows when")
+        raise HpctlError(
+            f"no session: {row.shown} has no instance yet", "wait for it: hpctl cluster wait"
+        )
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 
 

@@ -64,12 +64,12 @@ class LinkView(Struct, frozen=True):
 
     @property
     def exists(self) -> bool:
-        """Whether the link is there."""
+        """Return whether the link is there."""
         return bool(self.link.id) or not self.dry_run
 
     @property
     def result(self) -> str:
-        """What is linked to what, or would be."""
+        """Return what is linked to what, or would be."""
         one = self.link
         what = f"{one.file_system}{one.path} to {one.s3}"
         if not self.exists:
@@ -79,7 +79,7 @@ class LinkView(Struct, frozen=True):
 
     @property
     def next_step(self) -> str:
-        """What the link means for the first reader; empty where it failed."""
+        """Return what the link means for the first reader; empty where it failed."""
         one = self.link
         if one.lifecycle == "AVAILABLE":
             return (
@@ -88,7 +88,7 @@ class LinkView(Struct, frozen=True):
             )
         if one.settled:
             return ""
-        return f"It goes on by itself: hpctl cluster storage ls {one.file_system}"
+        return f"It continues in the service: hpctl cluster storage ls {one.file_system}"
 
 
 @storage.command()
@@ -114,7 +114,7 @@ class LinkView(Struct, frozen=True):
     type=DurationType(),
     default="30min",
     show_default=True,
-    help="When to give up waiting; the work goes on.",
+    help="When to stop waiting; the work continues.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be asked for.")
 @aws_options
@@ -161,7 +161,7 @@ def link(
 
 
 def _follow_link(looks: Iterator[Link], *, quiet: bool) -> Link:
-    """The last look; each new state is printed on standard error."""
+    """Return the last look; each new state is printed on standard error."""
     shown, known = "", None
     for known in looks:
         if known.lifecycle != shown and not quiet:
@@ -199,14 +199,14 @@ class LinksView(Struct, frozen=True):
 
     @property
     def none_linked(self) -> str:
-        """What is not linked to S3."""
+        """Return what is not linked to S3."""
         if self.file_system:
             return f"{self.file_system} is not linked to S3."
         return "No file system here is linked to S3."
 
     @property
     def troubled(self) -> list[Link]:
-        """The links of which FSx says what is wrong."""
+        """Return the links of which FSx says what is wrong."""
         return [link for link in self.links if link.why]
 
 
@@ -233,7 +233,7 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     """Load files from S3 before they are read.
 
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
-    asked for goes on; called again, it loads what is left.
+    asked for continues; called again, it loads what is left.
     """
     looks = preload_files(path, Lfs())
     last = next(looks) if dry_run else show_preload(looks, quiet=as_json)
@@ -280,12 +280,12 @@ class Preload(Struct, frozen=True):
 
     @property
     def here(self) -> int:
-        """How many files had their contents here at first."""
+        """Return how many files had their contents here at first."""
         return self.files - self.released
 
     @property
     def left(self) -> int:
-        """How many files have no contents here now."""
+        """Return how many files have no contents here now."""
         return self.released - self.loaded - len(self.failed)
 
     @property
@@ -295,7 +295,7 @@ class Preload(Struct, frozen=True):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to load."""
+        """Return whether nothing is left to load."""
         return self.loaded + len(self.failed) >= self.released and not self.under_way
 
 
@@ -313,9 +313,9 @@ class Lfs(Struct):
             )
 
     def released(self, files: Sequence[str]) -> set[str]:
-        """Those of the files whose contents are in S3 alone. Raises HpctlError.
+        """Return those of the files whose contents are in S3 alone. Raises HpctlError.
 
-        One that is deleted meanwhile, by somebody here or in S3, is none of them.
+        One that is deleted meanwhile, by a user here or in S3, is none of them.
         """
         found = set[str]()
         for batch in _split_batches(files):
@@ -372,7 +372,7 @@ def preload_files(
 ) -> Iterator[Preload]:
     """Load everything below a path; how far it is, after each look. Raises HpctlError.
 
-    Interrupted, what was asked for goes on, and a second call finds what is left.
+    Interrupted, what was asked for continues, and a second call finds what is left.
     """
     files = list(_walk_files(path))
     todo = sorted(lfs.released(files))
@@ -409,7 +409,7 @@ def preload_files(
 
 
 def _walk_files(path: Path) -> Iterator[str]:
-    """The regular files below a path, or the path itself. Raises HpctlError."""
+    """Yield the regular files below a path, or the path itself. Raises HpctlError."""
     if path.is_file():
         yield str(path)
         return
@@ -427,7 +427,7 @@ def _walk_files(path: Path) -> Iterator[str]:
 
 
 def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
-    """Bounded batches; a name with a newline goes alone, so that its answer can be told apart."""
+    """Yield bounded batches; a name with a newline is sent separately, to identify its answer."""
     batch: list[str] = []
     for name in files:
         if "\n" in name:
@@ -442,7 +442,8 @@ def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _parse_released(batch: Sequence[str], text: str) -> set[str]:
-    """Which files `hsm_state` calls released. Raises HpctlError where it is silent about one."""
+    """Return which files `hsm_state` calls released. Raises HpctlError where it is silent about
+    one."""
     rest = {name: text if len(batch) == 1 else "" for name in batch}
     if len(batch) > 1:
         for line in text.splitlines():
@@ -454,7 +455,7 @@ def _parse_released(batch: Sequence[str], text: str) -> set[str]:
         found = _STATE.search(rest[name].removeprefix(name))
         if found is None:
             raise HpctlError(
-                f"lfs hsm_state says nothing of {name}",
+                f"lfs hsm_state returned no line for {name}",
                 "is it on a Lustre file system that is linked to S3? See: hpctl cluster storage ls",
             )
         if "released" in found[2].split(",")[0].split():

@@ -66,7 +66,7 @@ class VerdictView(Struct, frozen=True):
 
 class ValidateView(Struct, frozen=True):
     """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
-    in order is not told.
+    in order is not listed.
     """
 
     file: str
@@ -143,7 +143,7 @@ def validate(
 def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
 
-    Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
+    Raises HpctlError where a check fails. Warnings and unknown results are only printed.
     """
 
     view = _check_spec(file, spec, aws, None, ())
@@ -158,7 +158,7 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
 
 
 def exit_of(view: ValidateView, strict: bool) -> Exit:
-    """A failed check outweighs one that cannot tell."""
+    """Return a failed check outweighs one that cannot tell."""
     if view.counts["FAIL"] or (strict and view.counts["WARN"]):
         return Exit.PROBLEM
     return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
@@ -199,7 +199,7 @@ def _check_spec(
 
 
 def _report_unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
-    """The problems of a file that cannot be read whole."""
+    """Return the problems of a file that cannot be read whole."""
     views = tuple(_make_problem(text, error.hint) for text in error.problems)
     return ValidateView(file, "", offline, _count_results(views), views)
 
@@ -213,7 +213,8 @@ RESTS_ON = {
 
 
 def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
-    """The file's problems, and those of the rest that do not come of what could not be read."""
+    """Return the file's problems, and those of the rest that do not come of what could not be
+    read."""
     assert error.rest is not None
     places = [".".join(map(str, place)) for place in error.unread]
     blind = {f for place in error.unread if len(place) < 3 for f in RESTS_ON.get(str(place[0]), ())}
@@ -235,7 +236,7 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
 
 
 def _touches_unread(place: str, unread: Sequence[str]) -> bool:
-    """Whether a place is one of these, is in one of them, or holds one."""
+    """Return whether a place is one of these, is in one of them, or holds one."""
     return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
 
 
@@ -284,7 +285,7 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
 def _draw_verdict(
     out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
 ) -> None:
-    """`reasons`: why checks before this one could not tell; each is told once."""
+    """`reasons`: why earlier checks have no result; each is printed once."""
     head = assemble_text(
         color_word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}"
     )

@@ -54,13 +54,13 @@ class WaitOptions(Struct, frozen=True):
 
     @property
     def patience(self) -> Patience:
-        """How an order in doubt is looked for."""
+        """Return how an order in doubt is looked for."""
         from hpctl.clusters.apply import Patience
 
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
 
 
-GIVE_UP = "When to give up waiting; the work goes on."
+GIVE_UP = "When to stop waiting; the work continues."
 FOLLOW = "Follow the work until it is done, or leave as soon as it is ordered."
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option(
@@ -69,7 +69,7 @@ dry_run_option = click.option(
 
 
 def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """These options, in this order."""
+    """Return these options, in this order."""
 
     def with_options(command: F) -> F:
         for option in reversed(options):
@@ -110,8 +110,8 @@ def looking_options(command: F) -> F:
             return command(waiting=WaitOptions(wait, timeout_s, patience_s, every_s), **others)
         except KeyboardInterrupt:
             text = (
-                "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
-                "`hpctl cluster wait`."
+                "hpctl: interrupted. What was ordered continues: follow it with the same command or"
+                " `hpctl cluster wait`."
             )
             output.echo(output.fold_text(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None

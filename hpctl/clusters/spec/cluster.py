@@ -148,7 +148,7 @@ class Deployment(ApiSection, frozen=True):
 
 
 class ScheduledUpdate(ApiSection, frozen=True):
-    """A calendar by which the service updates the AMI by itself."""
+    """A calendar by which the service updates the AMI automatically."""
 
     schedule_expression: CronExpression
     """When: `cron(minutes hours day-of-month month day-of-week year)`, in UTC."""
@@ -185,7 +185,7 @@ class Drain(ApiSection, frozen=True):
 
 
 class AutoPatch(ApiSection, frozen=True):
-    """Patches of the AMI that the service applies by itself."""
+    """Patches of the AMI that the service applies automatically."""
 
     patching_strategy: Literal["WhenIdle", "WhenAllIdle", "DrainFirst"]
     """`WhenIdle` patches each instance as it becomes idle, `WhenAllIdle` waits for all of them."""
@@ -245,7 +245,7 @@ class GroupSpec(SpecSection, frozen=True, kw_only=True):
     image_release_version: ImageReleaseVersion | None = None
     """The release of the service's own AMI; the latest where it is left out."""
     auto_patch: AutoPatch | None = None
-    """Patches of the AMI that the service applies by itself."""
+    """Patches of the AMI that the service applies automatically."""
     capacity: Literal["spot", "on_demand"] | None = None
     """Spot instances, which may be taken away, or on demand."""
     network_interface: Literal["efa", "efa-only"] | None = None
@@ -318,7 +318,7 @@ class HeadNodes(SpecSection, frozen=True, kw_only=True):
     shared_directory: str
     """The directory on a shared file system that holds Slurm's state."""
     sns_arn: str | None = None
-    """The SNS topic that is told when another head node takes over."""
+    """The SNS topic that is notified when another head node takes over."""
 
 
 class ProvisioningParameters(SpecSection, frozen=True):
@@ -363,7 +363,7 @@ class ClusterSpec(SpecSection, frozen=True):
     provisioning_parameters: ProvisioningParameters | None = None
     """For `slurm_config: provisioning_parameters` alone."""
     node_recovery: Literal["Automatic", "None"] | None = None
-    """Whether the service replaces faulty nodes by itself; it does where nothing is said."""
+    """Whether the service replaces faulty nodes automatically; it does where nothing is said."""
     node_provisioning_mode: Literal["Continuous"] | None = None
     """`Continuous`: groups scale side by side, partial capacity is taken, failures are retried."""
     cluster_role: RoleArn | None = None
@@ -377,5 +377,5 @@ class ClusterSpec(SpecSection, frozen=True):
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
-        """The instance groups, in the file's order."""
+        """Return the instance groups, in the file's order."""
         return self.instance_groups

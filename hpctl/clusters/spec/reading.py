@@ -31,7 +31,7 @@ class Broken(Struct, frozen=True):
 
 
 def find_broken_rules(spec: ClusterSpec) -> Iterator[Broken]:
-    """Every rule that a spec breaks, none for one that the service takes."""
+    """Yield every rule that a spec breaks, none for one that the service takes."""
     seen: set[str] = set()
     for index, group in enumerate(spec.groups):
         here: Place = ("instance_groups", index)
@@ -240,12 +240,12 @@ class SpecError(FileProblems):
 
 
 def read_spec(path: str | Path) -> ClusterSpec:
-    """The spec of a file. Raises SpecError with all that is wrong with it."""
+    """Return the spec of a file. Raises SpecError with all that is wrong with it."""
     return parse_spec(yaml_files.read_yaml_text(path, SpecError), str(path))
 
 
 def parse_spec(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
-    """The spec of a YAML text; `path` names it in errors. Raises SpecError."""
+    """Return the spec of a YAML text; `path` names it in errors. Raises SpecError."""
     data = yaml_files.load_mapping(text, path, SpecError)
     spec, found = yaml_files.build_struct(ClusterSpec, data)
     unread: set[Place] = set()
@@ -275,7 +275,7 @@ def build_spec(data: Mapping[str, Any], path: str) -> ClusterSpec:
 
 
 def check_spec(spec: ClusterSpec, path: str) -> ClusterSpec:
-    """A spec that was not read from a file. Raises SpecError where it breaks a rule."""
+    """Return a spec that was not read from a file. Raises SpecError where it breaks a rule."""
     problems = [f"{'.'.join(map(str, one.place))}: {one.text}" for one in find_broken_rules(spec)]
     if problems:
         raise SpecError(path, problems)
@@ -285,8 +285,8 @@ def check_spec(spec: ClusterSpec, path: str) -> ClusterSpec:
 def _what_can_be_read(
     data: Mapping[Any, Any], found: Sequence[tuple[Place, str]]
 ) -> tuple[ClusterSpec | None, set[Place]]:
-    """The file without what is wrong in it, so that the rules can be asked about the rest; and what
-    it lacks. What is needed and cannot be read gets a stand-in that breaks no rule by itself.
+    """Return the file without what is wrong in it, so that the rules can be asked about the rest;
+    and what it lacks. What is needed and cannot be read gets a stand-in that breaks no rule.
     """
     unread: set[Place] = set()
     rest: dict[Any, Any] = copy.deepcopy(dict(data))

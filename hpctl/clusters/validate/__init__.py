@@ -53,7 +53,7 @@ Report = Callable[[str, int, int], None]
 """Called after each part: its name, how many are done, how many there are."""
 
 
-def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing by itself
+def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing independently
     aws: Aws | None,
     spec: ClusterSpec,
     *,

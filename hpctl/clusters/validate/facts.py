@@ -1,6 +1,6 @@
 """What a check may look at, part by part, and what a check is.
 
-A part that nobody asked about is empty. Each part is gathered beside the checks that read it, by
+A part that was not requested is empty. Each is gathered next to the checks that read it, by
 reads of AWS whose failure is an answer too.
 """
 
@@ -105,7 +105,7 @@ class Script(Struct, frozen=True):
     size: int
     data: bytes | None
     executable: bool | None = None
-    """None where nobody can say: S3 keeps no modes."""
+    """None where it is unknown: S3 keeps no modes."""
     syntax_error: str = ""
 
     @property
@@ -300,7 +300,7 @@ Answer = TypeVar("Answer")
 def ask_service(
     call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
 ) -> Answer | Unanswered | None:
-    """The answer; None where what is asked for is not there; Unanswered where nobody can say."""
+    """Return the answer; None where the subject does not exist; Unanswered where it is unknown."""
     try:
         return call(*args, **kwargs)
     except Absent:

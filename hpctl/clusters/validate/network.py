@@ -224,7 +224,7 @@ SERVICES: Mapping[str, str] = {
     "s3": "lifecycle scripts and checkpoints cannot be read",
     "sagemaker.api": "hpctl's daemon cannot have nodes replaced",
 }
-"""What a node calls by itself, and what fails without a way there."""
+"""What a node calls without a user's request, and what fails without a way there."""
 
 
 @FAMILY.check("ways-out")
@@ -447,7 +447,7 @@ def check_mutual_access(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spe
         efa = [group.name for group in groups if facts.has_efa(group)]
         peers = RulePeers(set(entries), facts.network.cidrs(network.subnets))
         if not efa and not peers.cidrs:
-            # Subnets that nobody knows: whether a rule for addresses covers them is open.
+            # Subnets that are unknown: whether a rule for addresses covers them is open.
             continue
         names = ", ".join(group.name for group in groups)
         yield from default_to_ok(

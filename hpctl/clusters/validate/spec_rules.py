@@ -115,7 +115,7 @@ def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
         if "OverrideVpcConfig" in group.raw:
             yield make_failure(
                 group.at("OverrideVpcConfig", "Subnets"),
-                f"{group.name} has a network of its own, and the cluster has none",
+                f"{group.name} has a separate network, and the cluster has none",
                 "name subnets and security groups under vpc as well",
             )
 
@@ -165,7 +165,7 @@ def someone_fixes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindi
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):
         yield make_warning(
             place,
-            f"node_recovery is None and hpctl's mode is {wanted.mode}: nobody replaces a "
+            f"node_recovery is None and hpctl's mode is {wanted.mode}: nothing replaces a "
             "broken node",
             "leave node_recovery out, or write hpctl: {mode: own}",
         )
@@ -230,7 +230,7 @@ def eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 @FAMILY.check("set-up")
 def set_up(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
-    """Somebody sets Slurm up: the API, or an on_create script."""
+    """Check that Slurm is set up: by the API, or by an on_create script."""
     if wanted.by_api:
         return
     for group in wanted.groups:
@@ -238,7 +238,7 @@ def set_up(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
             yield make_failure(
                 group.at("LifeCycleConfig"),
                 f"{group.name} has no on_create script, and slurm_config is "
-                "provisioning_parameters: nobody would set Slurm up",
+                "provisioning_parameters: nothing would set Slurm up",
                 "name lifecycle.on_create, or write slurm_config: api",
             )
 

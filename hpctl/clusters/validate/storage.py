@@ -199,7 +199,7 @@ def ports_open(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
         nodes = RulePeers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
         servers = RulePeers(set(guards), _list_cidrs(guarded))
         if not nodes.cidrs or not servers.cidrs:
-            # Subnets that nobody knows: whether a rule for addresses covers them is open.
+            # Subnets that are unknown: whether a rule for addresses covers them is open.
             continue
         shut_in = _find_shut_ports(fs.kind, _list_rules(guards.values(), "IpPermissions"), nodes)
         shut_out = (

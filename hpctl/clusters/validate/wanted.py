@@ -4,7 +4,7 @@ The checks read the request and not the spec: so they see what will be sent, wha
 there, the raw passthrough included.
 
 A judge is a pure function: what is wanted and what was found out go in, verdicts come out. It
-says nothing where it does not apply, and OK where it has looked and is content. Nobody but the
+says nothing where it does not apply, and OK where it has looked and is content. Only the
 gathers asks AWS anything.
 """
 
@@ -219,7 +219,7 @@ Place = tuple[str | int, ...]
 
 
 class Level(StrEnum):
-    """Worst last. UNKNOWN is neither: nobody could be asked."""
+    """Worst last. UNKNOWN is neither good nor bad: the answer could not be read."""
 
     OK = "OK"
     UNKNOWN = "UNKNOWN"

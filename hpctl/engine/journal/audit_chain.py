@@ -1,7 +1,7 @@
 """The audit trail: the journal's records of what people asked, chained by SHA-256.
 
 Each row's digest covers the row before it, so that a row that was changed, removed or put in
-between breaks the chain from there on. Who may write to the database can make the whole chain anew:
+between breaks the chain from there on. A user who may write to the database can rebuild the chain:
 the daemon therefore logs the newest digest with each row (`audit=... digest=...`), and
 `hpctl journal audit verify --expect DIGEST` compares with what the log, or a note elsewhere, says.
 """
@@ -30,7 +30,7 @@ class AuditRow(Struct, frozen=True):
 
     @property
     def event(self) -> Event:
-        """What it records. Raises JournalCorrupt."""
+        """Return what it records. Raises JournalCorrupt."""
         return decode_event(self.seq, self.kind, self.payload)
 
 

@@ -1,13 +1,13 @@
 """The journal's database: its tables, its migrations, and what its errors mean to us.
 
-The tables are the same on SQLite, MariaDB and PostgreSQL. Outside this package nobody sees an
+The tables are the same on SQLite, MariaDB and PostgreSQL. No caller outside this package sees an
 SQLAlchemy error: a failed write is an OSError (the daemon must stop), a failed read is Unavailable
 (ask again) or JournalCorrupt (never ask again).
 
 Migrations go from each released schema to the next, forward only. A migration adds: what a former
 release wrote stays as it is. On SQLite it is tried on a copy first, and the copy of before is kept
 beside the journal. One transaction on SQLite and PostgreSQL; MariaDB commits each change of a table
-by itself, so a step that finds its columns there goes on.
+separately, so a step that finds its columns there continues.
 """
 
 import logging
@@ -65,7 +65,7 @@ _DRIVERS = {
 """URL scheme -> the driver that is tested, and the extra that installs it."""
 
 _CONNECT: dict[str, dict[str, Any]] = {
-    # TCP gives up on a dead server after a quarter of an hour if nobody says otherwise.
+    # Without these, TCP gives up on a dead server only after a quarter of an hour.
     "postgresql": {"connect_timeout": 10, "tcp_user_timeout": ANSWER_S * 1000},
     "mariadb": {
         "connect_timeout": 10,
@@ -98,7 +98,7 @@ that comes later than the lease lasts is of no use."""
 
 
 def make_engine(url: str, *, leader: bool = False) -> Engine:
-    """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
+    """Return an engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
         parsed = read_database_url(url)
     except ValueError as error:
@@ -139,7 +139,7 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
 
 
 def message_of(error: SQLAlchemyError) -> str:
-    """The database's own words, without the statement and all its values."""
+    """Return the database's own words, without the statement and all its values."""
     return str(getattr(error, "orig", None) or error).strip()
 
 
@@ -170,7 +170,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def is_transient(error: SQLAlchemyError) -> bool:
-    """Whether the trouble is with reaching the data, not with the data."""
+    """Return whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
     # PostgreSQL's classes: of state, of rollback, of resources, of an operator, of the system. A
@@ -324,7 +324,7 @@ audit = _make_table(
 )
 
 outbox = _make_table(
-    # What people are still to be told, one row for all. Later than the other tables, like `past`.
+    # The notifications not yet sent, one row for all. Later than the other tables, like `past`.
     "hpctl_outbox",
     Column("id", Integer, primary_key=True),
     Column("payload", _text, nullable=False),

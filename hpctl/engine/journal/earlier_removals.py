@@ -1,12 +1,12 @@
 """Removals that an earlier version wrote as changes of capacity, read as node recoveries.
 
-A removal was a change (`ChangeOpened` of kind `remove`) with phases and signals of its own, and so
-was the return of a node that a removal had left closed. Nothing writes such events any more; those
+A removal was a change (`ChangeOpened` of kind `remove`) with its own phases and signals, and so
+was the return of a node that a removal had left closed. Such events are no longer written; those
 that journals hold are read as follows.
 
 - A removal is the node recovery in the matching phase.
 - One that gives its node back has ended, and so has a return: a node that still has such a Reason
-  is given back by a recovery of its own. What was written of them later changes nothing.
+  is given back by a separate recovery. What was written of them later changes nothing.
 - A fault's recovery could open beside a removal of the same node: it ends the removal.
 """
 

@@ -51,14 +51,14 @@ class NodeRecoveryOpened(Struct, frozen=True):
 
 
 class JobRecoveryOpened(Struct, frozen=True):
-    """A job's attempt was hit by a node that is being treated, or (`trouble`) went wrong by itself.
+    """A job's attempt was hit by a node that is being treated, or (`trouble`) failed on its own.
 
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
-    answered. `exclude`: nodes that it must not be given again, though nobody treats them.
+    answered. `exclude`: nodes that it must not be given again, though they are not treated.
     `hang`: what `hangs` of the configuration does to a run that hangs; empty for other troubles.
     `known_as`: the job's id as its owner writes it (`12_3`), empty in older journals.
-    `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
-    goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
+    `start_at`: its backoff's end. `supervised`: hpctl does not act as long as the job's supervisor
+    runs. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     `lift`: the nodes that a waiting job may have again; nothing is wrong with its run.
     `note`: what is only written into its Comment, because another job preempted it.
     """
@@ -88,7 +88,7 @@ class JobRecoveryOpened(Struct, frozen=True):
 
 
 class JobReported(Struct, frozen=True):
-    """A job's supervisor told something. `uid`: whose credential it came with."""
+    """A job's supervisor sent a report. `uid`: the user of the credential that came with it."""
 
     at: datetime
     report: JobReport
@@ -170,7 +170,7 @@ class ConfigurationTaken(Struct, frozen=True):
 class ClockSet(Struct, frozen=True):
     """The wall clock of the leader was set. `by_s`: how many seconds forward, negative for back.
 
-    What is open goes on by the clock as it is now: its times move by as much.
+    What is open continues by the clock as it is now: its times move by as much.
     """
 
     at: datetime
@@ -192,7 +192,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 
 class RequestTaken(Struct, frozen=True):
-    """An operator's request was consumed. `answer` is what the operator is told.
+    """An operator's request was consumed. `answer` is the text that the operator gets.
 
     `proof`: how the daemon knows that it was `by` who asked. Of a pause, `target` is its scope
     (`vocabulary.pause`), `why` its reason and `until` its end.

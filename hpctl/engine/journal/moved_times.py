@@ -15,7 +15,7 @@ R = TypeVar("R", NodeRecovery, JobRecovery, Change)
 
 
 def move_times(recovery: R, seconds: float) -> R:
-    """Return a recovery or change whose waiting goes on by a clock that was set so far forward.
+    """Return a recovery or change whose waits follow a clock that was set so far forward.
 
     The trail stays: it tells what the clock said then.
     """

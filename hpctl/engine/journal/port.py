@@ -18,13 +18,13 @@ class Journal(Protocol):
         """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
 
     def events(self) -> Iterable[Event]:
-        """Every event that is not retired, in order.
+        """Return every event that is not retired, in order.
 
         Raises JournalCorrupt at the first that cannot be read.
         """
 
     def retired(self) -> frozenset[RecoveryId]:
-        """The ids of what is past, and not among the events any more. Raises Unavailable."""
+        """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, Health]:
-        """What the agents reported last, folded by node."""
+        """Return what the agents reported last, folded by node."""

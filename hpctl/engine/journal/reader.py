@@ -86,7 +86,7 @@ class JournalReader:
 
     @property
     def name(self) -> str:
-        """The URL of the database without its password."""
+        """Return the URL of the database without its password."""
         return self._source.name
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class JournalReader:
         if row is not None and row.value != cluster:
             raise HpctlError(
                 f"the database is that of the cluster {row.value!r}, and this is {cluster!r}",
-                "give each cluster a database_url of its own; where it was renamed:"
+                "give each cluster a separate database_url; if this cluster was renamed, run:"
                 " DELETE FROM hpctl_meta WHERE name = 'cluster'",
             )
 
@@ -129,8 +129,8 @@ class JournalReader:
     def numbered(
         self, after: int = 0, *, past: bool = False, since: datetime | None = None
     ) -> Iterator[tuple[int, Event]]:
-        """As `events`, each with its number: what follows the journal goes on after the last. With
-        `since` less: see `rows.without_ended_jobs`."""
+        """Return as `events`, each with its number: what follows the journal resumes after the last
+        one. With `since` less: see `rows.without_ended_jobs`."""
         query = f"{_EVENTS} WHERE seq > :after"
         if past and "hpctl_past" in self._source.tables():
             # In one statement: between two an event might move, and be in neither.

@@ -100,13 +100,13 @@ def _refuse_other(source: JournalReader, there: JournalReader) -> None:
     known = {replace(event, retired=False) for event in source.stored_events(until=last)}
     if not any(replace(event, retired=False) in known for event in first):
         raise HpctlError(
-            f"{there.name} is another journal: none of its first events is in the backup",
-            "restore into a new database (another database_url or state_dir), or name its backup",
+            f"{there.name} is not the journal of this backup: they have no first event in common",
+            "restore into a new database (another database_url or state_dir), or give its backup",
         )
 
 
 def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked:
-    """Put a prepared backup in a journal's place, in one transaction. The lease's epoch goes on, so
+    """Put a prepared backup in a journal's place, in one transaction. The lease's epoch grows, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     Store(url).close()
     engine = make_engine(url)
@@ -122,7 +122,9 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
             done = examine_journal(there, name, tell)
             if done.problem or done.digest != examine_journal(a, name, tell).digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
-                raise HpctlError(f"what was restored is not whole: {why}", "nothing was changed")
+                raise HpctlError(
+                    f"the restored journal is incomplete: {why}", "nothing was changed"
+                )
         file = sqlite_path(url)
         if file is not None and os.geteuid() == 0:
             _hand_over(file)

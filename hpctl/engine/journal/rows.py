@@ -1,6 +1,6 @@
 """Rows of the journal's tables to and from values.
 
-SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote: what
+SQLite keeps any type in any column, so a number in a row may be a text that a user wrote: what
 cannot be read is corruption.
 """
 
@@ -28,12 +28,13 @@ _encoder = msgspec.json.Encoder()
 
 @cache
 def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
-    """The decoder of a kind of record; made when it is needed, for a reader may need none."""
+    """Return the decoder of a kind of record; made when it is needed, for a reader may need
+    none."""
     return msgspec.json.Decoder(EVENT_TYPES[kind]) if kind in EVENT_TYPES else None
 
 
 def encode_event(event: Event) -> tuple[str, str]:
-    """The record's kind and its JSON."""
+    """Return the record's kind and its JSON."""
     return type(event).__name__, _encoder.encode(event).decode()
 
 
@@ -62,8 +63,8 @@ Row = tuple[int, str, str]
 
 
 def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
-    """The rows without job recoveries that ended, and reports of supervisors, before a time (UTC):
-    three of four rows, which are not even decoded. What stays can be replayed."""
+    """Return the rows without job recoveries that ended, and reports of supervisors, before a time
+    (UTC): three of four rows, which are not even decoded. What stays can be replayed."""
     before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
     ended = set()
     for row in rows:
@@ -148,7 +149,7 @@ def check_schema(schema: str | None, name: str) -> None:
 
 
 def read_timestamp(stamp: float) -> datetime:
-    """Seconds since the epoch, as every table keeps time, as an aware datetime."""
+    """Return seconds since the epoch, as every table keeps time, as an aware datetime."""
     return datetime.fromtimestamp(stamp, UTC)
 
 
@@ -164,7 +165,7 @@ def _row(place: str, hint: str) -> Iterator[None]:
 
 
 def health_row(health: Health) -> dict[str, object]:
-    """What an agent said last, as a row."""
+    """Return what an agent said last, as a row."""
     return {
         "node": health.generation.node,
         "instance": health.generation.instance,
@@ -175,7 +176,8 @@ def health_row(health: Health) -> dict[str, object]:
 
 
 def _health_of(row: Any, heard: float) -> Health:
-    """What an agent said last; `heard` is when the node was last heard, if that was later."""
+    """Return what an agent said last; `heard` is when the node was last heard, if that was
+    later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
         return Health(
             Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
@@ -183,20 +185,20 @@ def _health_of(row: Any, heard: float) -> Health:
             _findings.decode(row.findings),
         )
     except _UNREADABLE as error:
-        fix = "delete that row of hpctl_agents: the agent reports again by itself"
+        fix = "delete that row of hpctl_agents: the agent sends its findings again"
         what = f"the stored findings of node {row.node}"
         raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
 
 
 def heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
-    """When each node was last heard, as the one row that it is."""
+    """Return when each node was last heard, as the one row that it is."""
     times = {node: at.timestamp() for node, at in heard.items()}
     return {"id": 1, "times": msgspec.json.encode(times).decode()}
 
 
 def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]:
-    """What the agents said last, by node: its findings were stored when they were new, and it may
-    have been heard since. Raises JournalCorrupt."""
+    """Return what the agents said last, by node: its findings were stored when they were new, and
+    it may have been heard since. Raises JournalCorrupt."""
     heard: Mapping[str, float] = {}
     if times is not None:
         fix = "delete the row of hpctl_heard: agents speak again"
@@ -207,13 +209,13 @@ def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]
 
 
 def request_of(row: Any, proof: str) -> Request:
-    """What an operator asked for. Raises JournalCorrupt."""
+    """Return what an operator asked for. Raises JournalCorrupt."""
     with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
         return Request(row.id, read_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
 def info_of(row: Any) -> DaemonInfo:
-    """Who holds the lease. Raises JournalCorrupt."""
+    """Return who holds the lease. Raises JournalCorrupt."""
     values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
         values |= {name: read_timestamp(values[name]) for name in ("started", "heartbeat", "until")}
@@ -221,8 +223,8 @@ def info_of(row: Any) -> DaemonInfo:
 
 
 def standby_of(row: Any) -> StandbyInfo:
-    """Who stands by. Raises JournalCorrupt."""
-    with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
+    """Return who stands by. Raises JournalCorrupt."""
+    with _row("a standby", "delete the rows of hpctl_standbys: the standbys write them again"):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
         behind = max(0, (row.newest or 0) - row.seq)
         return StandbyInfo(**values, heartbeat=read_timestamp(row.heartbeat), behind=behind)

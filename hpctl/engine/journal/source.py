@@ -18,12 +18,12 @@ class RowSource(Protocol):
 
     @property
     def name(self) -> str:
-        """The URL without its password."""
+        """Return the URL without its password."""
 
     @property
     def is_file(self) -> bool:
-        """Whether the journal is a file of this host: who may write it is root or the daemon's
-        user."""
+        """Return whether the journal is a file of this host: who may write it is root or the
+        daemon's user."""
 
     def rows(
         self, query: str, values: Mapping[str, object] | None = None

@@ -81,7 +81,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def is_transient(error: sqlite3.Error) -> bool:
-    """Whether the trouble is with reaching the file, not with what is in it."""
+    """Return whether the trouble is with reaching the file, not with what is in it."""
     if isinstance(error, sqlite3.InterfaceError):
         return True
     # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well. The

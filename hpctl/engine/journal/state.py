@@ -71,7 +71,7 @@ class State(Struct):
     returned: dict[NodeName, datetime] = field(default_factory=dict)
     """When an operator last gave a node back: what only an operator clears is cleared then."""
     reports: dict[JobId, tuple[JobReported, ...]] = field(default_factory=dict)
-    """What the supervisors of each job told, oldest first; the newest REPORTS_KEPT."""
+    """What the supervisors of each job reported, oldest first; the newest REPORTS_KEPT."""
     changes: dict[RecoveryId, Change] = field(default_factory=dict)
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     mass_events: dict[RuleId, datetime] = field(default_factory=dict)
@@ -88,37 +88,39 @@ class State(Struct):
     """The ids of what is in the journal's past alone (`hpctl.engine.retire`)."""
 
     def __contains__(self, rid: object) -> bool:
-        """Whether an id is taken, by whatever kind of recovery or change, now or in the past."""
+        """Return whether an id is taken, by whatever kind of recovery or change, now or in the
+        past."""
         return any(rid in ids for ids in (self.nodes, self.jobs, self.changes, self.retired))
 
     @property
     def windows(self) -> list[Change]:
-        """The open maintenance windows."""
+        """Return the open maintenance windows."""
         open_now = (self.changes[rid] for rid in self.open_changes.values())
         return [one for one in open_now if change.is_window(one)]
 
     @property
     def resizes(self) -> bool:
-        """Whether a change of capacity is open."""
+        """Return whether a change of capacity is open."""
         return len(self.open_changes) > len(self.windows)
 
     def node_recovery(self, node: NodeName) -> NodeRecovery | None:
-        """The open recovery of a node."""
+        """Return the open recovery of a node."""
         rid = self.open_nodes.get(node)
         return None if rid is None else self.nodes[rid]
 
     def is_treated(self, node: NodeName) -> bool:
-        """Whether a node is treated, and not only to change the size of its group."""
+        """Return whether a node is treated, and not only to change the size of its group."""
         rec = self.node_recovery(node)
         return rec is not None and not rec.of_capacity
 
     def is_faulty(self, node: NodeName) -> bool:
-        """Whether a node is treated for a fault, and not for a maintenance window or a size."""
+        """Return whether a node is treated for a fault, and not for a maintenance window or a
+        size."""
         rec = self.node_recovery(node)
         return rec is not None and not (rec.of_capacity or rec.of_maintenance)
 
     def job_recovery(self, job: JobId) -> JobRecovery | None:
-        """The open recovery of a job."""
+        """Return the open recovery of a job."""
         rid = self.open_jobs.get(job)
         return None if rid is None else self.jobs[rid]
 
@@ -209,7 +211,7 @@ class State(Struct):
             self.nodes[rec.id] = rec
 
     def _kept(self, e: SignalSeen | StepStarted | StepResolved) -> tuple[dict[Any, Any], ...]:
-        """Where a recovery or change is kept, and where it is listed while it is open."""
+        """Return where a recovery or change is kept, and where it is listed while it is open."""
         for kept, listed in (
             (self.nodes, self.open_nodes),
             (self.jobs, self.open_jobs),
@@ -275,7 +277,7 @@ class State(Struct):
 def _list_opening_fields(
     e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]
 ) -> dict[str, Any]:
-    """What an opening says of its recovery, under the recovery's own names."""
+    """Return what an opening says of its recovery, under the recovery's own names."""
     values = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
     return {**values, "id": e.recovery, "opened": e.at, "since": e.at}
 

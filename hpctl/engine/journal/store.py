@@ -2,7 +2,7 @@
 
 One writer. On SQLite the file's directory carries an advisory lock; on every database a lease
 row carries an epoch, and each append checks the epoch in its own transaction, so that a daemon
-that lost the lease while it slept cannot write any more. It reads as a `JournalReader`.
+that lost the lease while it slept can no longer write. It reads as a `JournalReader`.
 """
 
 import contextlib
@@ -104,8 +104,8 @@ class Store(JournalReader):
     def _refuse_empty(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
             raise JournalCorrupt(
-                f"the journal {self._file} is an empty file: what was in it is lost",
-                "restore the newest good copy; remove it only where no daemon has ever run",
+                f"the journal {self._file} is empty: its content was lost",
+                "restore the newest good backup; remove the file only if no daemon ever ran here",
             )
 
     def _create(self) -> None:
@@ -357,12 +357,12 @@ class Store(JournalReader):
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
 
     def _still_mine(self, c: Connection) -> None:
-        """In a daemon's transaction: nobody has taken the lease, nor does before it ends."""
+        """In a daemon's transaction: the lease is still ours, and stays so until the end."""
         if self._epoch:
             self._hold_lease(c, id=1)
 
     def _hold_lease(self, c: Connection, **values: object) -> None:
-        """Write to our lease row in this transaction, so that nobody takes it before the end."""
+        """Write to our lease row in this transaction, so that no standby takes it meanwhile."""
         held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
         if held.rowcount != 1:
             raise LeaseLost("another daemon took the journal over", "stop this one")

@@ -140,7 +140,7 @@ def read_account(path: Path) -> AccountRecord:
     try:
         return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), AccountRecord)
     except ValueError as error:
-        raise HpctlError(f"{path} is no account of hpctl elastic: {error}") from error
+        raise HpctlError(f"cannot read {path} as a record of hpctl elastic: {error}") from error
 
 
 def trouble_of(generation: GenerationRecord) -> Trouble | None:

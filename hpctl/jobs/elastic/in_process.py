@@ -102,23 +102,23 @@ def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
             found["error"] = str(error)
         store.set(key, json.dumps(found))
     store.wait([key], timedelta(seconds=PLACE_S))
-    told: dict[str, Any] = json.loads(store.get(key))
-    return told
+    answer: dict[str, Any] = json.loads(store.get(key))
+    return answer
 
 
 def prepare_start(store: Any, state: Any, began: bool) -> None:
     """Prepare, before each start of the program, what it finds in its environment."""
-    told = await_agreement(store, state, began)
-    if told["error"]:
+    answer = await_agreement(store, state, began)
+    if answer["error"]:
         if state.rank == 0:
-            print_line(f"nothing to resume from: {told['error']}")
+            print_line(f"nothing to resume from: {answer['error']}")
         sys.exit(STOP)
-    os.environ["MASTER_PORT"] = str(told["port"])
+    os.environ["MASTER_PORT"] = str(answer["port"])
     os.environ.pop("HPCTL_RESUME_FROM", None)
-    if told["resume"]:
-        os.environ["HPCTL_RESUME_FROM"] = told["resume"]
+    if answer["resume"]:
+        os.environ["HPCTL_RESUME_FROM"] = answer["resume"]
     if state.iteration and state.rank == 0:
-        whence = told["resume"] or "the beginning"
+        whence = answer["resume"] or "the beginning"
         print_line(f"restart {state.iteration} in the same processes, from {whence}")
 
 

@@ -40,7 +40,7 @@ def parse_program(command: Sequence[str]) -> RankProgram:
     Raises HpctlError where there are none.
     """
     if not command:
-        raise HpctlError("nothing to run", "Give the training script after `--`.")
+        raise HpctlError("no training script is given", "Give it after `--`.")
     if command[0].endswith(".py") or command[0] == "-m":
         return _parse_python(default_python(), tuple(command))
     if _PYTHON.match(command[0]):
@@ -117,7 +117,9 @@ def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
     """Parse a count of ranks; `auto`: as many as the step has GPUs on this node, else one."""
     if text not in ("auto", "gpu"):
         if not text.isdigit() or int(text) < 1:
-            raise HpctlError(f"--nproc-per-node {text} is no number", "Give 1 or more, or auto.")
+            raise HpctlError(
+                f"--nproc-per-node {text}: not a number of processes", "Give 1 or more, or auto."
+            )
         return int(text)
     count = environment.get("SLURM_GPUS_ON_NODE", "")
     if count.isdigit() and int(count):
@@ -192,7 +194,7 @@ def read_place(environment: Mapping[str, str]) -> LauncherPlace:
             "Start it with `srun --ntasks-per-node=1`: it starts the ranks itself.",
         )
     if not 0 <= mine < count:
-        raise HpctlError(f"node rank {mine} is not among {count} nodes")
+        raise HpctlError(f"node rank {mine} is out of range: the step has {count} nodes")
     return LauncherPlace(
         node=mine,
         nodes=count,

@@ -128,10 +128,10 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
         raise click.UsageError("give a file of rules and one log, or --preset and one log")
     rules = _load_rules(paths[:-1], presets)
     try:
-        played = replay_file(rules, Path(paths[-1]))
+        replayed = replay_file(rules, Path(paths[-1]))
     except NotALog as error:
         raise Unavailable(str(error), error.hint) from error
-    view = _build_view(played, paths[-1])
+    view = _build_view(replayed, paths[-1])
     output.show_view("logs-test", view, as_json)
     output.exit_with(Exit.PROBLEM if view.verdicts else Exit.FINE)
 
@@ -159,14 +159,15 @@ def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
     return RuleSet(tuple(rule for one in sets for rule in one.rules))
 
 
-def _build_view(played: Replay, file: str) -> LogsTestView:
-    timed = played.first is not None
-    rules = tuple(_build_row(watch, timed) for watch in played.engine.watches)
+def _build_view(replayed: Replay, file: str) -> LogsTestView:
+    timed = replayed.first is not None
+    rules = tuple(_build_row(watch, timed) for watch in replayed.engine.watches)
     verdicts = tuple(
-        copy_view(VerdictRow, v, at=_convert_time(v.at) if timed else None) for v in played.verdicts
+        copy_view(VerdictRow, v, at=_convert_time(v.at) if timed else None)
+        for v in replayed.verdicts
     )
     limits = ("expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds")
-    rules_ = [watch.rule for watch in played.engine.watches]
+    rules_ = [watch.rule for watch in replayed.engine.watches]
     hangs = sum(any(getattr(rule, limit) is not None for limit in limits) for rule in rules_)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
@@ -179,10 +180,10 @@ def _build_view(played: Replay, file: str) -> LogsTestView:
     return LogsTestView(
         as_of=output.now(),
         file=file,
-        lines=played.engine.lines,
-        bytes=played.size,
-        first=_convert_time(played.first),
-        last=_convert_time(played.last),
+        lines=replayed.engine.lines,
+        bytes=replayed.size,
+        first=_convert_time(replayed.first),
+        last=_convert_time(replayed.last),
         rules=rules,
         verdicts=verdicts,
         notes=tuple(notes),

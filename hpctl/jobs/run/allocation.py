@@ -104,8 +104,8 @@ class AllocationQueries:
         record = self._reader.job(self._id)
         if record is None:
             raise NoSuchJob(
-                f"slurmctld does not know job {self._id}",
-                "is SLURM_CONF right, and SLURM_JOB_ID this job's own?",
+                f"slurmctld has no job {self._id}, in which this step should run",
+                "check SLURM_CONF and SLURM_JOB_ID; both must be those of this job",
             )
         return record
 

@@ -106,7 +106,8 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
             files.append(from_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
-                f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."
+                f"cannot parse the recovery policy in HPCTL_POLICY: {error}",
+                "Unset HPCTL_POLICY; only hpctl sbatch sets it.",
             ) from error
     if path is not None:
         files.append(read_policy(path))

@@ -231,7 +231,7 @@ def _read_step(rank: TrackedRank) -> int:
 
 REORDERED_S, REORDERED_STEPS = 1.0, 8
 """A report so little older than the last one is a datagram that was overtaken, and no restart."""
-NOBODY = 0
+NO_RANK = 0
 """Notes without a rank are taken for this one's: programs that have only one."""
 MOST_PENDING = 16
 KEPT_SAVES = 16
@@ -290,7 +290,7 @@ class RunProgress:
         if note.restart:
             self.restarted(at)
             return
-        number = NOBODY if note.rank is None else note.rank
+        number = NO_RANK if note.rank is None else note.rank
         rank = self.ranks.get(number)
         if rank is None:
             if len(self.ranks) >= MOST_RANKS:

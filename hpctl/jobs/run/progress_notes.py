@@ -65,7 +65,7 @@ class Note(msgspec.Struct, frozen=True):
     saving: bool | None = None
     done: bool = False
     restart: bool = False
-    """A launcher starts all ranks anew, inside the same step."""
+    """A launcher starts all ranks again, inside the same step."""
     lost: int = 0
 
 

@@ -93,7 +93,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
     pinned = [name for name in _PLACES if name in given]
     if pinned:
         raise HpctlError(
-            f"--{pinned[0]} pins the step to nodes, which hpctl run chooses anew at each start",
+            f"--{pinned[0]} pins the step to nodes, but hpctl run chooses the nodes at each start",
             "Leave it out; --nodes and --spares say how many.",
         )
     return SrunCommand(tuple(options), given, tuple(left))

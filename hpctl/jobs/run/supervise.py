@@ -385,7 +385,7 @@ class StepSupervisor:
         self.refusals += 1
         why = f"srun could not create the step: {refused.text}"
         if self.refusals > (MOST_NO_GRES if NO_GRES in refused.text else MOST_REFUSALS):
-            why = f"Slurm creates no step in this allocation any more: {refused.text}"
+            why = f"Slurm no longer creates steps in this allocation: {refused.text}"
             trouble = Trouble(
                 TroubleKind.NODE, _utc_now(), why, "no step", progress=evidence.after.step
             )

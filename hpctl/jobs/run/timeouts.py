@@ -183,8 +183,8 @@ def _with_evidence(trouble: Trouble, said: Witnesses) -> Trouble:
         f"NCCL's RAS: {said.ras.why}" if said.ras else said.no_ras,
         f"stacks: {said.stacks.text}" if said.stacks else "",
     ]
-    told = [piece[:PIECE_CHARS] for piece in pieces if piece]
-    return replace(trouble, evidence="\n".join([*told, trouble.evidence])[:EVIDENCE_CHARS])
+    kept = [piece[:PIECE_CHARS] for piece in pieces if piece]
+    return replace(trouble, evidence="\n".join([*kept, trouble.evidence])[:EVIDENCE_CHARS])
 
 
 class TimeoutInquiry:

@@ -100,7 +100,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
 
     A few shell lines go into the copy that is submitted. At every start they export
     HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where a checkpoint is complete,
-    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch begins anew. When the script fails, they read in its log
+    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch starts over. When the script fails, they read in its log
     why.
     """
     line = parse_command_line(arguments)

@@ -48,7 +48,7 @@ def read_working_directory() -> str:
         shown = f" {named}" if named else ""
         raise HpctlError(
             f"cannot read the working directory{shown}: {error.strerror}",
-            "It was deleted or moved, or is not mounted any more. Run `cd` to a directory that"
+            "It was deleted, moved or unmounted. Run `cd` to a directory that"
             " exists, the same path too where it was created again, and submit again.",
         ) from None
 

@@ -131,7 +131,9 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
             f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
         ) from None
     if not left:
-        raise HpctlError(f"{place}: #HPCTL says nothing", f"hpctl knows {_directive_names()}.")
+        raise HpctlError(
+            f"{place}: this #HPCTL line has no directive", f"Directives: {_directive_names()}."
+        )
     while left:
         word = left.pop(0)
         typed, equals, value = word.partition("=")
@@ -242,7 +244,10 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
             f"Write --fast-dir {HPCTL_OPTIONS['fast-dir'].example}, with an absolute path.",
         )
     if not directory.isprintable() or os.path.normpath(directory) != directory:
-        raise HpctlError(f"{where.place} is no plain path: {directory!r}", "Leave out .. and //.")
+        raise HpctlError(
+            f"{where.place} needs a path without .. and //, not {directory!r}",
+            "Leave out .. and //.",
+        )
     if shared is None:
         raise HpctlError(
             f"{where.place}: fast saves are flushed to the checkpoint directory, and there is none",
@@ -304,7 +309,8 @@ def _parse_tier(option: OptionValue, cwd: str) -> str:
         return local + _parse_directory(where, cwd)
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s\x00-\x1f]*)?", option.value):
         raise HpctlError(
-            f"{option.place} is no S3 place: {option.value!r}", "Write --tier s3://BUCKET/PREFIX."
+            f"{option.place} needs an S3 URL, not {option.value!r}",
+            "Write --tier s3://BUCKET/PREFIX.",
         )
     return option.value.rstrip("/")
 
@@ -321,7 +327,7 @@ def _parse_spares(option: OptionValue) -> int:
 def _parse_level(option: OptionValue) -> str:
     if option.value not in LEVELS:
         raise HpctlError(
-            f"{option.place} is no level of tests: {option.value!r}",
+            f"{option.place} needs a test level, not {option.value!r}",
             f"Write {' or '.join(LEVELS)}.",
         )
     return option.value
@@ -335,7 +341,7 @@ def _save_signal(option: OptionValue) -> SaveSignal:
     if name not in SIGNALS:
         meant = difflib.get_close_matches(name, SIGNALS, n=1, cutoff=0.5)
         raise HpctlError(
-            f"{option.place} is no signal that a program can save at: {option.value!r}",
+            f"{option.place} needs a signal that a program can handle, not {option.value!r}",
             f"Did you mean {meant[0]}?" if meant else f"There are {', '.join(SIGNALS)}.",
         )
     if at and not (seconds.isdigit() and 0 < int(seconds) <= _LAST_SECOND):

@@ -70,7 +70,7 @@ def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True)
     if job.fast:
         text += sections["fast"]
     if not job.supervised and not (job.ckpt and resume):
-        text += sections["told"]
+        text += sections["reports"]
     if job.ckpt:
         text += sections["resume" if resume else "make"]
     signals = ["USR1"]

@@ -53,7 +53,7 @@ hpctl_preamble() {
             "saves to $HPCTL_CHECKPOINT_DIR (HPCTL_FAST_DIR is not set)" >&2
         unset HPCTL_FAST_DIR ;;
     esac
-#@ told
+#@ reports
     if [ "$HPCTL_RESTART_COUNT" -gt 0 ]; then
         @ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ @STARTED@ </dev/null || :
     fi

@@ -125,8 +125,8 @@ class _Draft:
         tasks = self.options.value("ntasks")
         if tasks is not None and tasks.isdigit() and int(tasks) < least:
             raise HpctlError(
-                f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
-                "Say --ntasks-per-node instead of --ntasks.",
+                f"--ntasks={tasks} on {least} nodes leaves no spares: sbatch counts tasks",
+                "Give --ntasks-per-node instead of --ntasks.",
             )
         totals = [name for name in ("ntasks", "gpus") if self.options.has(name)]
         if totals:
@@ -154,7 +154,7 @@ class _Draft:
         if self.options.has("signal"):
             if save is not None:
                 raise HpctlError(
-                    "--save-signal and --signal both ask for a signal before the time limit",
+                    "--save-signal and --signal conflict: both send a signal before the time limit",
                     "Leave --signal out.",
                 )
             return
@@ -167,7 +167,7 @@ class _Draft:
             self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
         elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
             self.notes.append(
-                "nobody asks for a save before the time limit: if your program saves at a signal,"
+                "no save is requested before the time limit: if your program saves at a signal,"
                 f" say --save-signal USR1@{SAVE_BEFORE_S}"
             )
 
@@ -411,9 +411,11 @@ def refuse_non_shell(script: BatchScript) -> None:
     if script.shell in SHELLS:
         return
     if not script.shell:
-        raise HpctlError(f"{script.name} has no #! line, which sbatch refuses", "Add #!/bin/sh.")
+        raise HpctlError(
+            f"{script.name} has no #! line: sbatch rejects it", "Begin it with #!/bin/sh."
+        )
     raise HpctlError(
-        f"{script.name} is a {script.shell} script: the lines that find the checkpoint are sh",
+        f"{script.name} is a {script.shell} script, but hpctl adds lines in sh",
         f"Submit a #!/bin/sh script whose last line runs {script.name}.",
     )
 
@@ -436,7 +438,7 @@ def check_placeholders(option: str, directory: str, *, array: bool) -> None:
         )
     if not array and "array_task_id" in used:
         raise HpctlError(
-            f"{{array_task_id}} in {directory}, but this is no job array",
+            f"{directory} contains {{array_task_id}}, but the job is not a job array",
             "Submit with --array, or leave the placeholder out.",
         )
 
@@ -684,8 +686,8 @@ def unread_ends(script: BatchScript) -> list[str]:
         where = f"{script.name}:{number}"
         if _STEP_OUTPUT.search(_strip_quoted(text)):
             found.append(
-                f"{where}: this step writes to files of its own, which are not read: of a program"
-                " that fails, rank, node and exit code are told, and no exception"
+                f"{where}: this step writes to separate files, which are not read: of a program"
+                " that fails, rank, node and exit code are reported, and no exception"
             )
         if _EXEC.match(text) and _split_words(text):
             found.append(
@@ -769,7 +771,7 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
     if _find_exported("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
-        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
+        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it starts over too,"
         " whatever it has saved by then; give an empty --checkpoint-dir instead"
     ]
 

@@ -37,7 +37,7 @@ class Capacity(Struct):
     groups: dict[str, int] = field(default_factory=dict)
     quotas: dict[str, int] = field(default_factory=dict)
     places: int | None = None
-    """How many instances of all kinds whoever runs them has room for."""
+    """How many instances of all kinds the process that runs them has room for."""
     plans: dict[str, Body] = field(default_factory=dict)
     """Training plans by ARN, as DescribeTrainingPlan answers without its counts in use."""
 
@@ -54,7 +54,7 @@ class Capacity(Struct):
             self.world.changed.notify_all()
 
     def shown(self) -> Body:
-        """The bounds in force, for the admin route."""
+        """Return the bounds in force, for the admin route."""
         return {"types": dict(self.types), "groups": dict(self.groups), "quotas": dict(self.quotas)}
 
     def take(self, cluster: EmulatedCluster, node: EmulatedNode) -> bool:
@@ -127,7 +127,7 @@ class Capacity(Struct):
                 )
 
     def add_plan(self, name: str, **more: Any) -> str:
-        """A training plan for tests, Active unless `more` says otherwise; its ARN.
+        """Add a training plan for tests, Active unless `more` says otherwise; its ARN.
 
         `more` are members of DescribeTrainingPlan's answer.
         """
@@ -195,7 +195,8 @@ class Capacity(Struct):
     def _count_instances(
         self, *, group: GroupState | None = None, kind: str = "", plan: str = ""
     ) -> int:
-        """How many instances there are: in a group, of a type, of a training plan by its ARN."""
+        """Return how many instances there are: in a group, of a type, of a training plan by its
+        ARN."""
         return sum(
             bool(node.instance_type)
             and group in (None, node.group)

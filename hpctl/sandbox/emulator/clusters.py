@@ -90,7 +90,7 @@ class DescribeOperation(Struct):
 
 
 def _describe_types(group: GroupState) -> Body:
-    """A flexible group's types, under the names that a description has for them."""
+    """Return a flexible group's types, under the names that a description has for them."""
     if "InstanceRequirements" not in group.spec:
         return {}
     kinds = list(group.instance_types)

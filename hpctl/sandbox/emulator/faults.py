@@ -60,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `nodes` holds instance ids, node names or logical ids. `calls` counts calls; for NO_CAPACITY
     and STUCK it counts replacements, for FAIL_NODES the nodes failed. After `for_s` seconds the
-    fault ends by itself.
+    fault ends.
     """
 
     kind: FaultKind
@@ -111,14 +111,15 @@ class Faults:
                 self._released = threading.Event()
 
     def active(self) -> tuple[dict[str, Any], ...]:
-        """The faults in force, with the calls each has left."""
+        """Return the faults in force, with the calls each has left."""
         with self._lock:
             return tuple({**msgspec.to_builtins(a.fault), "left": a.left} for a in self._armed)
 
     def take(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
     ) -> Fault | None:
-        """The fault of this kind that befalls this call or node, spending one of its calls."""
+        """Return the fault of this kind that befalls this call or node, spending one of its
+        calls."""
         with self._lock:
             armed = self._find(kind, operation, frozenset(names))
             if armed is None:
@@ -131,7 +132,7 @@ class Faults:
     def holds(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
     ) -> Fault | None:
-        """The fault of this kind in force here, spending nothing."""
+        """Return the fault of this kind in force here, spending nothing."""
         with self._lock:
             armed = self._find(kind, operation, frozenset(names))
             return armed.fault if armed else None
@@ -177,7 +178,7 @@ def not_found(message: str) -> ApiError:
 
 
 def in_use(message: str) -> ApiError:
-    """A cluster of that name exists."""
+    """Return a cluster of that name exists."""
     return ApiError("ResourceInUse", message)
 
 
@@ -203,12 +204,12 @@ def access_denied(action: str) -> ApiError:
 def internal_error(
     message: str = "We encountered an internal error. Please try again.",
 ) -> ApiError:
-    """The service failed: nobody can say from this whether the call took effect."""
+    """Return the error of a failed service: whether the call took effect is unknown."""
     return ApiError("InternalFailure", message, status=500)
 
 
 def limit_exceeded(kind: str, quota: int, used: int, more: int) -> ApiError:
-    """Service Quotas grants no more instances of this type."""
+    """Return the error of Service Quotas, which grants no further instances of this type."""
     return ApiError(
         "ResourceLimitExceeded",
         f"The account-level service limit '{kind} for cluster usage' is {quota} Instances, with "

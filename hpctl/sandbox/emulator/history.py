@@ -130,7 +130,7 @@ def _matches_request(event: EmulatedEvent, request: Body) -> bool:
 
 
 def count_running(cluster: EmulatedCluster, group: GroupState) -> int:
-    """How many instances of a group are Running."""
+    """Return how many instances of a group are Running."""
     return sum(
         1
         for node in cluster.nodes.values()

@@ -288,7 +288,7 @@ class Walks(Struct):
 
     def reboot(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Begin to reboot a claimed node. Its status stays Running, as an EC2 reboot's does:
-        whoever waits for it must look at the boot id.
+        a waiting client must look at the boot id.
         """
         self.launches.events.record(cluster, "Reboot began.", node=node)
         self.launches.threads.spawn(lambda: self._reboot_node(cluster, node), f"reboot-{node.name}")

@@ -94,7 +94,7 @@ class NodeOperations(Struct):
         }
 
     def _seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
-        """The nodes as a list shows them now: perhaps late, perhaps with some left out."""
+        """Return the nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
         seen = []
@@ -294,13 +294,13 @@ class BatchOperations(Struct):
         """Order what can be ordered, refuse the rest, and answer for every id named."""
         old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
         if old and not any(node.updated for node in cluster.nodes.values()):
-            # Its text is not known: nobody has published them.
+            # Its text is not known: it is not published.
             raise validation_error(f"Cluster {cluster.name} does not support {operation} yet.")
         if not any(request.get(key) for key, _ in _BY):
             raise validation_error("Either NodeIds or NodeLogicalIds must be provided.")
         if request.get("NodeLogicalIds") and not cluster.continuous:
             raise validation_error(CONTINUOUS_ONLY.format("NodeLogicalIds"))
-        # BatchDelete says the same things in codes of its own.
+        # BatchDelete says the same things in other codes.
         deletes = operation == "BatchDeleteClusterNodes"
         key_of_code, codes = ("Code", _DELETE_CODES) if deletes else ("ErrorCode", {})
         absent = "InstanceIdNotFound"

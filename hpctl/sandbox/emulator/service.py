@@ -104,7 +104,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
             self._send(_make_refusal(error, ""))
 
     def _parse_request(self) -> tuple[str, Body, str]:
-        """The operation, the request and the service. Raises ApiError."""
+        """Return the operation, the request and the service. Raises ApiError."""
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
             raise ApiError("RequestEntityTooLarge", "body too large", 413)
@@ -173,7 +173,7 @@ class ApiCall(Struct):
 
     @property
     def node_ids(self) -> tuple[str, ...]:
-        """The instance ids that the call named, of whichever operation."""
+        """Return the instance ids that the call named, of whichever operation."""
         named = self.request.get("NodeIds", ())
         return tuple(named) if isinstance(named, list) else ()
 
@@ -190,11 +190,11 @@ class CallLog:
         return call
 
     def all(self, operation: str = "") -> tuple[ApiCall, ...]:
-        """The calls so far, of one operation where it is named."""
+        """Return the calls so far, of one operation where it is named."""
         return tuple(c for c in tuple(self._calls) if operation in ("", c.operation))
 
     def count(self, operation: str) -> int:
-        """How often an operation was called, refusals included."""
+        """Return how often an operation was called, refusals included."""
         return len(self.all(operation))
 
 
@@ -310,7 +310,7 @@ class Emulator:
 
     @property
     def endpoint_url(self) -> str:
-        """What to give boto3 as `endpoint_url`, the AWS CLI as `--endpoint-url`."""
+        """Return what to give boto3 as `endpoint_url`, the AWS CLI as `--endpoint-url`."""
         return f"http://127.0.0.1:{self._http.server_port}"
 
     def start(self) -> None:
@@ -337,7 +337,7 @@ class Emulator:
         self._run_checked("DeleteCluster", {"ClusterName": cluster})
 
     def cluster_of(self, logical_id: str) -> EmulatedCluster | None:
-        """The cluster of a node, by its logical id. Hold the world's lock."""
+        """Return the cluster of a node, by its logical id. Hold the world's lock."""
         for cluster in self.world.clusters.values():
             if logical_id in cluster.nodes:
                 return cluster
@@ -366,7 +366,7 @@ class Emulator:
             )
 
     def act_by_itself(self, instance_id: str, how: str = "replace") -> bool:
-        """The service replaces, or reboots, an instance with no call of the customer's.
+        """Replace or reboot an instance with no call of the customer's.
 
         False where it cannot: no such instance, a controller, or an operation is in progress.
         """
@@ -382,7 +382,7 @@ class Emulator:
             return True
 
     def mark_unhealthy(self, instance_id: str) -> bool:
-        """The service's own health agent condemns an instance.
+        """Have the service's health agent condemn an instance.
 
         With NodeRecovery=Automatic it is replaced; otherwise it is only marked. True where a
         replacement began.

@@ -43,34 +43,34 @@ def service_model(service: str = SAGEMAKER) -> ServiceModel:
 
 @cache
 def operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | None:
-    """The model of one operation, or None where the service has no such operation."""
+    """Return the model of one operation, or None where the service has no such operation."""
     model = service_model(service)
     return model.operation_model(name) if name in model.operation_names else None
 
 
 def list_enum_values(shape: str) -> tuple[str, ...]:
-    """The values of one of SageMaker's enumerations."""
+    """Return the values of one of SageMaker's enumerations."""
     return tuple(service_model().shape_for(shape).metadata["enum"])
 
 
 def request_errors(operation: OperationModel, params: Body) -> list[str]:
-    """What the service would find wrong with a request; empty where it is well formed."""
+    """Return what the service would find wrong with a request; empty where it is well formed."""
     return _find_errors(operation.input_shape, params)
 
 
 def response_errors(operation: OperationModel, body: Body) -> list[str]:
-    """Where an answer departs from the model, its types, enumerations and lengths."""
+    """Return where an answer departs from the model, its types, enumerations and lengths."""
     return _find_errors(operation.output_shape, body)
 
 
 def decode_request(operation: OperationModel, params: Body) -> Body:
-    """The request with its wire timestamps (epoch seconds) as aware datetimes."""
+    """Return the request with its wire timestamps (epoch seconds) as aware datetimes."""
     shape = operation.input_shape
     return dict(_convert_timestamps(params, shape, _to_datetime)) if shape is not None else params
 
 
 def encode_answer(operation: OperationModel, body: Body) -> Body:
-    """The answer with datetimes as epoch seconds, SageMaker's form on the wire."""
+    """Return the answer with datetimes as epoch seconds, SageMaker's form on the wire."""
     shape = operation.output_shape
     return dict(_convert_timestamps(body, shape, _to_epoch)) if shape is not None else body
 
@@ -133,7 +133,8 @@ def _format_constraint(value: Any, place: str, rule: str) -> str:
 
 @cache
 def _compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """A pattern of the model, or None for Java's classes (`\\p{L}`), which re cannot read."""
+    """Return a pattern of the model, or None for Java's classes (`\\p{L}`), which re cannot
+    read."""
     try:
         return re.compile(pattern)
     except re.error:
@@ -175,7 +176,8 @@ Item = TypeVar("Item")
 def make_page(
     key: str, items: Sequence[Item], request: Body, show: Callable[[Item], Any] = lambda one: one
 ) -> Body:
-    """One page of `items` below `key`, each as `show` has it, and the token of the next if any.
+    """Return one page of `items` below `key`, each as `show` has it, and the token of the next if
+    any.
 
     Raises ApiError ValidationException for a token that this API did not give.
     """
@@ -211,7 +213,7 @@ BOTH_STYLES = (
 
 
 def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> GroupState:
-    """An instance group of a specification that was checked, with no nodes yet.
+    """Return an instance group of a specification that was checked, with no nodes yet.
 
     A group without SlurmConfig has its role and partition in provisioning_parameters.json;
     without that it is one of compute nodes. `software` is what it gets where it names no image.
@@ -235,7 +237,8 @@ def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software
 
 
 def both_styles(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
-    """Whether groups with SlurmConfig have a provisioning_parameters.json beside their scripts."""
+    """Return whether groups with SlurmConfig have a provisioning_parameters.json beside their
+    scripts."""
     return any("SlurmConfig" in group and parameters(group) is not None for group in groups)
 
 

@@ -43,7 +43,7 @@ def new_instance_id() -> InstanceId:
 
 
 def new_operation_id() -> str:
-    """A UUID-shaped id, as SageMaker gives its operations and events."""
+    """Return a UUID-shaped id, as SageMaker gives its operations and events."""
     text = secrets.token_hex(16)
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -110,7 +110,8 @@ class GroupState(Struct):
 
     @property
     def partition(self) -> str:
-        """The one partition of SlurmConfig, else of provisioning_parameters.json; "" for none."""
+        """Return the one partition of SlurmConfig, else of provisioning_parameters.json; "" for
+        none."""
         names = self.spec.get("SlurmConfig", {}).get("PartitionNames") or [self.legacy_partition]
         return str(names[0])
 
@@ -148,12 +149,12 @@ class EmulatedNode(Struct, eq=False):
 
     @property
     def spot(self) -> bool:
-        """Whether its group asks for spot capacity."""
+        """Return whether its group asks for spot capacity."""
         return "Spot" in self.group.spec.get("CapacityRequirements", {})
 
     @property
     def state(self) -> NodeState:
-        """The state now. A node that was deleted has none, and is not reached any more."""
+        """Return the state now. A deleted node has none, and is no longer reached."""
         state = self.states[-1][1]
         if state is None:
             raise KeyError(self.name)
@@ -167,7 +168,8 @@ class EmulatedNode(Struct, eq=False):
         return frozenset({*instance, self.logical_id, self.node, self.name})
 
     def state_at(self, moment: float) -> NodeState | None:
-        """The state at a moment of the monotonic clock; None before its birth, after its end."""
+        """Return the state at a moment of the monotonic clock; None before its birth, after its
+        end."""
         found: NodeState | None = None
         for when, state in self.states:
             if when > moment:
@@ -176,7 +178,7 @@ class EmulatedNode(Struct, eq=False):
         return found
 
     def machine(self) -> EmulatedMachine:
-        """The instance as the sandbox makes it real."""
+        """Return the instance as the sandbox makes it real."""
         lifecycle = self.group.lifecycle
         return EmulatedMachine(
             instance_id=self.state.instance_id or InstanceId(""),
@@ -235,11 +237,12 @@ class EmulatedCluster(Struct, eq=False):
 
     @property
     def by_api(self) -> bool:
-        """Whether Slurm is configured through the API: its groups have SlurmConfig."""
+        """Return whether Slurm is configured through the API: its groups have SlurmConfig."""
         return any("SlurmConfig" in group.spec for group in self.groups.values())
 
     def of_instance(self, instance: str) -> EmulatedNode | None:
-        """The node whose instance has that id now; ids of replaced instances find nothing."""
+        """Return the node whose instance has that id now; ids of replaced instances find
+        nothing."""
         for node in self.nodes.values():
             if node.state.instance_id == instance:
                 return node
@@ -276,18 +279,18 @@ class EmulatedCloud:
         self.zones = dict(zones or {})
 
     def now(self) -> datetime:
-        """The wall clock, aware, UTC."""
+        """Return the wall clock, aware, UTC."""
         return datetime.now(UTC)
 
     def cluster(self, name_or_arn: str) -> EmulatedCluster:
-        """The cluster of that name or ARN. Raises ApiError ResourceNotFound."""
+        """Return the cluster of that name or ARN. Raises ApiError ResourceNotFound."""
         for cluster in self.clusters.values():
             if name_or_arn in (cluster.name, cluster.arn):
                 return cluster
         raise not_found(f"Cluster with name or ARN {name_or_arn} not found.")
 
     def new_arn(self) -> str:
-        """An ARN with a fresh cluster id of 12 characters."""
+        """Return an ARN with a fresh cluster id of 12 characters."""
         return f"arn:aws:sagemaker:{self.region}:{self.account}:cluster/{secrets.token_hex(6)}"
 
     def dns_name(self, node: EmulatedNode) -> str:
@@ -298,7 +301,7 @@ class EmulatedCloud:
         return f"{host}.{self.region}.compute.internal"
 
     def placement(self, cluster: EmulatedCluster, node: EmulatedNode) -> dict[str, str]:
-        """Where a node's instance stands."""
+        """Return where a node's instance stands."""
         zone = self.zone_of(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
         parts = self.region.split("-")
@@ -306,7 +309,7 @@ class EmulatedCloud:
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
     def zone_of(self, cluster: EmulatedCluster, group: GroupState) -> str:
-        """The availability zone of a group's first subnet."""
+        """Return the availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
         return self.zones.get(subnet, f"{self.region}a")
@@ -316,13 +319,13 @@ class EmulatedCloud:
         return "UpToDate" if release == self.releases[-1] else "UpdateAvailable"
 
     def image_of(self, release: str) -> str:
-        """The id of HyperPod's own AMI of a release."""
+        """Return the id of HyperPod's own AMI of a release."""
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 
     def new_node(
         self, cluster: EmulatedCluster, group: GroupState, *, launched: bool
     ) -> EmulatedNode:
-        """A node more in a group, Pending, with the lowest free number."""
+        """Return a node more in a group, Pending, with the lowest free number."""
         taken = {n.number for n in cluster.nodes.values() if n.group is group}
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)
         address, slurm_name = self.allocate(f"{group.name}-{number}", group.role)
@@ -336,7 +339,7 @@ class EmulatedCloud:
         return node
 
     def set(self, node: EmulatedNode, state: NodeState | None) -> None:
-        """Change a node and wake whoever waits for it."""
+        """Change a node and wake each thread that waits for it."""
         with self.changed:
             node.states.append((time.monotonic(), state))
             self.changed.notify_all()
@@ -366,14 +369,14 @@ def loopback_addresses() -> Allocate:
 
 
 class Threads(Struct):
-    """Whoever waits in one looks at `stopping`, or is woken by the world's condition."""
+    """A thread that waits looks at `stopping`, or is woken by the world's condition."""
 
     world: EmulatedCloud
     stopping: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 
     def spawn(self, work: Callable[[], object], name: str) -> None:
-        """Run `work` in a thread of its own, which `stop` waits for."""
+        """Run `work` in a separate thread, which `stop` waits for."""
         thread = threading.Thread(target=work, name=f"emulator-{name}", daemon=True)
         with self.world.lock:
             self._running = [t for t in self._running if t.is_alive()]

@@ -107,7 +107,8 @@ class SoftwareOperation(Struct):
         size: Body | None,
         done: list[EmulatedNode],
     ) -> list[EmulatedNode]:
-        """The next nodes to update, claimed; waits until they are free of other operations."""
+        """Return the next nodes to update, claimed; waits until they are free of other
+        operations."""
         with self.world.changed:
             left = [
                 n
@@ -163,7 +164,7 @@ def _find_image(request: Body, group: GroupState) -> str:
 
 
 def _count_batch(size: Body | None, target: int) -> int:
-    """How many nodes at once: all where no policy is given."""
+    """Return how many nodes at once: all where no policy is given."""
     if not size:
         return max(1, target)
     if size["Type"] == "INSTANCE_COUNT":
@@ -296,7 +297,7 @@ class UpdateOperation(Struct):
     def _find_rollback_cause(
         self, cluster: EmulatedCluster, request: Body, restated: Mapping[str, Any]
     ) -> str:
-        """Why the update is taken and then rolled back; "" where it goes through.
+        """Return why the update is taken and then rolled back; "" where it goes through.
 
         Both from the migration guide: the file beside the scripts, and drift under Managed.
         """
@@ -340,8 +341,8 @@ class UpdateOperation(Struct):
         return new, self.chance.sample(have, surplus)
 
     def _choose_software(self, cluster: EmulatedCluster) -> Software:
-        """What a new group gets: of a Continuous cluster "new instance groups inherit the AMI
-        from the earliest existing instance group" (the API model on ImageId).
+        """Return what a new group gets: of a Continuous cluster "new instance groups inherit the
+        AMI from the earliest existing instance group" (the API model on ImageId).
         """
         if cluster.continuous:
             return next(iter(cluster.groups.values())).software
@@ -400,7 +401,7 @@ class UpdateOperation(Struct):
 
 
 def _keep_omitted_values(group: GroupState | None, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A restated group, with what stays where a request omits it."""
+    """Return a restated group, with what stays where a request omits it."""
     before = group.spec if group else {}
     return {**{k: before[k] for k in _KEPT if k in before}, **spec}
 

@@ -75,13 +75,13 @@ class ProcessGroup:
 
     @property
     def name(self) -> str:
-        """What this attempt's files are called: unique even where job ids repeat."""
+        """Return what this attempt's files are called: unique even where job ids repeat."""
         return f"{self.place.attempt}-{self.nonce[:6]}"
 
     def all_reduce(self, vector: Floats, not_before: float = 0.0) -> Floats:
-        """The sum of every rank's vector, added in rank order, the same bits on all of them.
+        """Return the sum of every rank's vector, added in rank order, the same bits on all of them.
 
-        Nobody gets it before the monotonic time `not_before`: rank 0 paces the group.
+        No rank gets it before the monotonic time `not_before`: rank 0 paces the group.
         """
         if self.place.rank:
             _send_message(self._peers[0], vector.tobytes())
@@ -150,7 +150,8 @@ def _accept_ranks(place: RankPlace, meeting: Path, deadline: float) -> ProcessGr
 
 
 def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
-    """The rank that asks to join, which is answered; 0 where it is none of this meeting's."""
+    """Return the rank that asks to join, which is answered; 0 where it is none of this
+    meeting's."""
     with contextlib.suppress(OSError, EOFError, ValueError):
         if peer.poll(5.0):
             theirs, _, rank = peer.recv_bytes(64).decode().partition(" ")
@@ -161,7 +162,7 @@ def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
 
 
 def _try_connect(place: RankPlace, meeting: Path) -> ProcessGroup | None:
-    """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
+    """Try once to reach rank 0; None where the file is missing or stale, or rank 0 is silent."""
     try:
         there = json.loads(meeting.read_text())
         address = (there["host"], there["port"])
@@ -174,7 +175,8 @@ def _try_connect(place: RankPlace, meeting: Path) -> ProcessGroup | None:
 
 
 def _make_connection(peer: socket.socket) -> Connection:
-    """A socket as one of whole messages, on which a silent peer is an OSError after PEER_S."""
+    """Return a socket as one of whole messages, on which a silent peer is an OSError after
+    PEER_S."""
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

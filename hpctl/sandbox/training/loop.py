@@ -66,7 +66,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
-    """The state that a checkpoint holds, from all its shards, whatever their number.
+    """Return the state that a checkpoint holds, from all its shards, whatever their number.
 
     Raises CannotResume where it is not whole, or is another model's, and OSError.
     """

@@ -40,14 +40,14 @@ class ModelShape(Struct, frozen=True):
 
 
 def load_corpus() -> tuple[Ints, int]:
-    """The text as indices into its sorted alphabet, and the alphabet's size."""
+    """Return the text as indices into its sorted alphabet, and the alphabet's size."""
     text = TEXT.read_text(encoding="ascii")
     index = {character: i for i, character in enumerate(sorted(set(text)))}
     return np.array([index[character] for character in text], dtype=np.int64), len(index)
 
 
 def make_batch(data: Ints, shape: ModelShape, seed: int, step: int, size: int) -> tuple[Ints, Ints]:
-    """The whole batch of a step: windows and the character after each.
+    """Return the whole batch of a step: windows and the character after each.
 
     Derived from (seed, step) alone, so a resumed run sees what the undisturbed one saw.
     """
@@ -153,7 +153,7 @@ class Recorder:
 
 
 def read_attempts(directory: Path) -> list[dict[str, Any]]:
-    """The lines of `attempts.jsonl`, oldest first; none where there is no such file."""
+    """Return the lines of `attempts.jsonl`, oldest first; none where there is no such file."""
     try:
         text = (directory / ATTEMPTS).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def steps_lost(directory: Path) -> list[int]:
 
 
 def last_step(directory: Path, attempt: str) -> int:
-    """The last step that an attempt finished, 0 where it finished none."""
+    """Return the last step that an attempt finished, 0 where it finished none."""
     try:
         lines = (directory / f"progress-{attempt}.txt").read_text(encoding="ascii").split("\n")
     except FileNotFoundError:

@@ -192,7 +192,7 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     scrape: Callable[[], bytes] = bytes,
     order_for: Callable[[NodeName], str] = lambda _: "",
 ) -> ASGIApp:
-    """The ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
+    """Return the ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
 
     `address_of` is called from the app's own threads and from the event loop, where it must not
     block. `registry` is what /metrics prints, the intake's counters among it, and
@@ -239,7 +239,7 @@ def discovery_route(discover: Callable[[], bytes]) -> Route:
 
 
 class _Scraped:
-    """What somebody else adds to /metrics: whoever may ask for it may ask for it all day."""
+    """What another process adds to /metrics. A client that may read it may read it all day."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
         self._scrape, self._lock = scrape, asyncio.Lock()
@@ -310,8 +310,8 @@ class _Reports:
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
             self._refused.add(refusal.code)
-            # What is left of an unread body must not be taken for the next request, and whoever is
-            # sent to the leader has nothing more to say here.
+            # What is left of an unread body must not be taken for the next request, and a client
+            # that is sent to the leader has nothing further to say here.
             status, close = refusal.status, refusal.status in (408, 413, 421)
             answer = refusal.as_json
         answered, proof = wire.make_answer_payload(authorization, status, answer), ""

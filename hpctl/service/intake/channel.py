@@ -2,7 +2,7 @@
 
 The intake asks (what to store, what a job reported, what Alertmanager sent, what /metrics is to
 add) and notes heartbeats; the daemon answers, and says which nodes Slurm has where. Every frame is
-typed and bounded: an intake that a stranger has taken over could say no more than an intake may.
+typed and bounded: an intake that a stranger has taken over can only say what an intake may.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class TakeAlerts(Struct, frozen=True, tag=True):
 
 
 class Scrape(Struct, frozen=True, tag=True):
-    """Somebody reads /metrics. Answered with the daemon's own."""
+    """A client reads /metrics. Answered with the daemon's own."""
 
 
 class Discover(Struct, frozen=True, tag=True):
-    """Somebody reads /sd. Answered with Prometheus' HTTP service discovery, JSON."""
+    """A client reads /sd. Answered with Prometheus' HTTP service discovery, JSON."""
 
 
 Question: TypeAlias = StoreReports | FromJob | RelayedRequest | TakeAlerts | Scrape | Discover
@@ -124,7 +124,7 @@ class Setup(Struct, frozen=True, tag=True):
     allowed_uids: tuple[int, ...]
     token_file: str | None
     journal: str | None = None
-    """The SQLite journal, of which the intake makes copies; None for a database of its own."""
+    """The SQLite journal, of which the intake makes copies; None for a database server."""
 
 
 FromIntake: TypeAlias = Ask | Beats
@@ -144,12 +144,12 @@ class IntakeChannel:
 
     @classmethod
     def of_daemon(cls, end: socket.socket) -> IntakeChannel:
-        """The daemon's end, which hears FromIntake."""
+        """Return the daemon's end, which hears FromIntake."""
         return cls(end, _from_intake)
 
     @classmethod
     def of_intake(cls, end: socket.socket) -> IntakeChannel:
-        """The intake's end, which hears ToIntake."""
+        """Return the intake's end, which hears ToIntake."""
         return cls(end, _to_intake)
 
     def send(self, message: FromIntake | ToIntake) -> None:
@@ -159,7 +159,7 @@ class IntakeChannel:
             self._pipe.send_bytes(frame)
 
     def receive(self, within_s: float | None = None) -> Any:
-        """The next frame. Raises TimeoutError where nothing was, EOFError where nothing will
+        """Return the next frame. Raises TimeoutError where nothing was, EOFError where nothing will
         be, OSError, msgspec.MsgspecError."""
         if not self._pipe.poll(within_s):
             raise TimeoutError(f"nothing was received in {within_s:.0f} s")

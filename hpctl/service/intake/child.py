@@ -1,9 +1,9 @@
 """The intake's own process (docs/adr/0042), started by `process`.
 
 Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
-this process spend, and not the one that heals. It accepts or refuses by itself; what it accepts
+this process spend, and not the one that heals. It accepts or refuses on its own; what it accepts
 goes to the daemon over the channel, and is acknowledged when the daemon has stored it. It holds
-sessions and digests, all of which agents make anew, and ends with the daemon.
+sessions and digests, all of which agents make again, and ends with the daemon.
 """
 
 import logging
@@ -56,7 +56,7 @@ SHARE: Final = 20.0
 
 
 class Copies:
-    """Copies of a SQLite journal, made when somebody asks (`POST /v1/copy`). For all threads.
+    """Copies of a SQLite journal, made on request (`POST /v1/copy`). For all threads.
 
     SQLite's readers lock what they read, and a lock that any user may take on the journal itself
     keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everybody
@@ -85,7 +85,7 @@ class Copies:
 
 
 def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegistry) -> Route:
-    """The route for the intake's application: whoever MUNGE knows may have a copy made.
+    """Return the route for the intake's application: each user known to MUNGE may request a copy.
 
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
     """
@@ -130,7 +130,7 @@ class DaemonClient:
         self._going: queue.SimpleQueue[tuple[wire.Heartbeat, ...]] = queue.SimpleQueue()
 
     def ask(self, what: channel.Question) -> bytes:
-        """The answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
+        """Return the answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
         answer: Future[bytes] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -187,19 +187,19 @@ class DaemonClient:
     def take_job_report(
         self, report: JobReport, uid: int, asked: datetime
     ) -> job_wire.JobReportAck:
-        """What the daemon answers to a job's report. Raises Refusal."""
+        """Return what the daemon answers to a job's report. Raises Refusal."""
         return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
 
     def take_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
-        """The number of an operator's request. Raises Refusal."""
+        """Return the number of an operator's request. Raises Refusal."""
         return int(self.ask(channel.RelayedRequest(asked, uid, address)))
 
     def take(self, body: bytes) -> dict[str, int]:
-        """What the daemon answers to a notification of alerts. Raises Refusal."""
+        """Return what the daemon answers to a notification of alerts. Raises Refusal."""
         return msgspec.json.decode(self.ask(channel.TakeAlerts(body)), type=dict[str, int])
 
     def scrape(self) -> bytes:
-        """The daemon's own metrics; nothing while it is busy."""
+        """Return the daemon's own metrics; nothing while it is busy."""
         try:
             return self.ask(channel.Scrape())
         except Refusal as refusal:
@@ -207,7 +207,7 @@ class DaemonClient:
             return b""
 
     def discover(self) -> bytes:
-        """The agents for Prometheus. Raises Refusal."""
+        """Return the agents for Prometheus. Raises Refusal."""
         return self.ask(channel.Discover())
 
     def listen(self) -> None:
@@ -259,7 +259,8 @@ def make_application(
     registry: CollectorRegistry,
     others: Sequence[MakeRoute] = (),
 ) -> ASGIApp:
-    """All that the intake answers, with its counters. `others`: the routes of other rooms."""
+    """Return all that the intake answers, with its counters. `others`: the routes of other
+    rooms."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
     settings = IntakeSettings(
         munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
@@ -304,7 +305,7 @@ def serve_intake(
     server.start(listener=listener)
     threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
     daemon.listen()
-    # Nothing of what is under way can be acknowledged any more.
+    # Nothing of what is under way can be acknowledged any longer.
     os._exit(0)
 
 

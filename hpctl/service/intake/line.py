@@ -35,7 +35,7 @@ class IntakeLine:
         self._channel = None
 
     def close(self, *, wait: bool) -> None:
-        """Send nothing any more; with `wait`, once what is being sent is sent."""
+        """Send nothing from now on; with `wait`, once what is being sent is sent."""
         self._closed.set()
         self._sender.shutdown(wait=wait, cancel_futures=True)
 

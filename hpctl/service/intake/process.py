@@ -47,7 +47,7 @@ START_S = 30.0
 SILENT_S = 60.0
 """After how long without a word the intake, which says one every two seconds, is hung."""
 AGAIN_S = (0.1, 5.0)
-"""How soon an intake that ended is started again: at first, and where it goes on ending."""
+"""How soon an intake that ended is started again: at first, and where it keeps ending."""
 LIVED_S = 60.0
 """An intake that ran for so long was well."""
 
@@ -62,7 +62,7 @@ class LeadershipStatus(Protocol):
 
     @property
     def serves(self) -> bool:
-        """Whether this daemon takes reports and requests now."""
+        """Return whether this daemon takes reports and requests now."""
 
     @property
     def leader_address(self) -> str:
@@ -107,7 +107,7 @@ class Backend(Struct, frozen=True):
             hear(generation, gauges)
 
     def answer(self, question: channel.Question) -> bytes:
-        """The answer. Raises Refusal, OSError, HpctlError.
+        """Return the answer. Raises Refusal, OSError, HpctlError.
 
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
@@ -165,12 +165,12 @@ class IntakeProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id; 0 while there is none."""
+        """Return the process's id; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def port(self) -> int:
-        """Where it listens, once started."""
+        """Return where it listens, once started."""
         assert self._listener is not None
         return int(self._listener.getsockname()[1])
 
@@ -185,13 +185,13 @@ class IntakeProcess:
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
     def keep_listener(self) -> int:
-        """A descriptor of the listening socket that outlives `stop`."""
+        """Return a descriptor of the listening socket that outlives `stop`."""
         assert self._listener is not None
         return os.dup(self._listener.fileno())
 
     def stop(self, *, wait: bool = True) -> None:
         """End it; without `wait`, and leave what is being answered to itself. What was not
-        acknowledged is sent again by whoever sent it."""
+        acknowledged is sent again by its sender."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -240,7 +240,7 @@ class IntakeProcess:
 
     def _leads(self) -> channel.Leads:
         leadership = self._backend.leadership
-        # A journal of its own leaves nobody else to lead, however long this process is busy.
+        # With a local journal no other daemon can lead, however long this process is busy.
         lasts_s = LEADS_S if self._setup.journal is None else math.inf
         until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
@@ -250,7 +250,7 @@ class IntakeProcess:
         self._changed.set()
 
     def _say_who_leads(self) -> None:
-        """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
+        """On a separate thread: neither the loop nor a journal that hangs may keep it waiting."""
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)
             self._changed.clear()

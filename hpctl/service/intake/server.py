@@ -1,4 +1,4 @@
-"""uvicorn on a listening socket of ours, in a thread of its own, within bounds for peers.
+"""uvicorn on a listening socket of ours, in a separate thread, within bounds for peers.
 
 An accept filter stands before it: the server sees a connection once the head of its request is
 whole. FreeBSD has one in its kernel (accf_http(9)), Linux has none. A peer that never finishes a
@@ -7,7 +7,7 @@ connection, which take ten times the work, are made for those that ask something
 
 A connection is *waiting* until a request is whole, *busy* until it is answered, and *kept* between
 the requests of a node that has proved itself. What waits is bounded in number, by address and in
-all, in bytes, and in time; where there is no room the oldest that waits goes, so that whoever
+all, in bytes, and in time; where there is no room the oldest that waits goes, so that a client that
 sends a whole request at once, as agents and supervisors do, gets in while others sit on theirs.
 """
 
@@ -58,7 +58,7 @@ class AcceptFilter:
         self._resume_accepting()
 
     def close(self) -> None:
-        """Accept no more, and drop whoever has not finished a head."""
+        """Accept nothing further, and drop each peer that has not finished a head."""
         if self._paused is not None:
             self._paused.cancel()
         self._loop.remove_reader(self._listener)
@@ -185,8 +185,8 @@ class _JoinedTransport:
 class _Bounded(HttpToolsProtocol):
     """uvicorn's protocol on the C parser, within the bounds of `Connections`.
 
-    Whoever sends more than MAX_HEAD bytes before a body, a second request before the first is
-    answered, or a body that nobody reads, is dropped. Where the application has put a `node` into
+    A peer that sends more than MAX_HEAD bytes before a body, a second request before the first is
+    answered, or a body that is not read, is dropped. Where the application has put a `node` into
     the scope's state, that node has proved itself.
     """
 
@@ -284,7 +284,7 @@ class _Bounded(HttpToolsProtocol):
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """The socket to listen on: systemd's, where it passes one, else a new one.
+    """Return the socket to listen on: systemd's, where it passes one, else a new one.
 
     Raises Unavailable where the address cannot be had, or systemd's is another.
     """
@@ -312,7 +312,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 class IntakeServer:
-    """uvicorn in a thread of its own.
+    """uvicorn in a separate thread.
 
     `start` returns once connections are accepted, with the bound `port` known (0 asks for any);
     it raises Unavailable where the address cannot be had. `stop` is bounded to a few seconds.
@@ -350,7 +350,7 @@ class IntakeServer:
 
     @property
     def url(self) -> str:
-        """Where a client on this host reaches it."""
+        """Return where a client on this host reaches it."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104
         return f"http://{host}:{self.port}"
 
@@ -480,7 +480,7 @@ class Connections:
             self.waits(peer)
 
     def lost(self, peer: ConnectedPeer) -> None:
-        """A connection is over, whoever ended it."""
+        """Forget a connection that is over, whichever side ended it."""
         self._all.pop(peer, None)
         self._forget(peer)
 
@@ -495,7 +495,7 @@ class Connections:
             self._join_group(peer, "kept", peer.node)
 
     def holds(self, peer: ConnectedPeer, size: int) -> None:
-        """So many more bytes of a request that nobody has vouched for are in memory."""
+        """Count so many bytes of a request in memory, whose sender has not proved itself."""
         if peer not in self._waiting:
             return
         peer.held += size
@@ -508,7 +508,7 @@ class Connections:
         peer.until = self._monotonic() + REQUEST_S
 
     def whole(self, peer: ConnectedPeer) -> None:
-        """The request is here; nobody is dropped while we think about it."""
+        """The request is here; no peer is dropped while it is handled."""
         self._forget(peer)
         peer.until = self._monotonic() + REQUEST_S
         crowded = self._find_oldest(("busy", peer.address), self._bounds.busy_of_address)
@@ -527,7 +527,7 @@ class Connections:
         self._join_group(peer, "kept", node)
 
     def sweep(self) -> None:
-        """Drop whoever is out of time. To be called once a second or so."""
+        """Drop each peer that is out of time. To be called once a second or so."""
         now = self._monotonic()
         for peer in [peer for peer in self._all if peer.until < now]:
             self._drop(peer)
@@ -542,7 +542,7 @@ class Connections:
         self._groups.setdefault(peer.group, {})[peer] = None
 
     def _find_oldest(self, group: Hashable, most: int) -> ConnectedPeer | None:
-        """The oldest of a group that has `most` or more."""
+        """Return the oldest of a group that has `most` or more."""
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 

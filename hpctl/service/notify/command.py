@@ -1,4 +1,4 @@
-"""`hpctl notify`: who is told what, what waits for each sink, and a test message."""
+"""`hpctl notify`: who is notified of what, what waits for each sink, and a test message."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SinkView(Struct, frozen=True):
 
     @property
     def last_sent(self) -> str:
-        """When the last message was sent; empty where none was in this hour."""
+        """Return when the last message was sent; empty where none was in this hour."""
         return f", last sent {self.sent:%H:%M} UTC" if self.sent else ""
 
 

@@ -1,10 +1,10 @@
-"""Who is told what: the journal's events to the outbox, and from there to the sinks.
+"""Notify users: the journal's events to the outbox, and from there to the sinks.
 
-All on threads of its own: the loop only says that there may be news. One thread reads what the
+All on separate threads: the loop only says that there may be news. One thread reads what the
 journal has got. One for each sink sends what is due, tries again with backoff until the sink takes
 it, and strikes it off only then: a sink gets each message at least once, and one that is away or
-hangs keeps no other waiting. The outbox is kept in the journal's database, where whoever leads next
-goes on with it.
+hangs keeps no other waiting. The outbox is kept in the journal's database, from which the next
+leader continues.
 """
 
 import logging
@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often what waits is looked at."""
 AGAIN_S = (1.0, 60.0)
-"""How soon a sink that failed is tried again: at first, and where it goes on failing."""
+"""How soon a sink that failed is tried again: at first, and where it keeps failing."""
 TRIES = 5
-"""Of a message to one user, whose address may be wrong for ever."""
+"""Of a message to one user, whose address may stay wrong."""
 FOLD_S = 60.0
 """How long an event may be in the journal and not in the state."""
 ASK_S = 600.0
-"""How long an event that cannot be told yet, for Slurm does not say whose job it is, holds up the
-next ones; after that all but the job's owner are told."""
+"""How long an event that cannot be sent yet, for Slurm does not say whose job it is, holds up the
+next ones; after that all but the job's owner are notified."""
 AT_ONCE = 200
 """Events read in one go."""
 NAMED = 5
@@ -62,16 +62,16 @@ _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 class _Retry(Struct, frozen=True):
     """How often a message to one reader of a sink has failed in a row, and the time of the
-    monotonic clock before which it is not tried again. `told`: the rows of a message to one user,
+    monotonic clock before which it is not tried again. `rows`: those of a message to one user,
     which is tried again as it was."""
 
     attempts: int = 0
     not_before: float = 0.0
-    told: frozenset[tuple[str, str, Notice]] = frozenset()
+    rows: frozenset[tuple[str, str, Notice]] = frozenset()
 
     @property
     def order(self) -> tuple[bool, float]:
-        """When its reader has its turn: after those whose last message did not fail."""
+        """Return when its reader has its turn: after those whose last message did not fail."""
         return self.attempts > 0, self.not_before
 
 
@@ -99,11 +99,11 @@ class Notifier:
 
     @property
     def trouble(self) -> str:
-        """Which sinks cannot be sent to, and why."""
+        """Return which sinks cannot be sent to, and why."""
         return "; ".join(dict(self._trouble).values())
 
     def start(self) -> None:
-        """Go on where whoever led before has stopped. Returns at once."""
+        """Continue where the leader before has stopped. Returns at once."""
         if self._names:
             threading.Thread(target=self._follow, name="notify", daemon=True).start()
 
@@ -152,7 +152,7 @@ class Notifier:
         self._outbox, self._unkept = outbox, False
 
     def _read(self, now: datetime) -> bool:
-        """One go; whether there may be more."""
+        """Read once; return whether there may be more."""
         found = self._store.newer(self._outbox.position, AT_ONCE)
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
@@ -168,7 +168,7 @@ class Notifier:
             elif notice := self._run_isolated(f"event {number}", self._notice, event):
                 _too_old(notice)
             position = number
-        lost, person = self._lost.copy(), "somebody to see why, and to start hpctl-daemon there"
+        lost, person = self._lost.copy(), "an operator to see why, and to start hpctl-daemon there"
         for host in lost:
             what = f"The hpctl daemon on {host} is silent."
             notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
@@ -177,10 +177,10 @@ class Notifier:
             with self._change:
                 before = self._outbox.posted
                 self._keep(self._outbox.add(position, fresh, now))
-            left = {p.told for p in self._outbox.posted}
-            for gone in (p for p in before if not p.sent and p.told not in left):
+            left = {p.row for p in self._outbox.posted}
+            for gone in (p for p in before if not p.sent and p.row not in left):
                 _too_old(gone.notice)
-        for _ in lost:  # only now: what could not be kept is told the next time
+        for _ in lost:  # only now: what could not be kept is sent the next time
             self._lost.popleft()
         return bool(found)
 
@@ -193,7 +193,7 @@ class Notifier:
         return decide.make_notice(event, state, slurm, self._config.policy())
 
     def _route_notice(self, notice: Notice, now: datetime) -> list[Posted]:
-        """A notice for each sink that it is for, and for which address there."""
+        """Return a notice for each sink that it is for, and for which address there."""
         settings = self._settings
         account, mail, kinds = self._of_job(notice, now)
         routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
@@ -206,8 +206,9 @@ class Notifier:
         return rows
 
     def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, Sequence[str]]:
-        """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
-        say. A user's text can forge nothing here but the user's own address. Raises Unavailable."""
+        """Return a job's account, whom Slurm mails about it, and about what; empty where Slurm does
+        not say. A user's text can forge nothing here but the user's own address. Raises
+        Unavailable."""
         if notice.job is None or not (self._settings.users or self._settings.routes):
             return "", "", ()
         run, job = make_scheduler(self._config).runner.run, str(notice.job)
@@ -238,7 +239,7 @@ class Notifier:
             if self._unkept:
                 self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
-        self._forget_retries(name, {p.told for p in posted if not p.sent})
+        self._forget_retries(name, {p.row for p in posted if not p.sent})
         readers = {p.to for p in posted if not p.sent}
         retries = {to: self._retries.get((name, to), _Retry()) for to in sorted(readers)}
         for to in sorted(retries, key=lambda to: retries[to].order):
@@ -247,7 +248,7 @@ class Notifier:
                 continue
             mine = [p for p in posted if p.to == to]
             quiet = not to and self._settings.quiet_at(now)
-            group = tuple(p for p in mine if p.told in retry.told and not p.sent)
+            group = tuple(p for p in mine if p.row in retry.rows and not p.sent)
             group = group or notify_outbox.select_due(
                 mine, self._settings.per_hour, now, quiet=quiet
             )
@@ -266,7 +267,7 @@ class Notifier:
         """Forget the failures of readers for whom nothing, or no part of the message, waits."""
         readers = {to for _, to, _ in waiting}
         for key, retry in tuple(self._retries.items()):
-            is_over = key[1] not in readers or bool(key[1] and retry.told.isdisjoint(waiting))
+            is_over = key[1] not in readers or bool(key[1] and retry.rows.isdisjoint(waiting))
             if key[0] == name and is_over:
                 self._retries.pop(key, None)
 
@@ -284,8 +285,8 @@ class Notifier:
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
         wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
-        told = frozenset(p.told for p in group) if to else frozenset()
-        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s, told)
+        rows = frozenset(p.row for p in group) if to else frozenset()
+        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s, rows)
         return False
 
     def _try(self, name: str, to: str, text: SinkMessage) -> str:
@@ -312,7 +313,7 @@ class Notifier:
         self._trouble[name] = why
 
     def _run_isolated(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
-        """What `run` answers; None where it raised, which is logged and costs a second."""
+        """Return what `run` answers; None where it raised, which is logged and costs a second."""
         done = isolate_call("notify", what, run, given)
         if isinstance(done, InconsistentState):
             log.error("notify: %s: %s", what, done.error)
@@ -322,7 +323,8 @@ class Notifier:
 
 
 def _route_matches(route: RouteSection, notice: Notice, account: str) -> bool:
-    """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
+    """Return whether a route wants a notice. What is not known of a notice excludes it from no
+    route."""
     if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
         return False
     if (
@@ -335,7 +337,7 @@ def _route_matches(route: RouteSection, notice: Notice, account: str) -> bool:
 
 
 def _is_recent(at: datetime, now: datetime) -> bool:
-    """Whether an event may still wait to be told."""
+    """Return whether an event may still wait to be sent."""
     return abs(now - at) < clamp_duration(ASK_S)
 
 

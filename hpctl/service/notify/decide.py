@@ -1,4 +1,4 @@
-"""What people are told: journal events as notices, an outbox of them, and messages. Pure.
+"""What users are notified of: journal events as notices, an outbox of them, and messages. Pure.
 
 A notice says what happened, what hpctl does, what a person has to do where one is needed, and the
 one command to run next, in the words of `hpctl explain`. What is due goes out in groups: a mass
@@ -62,21 +62,21 @@ NOTICE_EFFECTS: Final[Mapping[NoticeKind, str]] = {
     "job_resumed": "has nothing more to do for this job",
     "job_gave_up": "leaves the job to its owner",
     "job_preempted": "leaves the job to Slurm and counts no restart",
-    "job_hung": "goes on watching it",
+    "job_hung": "keeps watching it",
     "spares_used_up": "keeps the next idle nodes of the group as spares",
-    "standby_lost": "goes on; no other head node can take over",
+    "standby_lost": "continues; no other head node can take over",
     "quarantined": "leaves this one alone and treats all others",
     "paused": "opens nothing and takes no step while a pause is in force",
 }
 
 
-WAITS_TEXT: Final = "waits, and goes ahead by itself once nothing blocks it"
+WAITS_TEXT: Final = "waits, and continues automatically once nothing blocks it"
 
 
 class Notice(Struct, frozen=True):
-    """One thing that happened. `person`: what a person has to do; empty where nobody is needed.
+    """One thing that happened. `person`: what a person has to do; empty where no one is needed.
 
-    `key`: what is told once an hour. `partitions`: the node's or the job's, empty where they are
+    `key`: what is sent once an hour. `partitions`: the node's or the job's, empty where they are
     not known. `job`: the job that it is about.
     """
 
@@ -92,12 +92,12 @@ class Notice(Struct, frozen=True):
 
     @property
     def urgent(self) -> bool:
-        """Whether it waits neither for quiet hours to end nor for long."""
+        """Return whether it waits neither for quiet hours to end nor for long."""
         return bool(self.person) and self.kind != "job_gave_up"
 
 
 def is_unfolded(event: Event, state: State) -> bool:
-    """Whether a state that another thread folds events into has not got this one yet."""
+    """Return whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
     rec = _find_subject(event, state)
@@ -105,7 +105,7 @@ def is_unfolded(event: Event, state: State) -> bool:
 
 
 def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
-    """What an event tells people; None for most. `state` has the event folded in."""
+    """Return what an event tells people; None for most. `state` has the event folded in."""
     match event:
         case SignalSeen():
             return _of_end(event, state, slurm, policy)
@@ -174,7 +174,7 @@ def _name_evidence(rec: NodeRecovery | JobRecovery) -> str:
 
 
 def _is_verified(rec: NodeRecovery) -> bool:
-    """Whether a node serves again after a maintenance window, as planned."""
+    """Return whether a node serves again after a maintenance window, as planned."""
     return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
 
@@ -188,7 +188,7 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
     if e.approvable or e.gate == "provider_auto_recovery":
         person = lifted_by(e).what
     elif e.rule == ESCALATED:
-        person = "somebody to read the daemon's log, and to report the error"
+        person = "an administrator to read the daemon's log, and to report the error"
     head = f"{e.shown} is held back"
     if kind == "job_hung" or e.gate == ENDED_GATE:
         head = f"Job {e.shown}"

@@ -19,7 +19,7 @@ HOUR: Final = timedelta(hours=1)
 
 
 KEEP_S: Final = 3 * 86400.0
-"""What is older is told nobody any more, in seconds."""
+"""What is older is no longer sent, in seconds."""
 
 
 GATHER_S: Final = 1.5
@@ -55,13 +55,13 @@ class Posted(Struct, frozen=True):
     over: datetime | None = None
 
     @property
-    def told(self) -> tuple[str, str, Notice]:
+    def row(self) -> tuple[str, str, Notice]:
         """What, and to whom: the row, whatever became of it."""
         return self.sink, self.to, self.notice
 
     def looked_at(self, now: datetime) -> Posted | None:
-        """The row as it stays, None where it leaves. The clock may have been set back: what was
-        sent after now was sent now. Or forward: what is urgent is over for an hour first."""
+        """Return the row as it stays, None where it leaves. The clock may have been set back: what
+        was sent after now was sent now. Or forward: what is urgent is over for an hour first."""
         if self.sent:
             sent = min(self.sent, now)
             return replace(self, sent=sent) if now < sent + HOUR else None
@@ -74,13 +74,13 @@ class Posted(Struct, frozen=True):
 
 class Outbox(Struct, frozen=True):
     """All that waits and what was sent within the hour; `position`: the journal's event up to which
-    people were told."""
+    users were notified."""
 
     position: int
     posted: tuple[Posted, ...] = ()
 
     def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
-        """With more in it, unless it is there: each key is told a sink once an hour. What is over
+        """Add notices, unless they are there: each key goes to a sink once an hour. What is over
         leaves; so does what is not urgent once there is too much."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
         sent = {_identify_posted(p) for p in kept if p.sent}
@@ -95,10 +95,8 @@ class Outbox(Struct, frozen=True):
 
     def mark(self, group: Sequence[Posted], sent: datetime) -> Outbox:
         """With a group sent, as one message."""
-        told = {p.told for p in group}
-        posted = (
-            replace(p, sent=sent) if p.told in told and not p.sent else p for p in self.posted
-        )
+        rows = {p.row for p in group}
+        posted = (replace(p, sent=sent) if p.row in rows and not p.sent else p for p in self.posted)
         return Outbox(self.position, tuple(posted))
 
 
@@ -109,11 +107,11 @@ def _identify_posted(posted: Posted) -> tuple[str, ...]:
 def select_due(
     posted: Sequence[Posted], per_hour: int, now: datetime, *, quiet: bool = False
 ) -> tuple[Posted, ...]:
-    """What goes out now as one message to one reader; nothing while all of it waits.
+    """Return what goes out now as one message to one reader; nothing while all of it waits.
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
     hour, and each sums up all that waits. While it is `quiet` only what is urgent goes out.
-    What was sent after now, before the clock was set back, counts no more.
+    What was sent after now, before the clock was set back, no longer counts.
     """
     waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
     waiting.sort(key=lambda p: not p.notice.urgent)
@@ -141,7 +139,7 @@ class SinkMessage(Struct, frozen=True):
 
 
 def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
-    """One message of one notice or of several, of which the first NAMED are written out."""
+    """Return one message of one notice or of several, of which the first NAMED are written out."""
     first, kinds = notices[0], Counter(n.kind.replace("_", " ") for n in notices)
     one_kind, needed = len(kinds) == 1, [n.person for n in notices if n.person]
     title = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
@@ -151,7 +149,7 @@ def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
         lines.append(f"hpctl {NOTICE_EFFECTS.get(first.kind, WAITS_TEXT)}.")
     if len(notices) > NAMED:
         lines.insert(NAMED, f"and {len(notices) - NAMED} more: hpctl recoveries --all")
-    lines.append(f"A person is needed: {needed[0]}." if needed else "Nobody has to do anything.")
+    lines.append(f"A person is needed: {needed[0]}." if needed else "No action is needed.")
     lines.append(f"Next: {first.next if one_kind else 'hpctl status'}")
     return SinkMessage(
         _clean_line(f"[{cluster}] {title}", 150), "\n".join(_clean_line(line) for line in lines)
@@ -171,6 +169,6 @@ _NO_MENTION: Final = str.maketrans({"@": "\uff20", "<": "\u2039", ">": "\u203a"}
 
 
 def _clean_line(text: str, most: int = MAX_LINE) -> str:
-    """One line that no terminal obeys and that calls nobody in a chat: users wrote parts of it."""
+    """Return one line without control characters and chat mentions: users wrote parts of it."""
     text = make_printable(" ".join(text.split())).translate(_NO_MENTION)
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,4 +1,4 @@
-"""A message to one sink, by Apprise's command in a process of its own.
+"""Send a message to one sink, by Apprise's command in a separate process.
 
 A sink's URL holds secrets: it is read from a file or the environment each time, reaches the process
 by its environment, and is never logged or shown. Apprise has a hundred and more services behind it
@@ -38,7 +38,7 @@ class Unusable(HpctlError):
 
 
 def url_of(name: str, source: str) -> str:
-    """The URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
+    """Return the URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
     if source.startswith("env:"):
         url = os.environ.get(source[4:], "")
     else:
@@ -59,7 +59,7 @@ def url_of(name: str, source: str) -> str:
 
 def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
-    a service's tokens, somebody answers there."""
+    a service's tokens, a server answers there."""
     url = url_of(name, source)
     why = _send_with_apprise(url, ["--dry-run", "--body=x"])
     if why:
@@ -72,11 +72,11 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
             fix = "is that service up, and may this host connect to it?"
-            raise Unusable(f"sink {name}: nobody answers on port {port}: {error}", fix) from error
+            raise Unusable(f"sink {name}: no answer on port {port}: {error}", fix) from error
 
 
 def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:
-    """What is wrong with each, see `check`."""
+    """Yield what is wrong with each, see `check`."""
     for name, source in sinks.items():
         try:
             check_sink(name, source, reach=reach)
@@ -101,7 +101,7 @@ def send_mail(program: str, message: SinkMessage, to: str) -> str:
 
 
 def parse_address(text: str) -> str:
-    """A user's name or address that a mail may go to; empty for any other text."""
+    """Return a user's name or address that a mail may go to; empty for any other text."""
     return text if _ADDRESS.fullmatch(text) else ""
 
 
@@ -117,7 +117,7 @@ def _send_with_apprise(url: str, options: Sequence[str], body: str = "") -> str:
 
 
 def _run_program(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
-    """Why a command failed; empty where it did not."""
+    """Return why a command failed; empty where it did not."""
     try:
         ran = subprocess.run(
             args, input=body.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,

@@ -1,4 +1,4 @@
-"""The read-only web page: a process of its own that reads as the commands do (docs/adr/0066).
+"""The read-only web page: a separate process that reads as the commands do (docs/adr/0066).
 
 `process` is how the daemon starts it, and `serve` is that process. `app` serves GET requests to
 those whom `access` allows, `follow` keeps the newest world, `render` makes the parts that changed,

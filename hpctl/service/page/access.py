@@ -1,4 +1,4 @@
-"""Who may look: whoever opens the socket's file, or whoever shows what was signed with the token.
+"""Who may look: who can open the socket's file, or shows what was signed with the token.
 
 A one-time link and a session are signed and dated words: the page stores neither, and another token
 ends all of them. The token itself is good in an Authorization header.
@@ -28,15 +28,15 @@ class PageAccess:
     def __init__(self, token: Callable[[], bytes] | None, hosts: Iterable[str] = ()) -> None:
         """`token` None: everybody who reaches the socket may look."""
         self._token = token
-        # Links of before this process began may be spent: nobody remembers.
+        # Links of before this process began may be spent: there is no record of them.
         self._began = datetime.now(UTC).replace(microsecond=0)
         self._spent: set[str] = set()
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
 
     @classmethod
     def of(cls, page: PageSection) -> "PageAccess":
-        """As configured. The token's file is read each time: it may change. Raises Refusal where it
-        is unusable from the start."""
+        """Return as configured. The token's file is read each time: it may change. Raises Refusal
+        where it is unusable from the start."""
         file = page.token_file
         if page.unix or file is None:
             return cls(None, page.hosts)
@@ -44,7 +44,7 @@ class PageAccess:
         return cls(lambda: read_token(file, "page.token_file"), page.hosts)
 
     def named(self, host: str) -> bool:
-        """Whether a Host header is this server's. A name that somebody else's DNS leads here, as in
+        """Return whether a Host header is this server's. A name that other DNS leads here, as in
         DNS rebinding, is not; an address cannot be led elsewhere."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
@@ -53,11 +53,11 @@ class PageAccess:
             return False
 
     def link(self) -> str:
-        """The code of a link that lets one browser in, once. Raises Refusal."""
+        """Return the code of a link that lets one browser in, once. Raises Refusal."""
         return self._make_signer("link").sign(secrets.token_hex(8)).decode()
 
     def enter(self, code: str) -> str | None:
-        """A session for a link's code; None for a code that is spent, old or forged. Raises
+        """Return a session for a link's code; None for a code that is spent, old or forged. Raises
         Refusal."""
         signed = self._read_signed_time("link", code, LINK_S)
         if signed is None or signed < self._began or code in self._spent:
@@ -66,7 +66,7 @@ class PageAccess:
         return self._make_signer("session").sign(secrets.token_hex(8)).decode()
 
     def allows(self, authorization: str, session: str) -> bool:
-        """Whether a request may be answered. Raises Refusal where the token is unusable."""
+        """Return whether a request may be answered. Raises Refusal where the token is unusable."""
         scheme, _, given = authorization.partition(" ")
         if self._token is None:
             return True
@@ -78,7 +78,7 @@ class PageAccess:
         return TimestampSigner(self._token() if self._token else secrets.token_bytes(32), what)
 
     def _read_signed_time(self, what: str, word: str, within_s: int) -> datetime | None:
-        """When a word was signed here; None where it was not, or too long ago."""
+        """Return when a word was signed here; None where it was not, or too long ago."""
         try:
             return self._make_signer(what).unsign(word, within_s, return_timestamp=True)[1]
         except BadSignature:

@@ -1,10 +1,10 @@
 """The page over HTTP: pages, and streams of what changed.
 
-It answers GET alone, from whoever `PageAccess` allows.
+It answers GET only, from clients that `PageAccess` allows.
 
-One thread reads and renders, for all who look; it rests while nobody does. Each answer, a stream
+One thread reads and renders, for all readers; it rests while there is none. Each answer, a stream
 too, ends within the time that the server gives an answer, so that who reads too slowly is dropped;
-a browser opens its next stream by itself and names the last change that it has.
+a browser opens its next stream automatically and names the last change that it has.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ BOUNDS = Bounds(
 stream for each of its tabs: a new request takes the place of the oldest stream, which its browser
 opens again."""
 EVERY_S = 1.0
-"""How often the journal is looked at while somebody looks at the page."""
+"""How often the journal is read while the page has a reader."""
 STREAM_S, IDLE_S = REQUEST_S - 5, REQUEST_S + 5
-"""How long a stream lasts, and after how long without another one nobody looks any more."""
+"""How long a stream lasts, and after how long without another one its reader counts as gone."""
 FEEDS = 64
 """Paths that are kept ready."""
 COOKIE = "hpctl_page"
@@ -87,7 +87,8 @@ class Feed:
             self._stamps |= dict.fromkeys(news, self.version)
 
     def since(self, version: int) -> dict[str, str]:
-        """The HTML of all parts that changed after a version; empty for those that are gone."""
+        """Return the HTML of all parts that changed after a version; empty for those that are
+        gone."""
         news = (name for name, at in self._stamps.items() if at > version)
         return {name: self.parts[name].html if name in self.parts else "" for name in news}
 
@@ -108,7 +109,7 @@ class Hub:
         self.closed = True
 
     async def feed(self, path: str) -> Feed:
-        """The newest parts of a path."""
+        """Return the newest parts of a path."""
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > IDLE_S:
             await self._looked()
@@ -122,13 +123,14 @@ class Hub:
         return feed
 
     async def document(self, path: str) -> str:
-        """A whole page; empty where there is none."""
+        """Return a whole page; empty where there is none."""
         feed = await self.feed(path)
         parts, version = feed.parts, feed.version
         return await self._work(lambda: self._renderer.document(parts, path, version)) * bool(parts)
 
     async def stream(self, path: str, since: int) -> AsyncIterator[str]:
-        """What changes at a path, as server-sent events, until it is time for another stream."""
+        """Yield what changes at a path, as server-sent events, until it is time for another
+        stream."""
         yield "retry: 500\n\n"
         end = time.monotonic() + STREAM_S
         while (left := end - time.monotonic()) > 0 and not self.closed:
@@ -187,7 +189,7 @@ class Guard:
 
 
 def make_application(hub: Hub, access: PageAccess) -> ASGIApp:
-    """The whole server's ASGI application."""
+    """Return the whole server's ASGI application."""
 
     async def serve_page(request: Request) -> Response:
         html = await hub.document(request.scope["path"])

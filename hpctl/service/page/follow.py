@@ -2,7 +2,7 @@
 
 Where a daemon answers, a look takes its world and costs nothing while that is the same. Where none
 does, journal, Slurm and cloud are read no sooner than a share of one processor allows. Reading has
-a thread of its own: nobody who looks waits for what is slow.
+a separate thread: no reader waits for what is slow.
 """
 
 import logging
@@ -51,14 +51,14 @@ class PageFollower:
         here = not config.database_url and journal.exists()
         if here and not any(os.access(path, os.W_OK) for path in mine):
             raise HpctlError(
-                f"{journal} is another user's: the daemon would copy it for each look",
+                f"this user cannot read {journal}: the daemon would copy it for each refresh",
                 "run this as root or the daemon's user, or set page.listen in hpctl.yaml",
             )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="page-read")
         self._reading: Future[World] | None = None
         self._scheduler = make_scheduler(config)
         self.leaves: Mapping[NodeName, str] = {}
-        """The leaf switch or block of each node, as far as Slurm has told."""
+        """The leaf switch or block of each node, as far as Slurm has reported it."""
         self._reader = WorldReader(config)
         self._afresh = self._next = self._due = self._leaves_due = self._spent = 0.0
         self._begun = 0.0
@@ -124,5 +124,5 @@ class PageFollower:
         self._due, self._spent = time.monotonic() + pause, spent
 
     def close(self) -> None:
-        """Begin no more reads."""
+        """Begin no further reads."""
         self._pool.shutdown(wait=False, cancel_futures=True)

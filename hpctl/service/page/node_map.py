@@ -17,7 +17,7 @@ from hpctl.vocabulary.identity import NodeName
 
 KINDS = {
     "person": ("!", "waiting for a person"),
-    "held": ("=", "held back by a gate that passes by itself"),
+    "held": ("=", "held back by a gate that opens when its cause passes"),
     "healing": ("\u21bb", "in treatment"),
     "faulty": ("\u00d7", "faulty"),
     "suspect": ("~", "suspect"),
@@ -43,7 +43,7 @@ class Cell(Struct, frozen=True):
 def make_cells(
     w: World, leaves: Mapping[NodeName, str], persons: Container[str] = frozenset()
 ) -> list[Cell]:
-    """All nodes, by group, leaf and name. `persons`: the nodes that need a person."""
+    """Return all nodes, by group, leaf and name. `persons`: the nodes that need a person."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
     jobs = {node: job.shown for job in running for node in job.nodes}
     found = [
@@ -61,7 +61,7 @@ def make_cells(
 
 
 def count_cells(found: Iterable[Cell]) -> str:
-    """How many cells there are, and of what is not well how many."""
+    """Return how many cells there are, and of what is not well how many."""
     of = Counter(cell.kind for cell in found)
     unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])

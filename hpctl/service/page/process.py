@@ -1,4 +1,4 @@
-"""The web page's process, as the daemon starts and keeps it: it reads by itself, as a command does,
+"""The web page's process, as the daemon starts and keeps it: it reads on its own, as commands do,
 and nothing that anybody asks of it reaches the daemon."""
 
 import logging
@@ -11,7 +11,7 @@ from hpctl.toolkit.compat import SAFE_PATH
 log = logging.getLogger(__name__)
 
 AGAIN_S = (1.0, 60.0)
-"""How soon a page that ended is started again: at first, and where it goes on ending."""
+"""How soon a page that ended is started again: at first, and where it keeps ending."""
 # The kernel ends it with the thread that has started it, however the daemon ends.
 _HUMBLE = ("setpriv", "--pdeathsig", "TERM", "nice", "-n", "19")
 
@@ -36,7 +36,7 @@ class PageProcess:
             self._thread.start()
 
     def reload(self) -> None:
-        """Have it begin anew, by the configuration as it is now."""
+        """Restart it, by the configuration as it is now."""
         if self._process is not None:
             self._process.terminate()
 

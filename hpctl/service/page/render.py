@@ -1,6 +1,6 @@
 """Pages as parts: each part is one element with an id, so that only what changed is sent again.
 
-Every text in a part has come through `_clean_value` and Jinja's escaping, whoever wrote it.
+Every text in a part has come through `_clean_value` and Jinja's escaping, whatever its source.
 """
 
 from __future__ import annotations
@@ -83,25 +83,26 @@ def _make_part(html: str) -> PagePart:
 
 
 def _clean_value(value: object) -> object:
-    """What any expression of a template becomes, before it is escaped."""
+    """Return what any expression of a template becomes, before it is escaped."""
     if type(value) is not str:
         return "" if value is None else value
     return make_printable(value if len(value) <= TEXT else value[:TEXT] + "\u2026", lines=True)
 
 
 def _find_tone(word: object) -> str:
-    """The style sheet's class for a word, as the terminal colors it."""
+    """Return the style sheet's class for a word, as the terminal colors it."""
     return {"green": "good", "red": "bad", "yellow": "warn"}.get(STYLES.get(str(word), ""), "dim")
 
 
 def _link_commands(text: str) -> Markup:
-    """A text in which the command that explains a thing leads to its page."""
+    """Return a text in which the command that explains a thing leads to its page."""
     safe = str(escape(_clean_value(text)))
     return Markup(_COMMAND.sub(r'<a href="/explain/\1">\g<0></a>', safe))  # noqa: S704 -- escaped
 
 
 def _shorten_line(text: str) -> str:
-    """A line of a list, without its middle where it is long: its end names what explains it."""
+    """Return a line of a list, without its middle where it is long: its end names what explains
+    it."""
     return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]}\u2026{text[-LETTERS // 4 :]}"
 
 
@@ -117,7 +118,7 @@ def _format_elapsed(at: datetime, fault_at: datetime) -> str:
 
 
 def _fold_names(names: Sequence[str], limit: int = 200) -> str:
-    """Names of nodes as a hostlist, cut where it is long."""
+    """Return names of nodes as a hostlist, cut where it is long."""
     text = fold_shown(names)
     return text if len(text) <= limit else text[:limit] + "\u2026"
 
@@ -171,7 +172,7 @@ class Renderer:
         self._cell = functools.lru_cache(16_384)(parts.cell)
 
     def document(self, parts: Mapping[str, PagePart], path: str, version: int) -> str:
-        """A whole page, for a browser that has nothing yet."""
+        """Return a whole page, for a browser that has nothing yet."""
         body = [part.html for name, part in parts.items() if not name.startswith(INNER)]
         w = self._follower.world
         name = PAGES.get(path) or self._name(path.partition("/explain/")[2])
@@ -180,7 +181,8 @@ class Renderer:
         )
 
     def page(self, path: str) -> dict[str, PagePart]:
-        """What is to be seen at a path now, by id, in order; nothing where there is no page."""
+        """Return what is to be seen at a path now, by id, in order; nothing where there is no
+        page."""
         w = self._follower.world
         status, page, _, target = status_view(w), *path.partition("/explain/")
         if path == "/":
@@ -230,7 +232,7 @@ class Renderer:
             drawn = {cell.name: self._cell(cell) for cell in here}
             by_leaf = groupby(here, attrgetter("leaf"))
             leaves = [(leaf, [drawn[cell.name] for cell in some]) for leaf, some in by_leaf]
-            # A group is drawn anew where nodes came or went, else its cells one by one.
+            # A group is drawn again where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
             parts[f"c-{group}"] = _make_part(to_html.counts(group, here))
@@ -245,7 +247,7 @@ class Renderer:
     def _job_cards(
         self, jobs: Sequence[JobRecovery], estimator: Estimator
     ) -> tuple[list[PageCard], Sequence[JobRecovery]]:
-        """The newest as cards, and the rest."""
+        """Return the newest as cards, and the rest."""
         w = self._follower.world
         known = list_trainings(w, [rec.key for rec in jobs[:CARDS]])
         of_job = {training.id: training for training in known}
@@ -260,7 +262,7 @@ class Renderer:
     def _node_cards(
         self, nodes: Sequence[NodeRecovery], estimator: Estimator
     ) -> tuple[list[PageCard], Sequence[NodeRecovery]]:
-        """The newest as cards, and the rest."""
+        """Return the newest as cards, and the rest."""
         w = self._follower.world
         found = []
         for rec in nodes[:CARDS]:
@@ -305,14 +307,14 @@ class Renderer:
         return html
 
     def _name(self, target: str, subject: str = "") -> str:
-        """A recovery by its node and fault in words, a change by what it changes; any other thing
-        by its own name."""
+        """Return a recovery by its node and fault in words, a change by what it changes; any other
+        thing by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)
         found = state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
         return write_title(found) if found is not None else target
 
     def _measure_phases(self, target: str) -> tuple[Segment, ...]:
-        """How long a recovery was in each phase."""
+        """Return how long a recovery was in each phase."""
         state, rid = self._follower.world.state, RecoveryId(target)
         rec = state.nodes.get(rid) or state.jobs.get(rid)
         if rec is None:

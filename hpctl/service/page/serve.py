@@ -22,11 +22,11 @@ FIRST_S = 3.0
 
 
 def make_link(listen: str, access: PageAccess) -> str:
-    """The address to open. Raises HpctlError where it needs no link, or there is no page."""
+    """Return the address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen or host == "unix":
         hint = "set it, or run `hpctl page` by hand"
-        why = f"{port}: whoever may open that socket needs no link" if listen else hint
+        why = f"{port}: a user who may open that socket needs no link" if listen else hint
         raise HpctlError(f"page.listen is {listen or 'not set'}", why)
     host = socket.gethostname() if host in ("", "0.0.0.0") else host  # noqa: S104
     return f"http://{host}:{port}/enter/{access.link()}"
@@ -58,7 +58,7 @@ def serve_page(
 
 
 def _open_listener(listen: str, group: str) -> socket.socket:
-    """The socket; a file is for its owner and for access.group alone. Raises HpctlError."""
+    """Return the socket; a file is for its owner and for access.group alone. Raises HpctlError."""
     host, _, port = listen.rpartition(":")
     listener = socket.socket(socket.AF_UNIX if host == "unix" else socket.AF_INET)
     try:
@@ -68,7 +68,7 @@ def _open_listener(listen: str, group: str) -> socket.socket:
         else:
             with socket.socket(socket.AF_UNIX) as probe:
                 if Path(port).is_socket() and probe.connect_ex(port) != 0:
-                    Path(port).unlink()  # nobody serves it any more
+                    Path(port).unlink()  # no process serves it
             before = os.umask(0o177)
             listener.bind(port)
             os.umask(before)

@@ -55,13 +55,13 @@ class Training(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """The effective training time ratio: the share of the time since it was submitted that no
-        fault took."""
+        """Return the effective training time ratio: the share of the time since it was submitted
+        that no fault took."""
         return max(0.0, 1 - self.lost.seconds / max((self.until - self.since).total_seconds(), 1.0))
 
     @property
     def strip(self) -> tuple[Segment, ...]:
-        """Its time from left to right, losses in it."""
+        """Return its time from left to right, losses in it."""
         whole = (self.since, self.until, "trained", f"since {self.since:%Y-%m-%d %H:%M} UTC")
         return make_strip((whole, *map(_make_span, self.lost.losses)))
 
@@ -78,8 +78,8 @@ def make_strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
 
 
 def list_trainings(w: World, only: Collection[JobId] | None = None) -> list[Training]:
-    """The jobs that run or wait, and those that were hit lately, or `only` these of them; open
-    recoveries first, then most lost."""
+    """Return the jobs that run or wait, and those that were hit lately, or `only` these of them;
+    open recoveries first, then most lost."""
     # Of the present minute: what is the same for a while is not sent each second.
     now = w.now.replace(second=0, microsecond=0)
     hits, estimator = group_hits(w), Estimator(w)

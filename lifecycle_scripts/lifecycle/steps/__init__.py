@@ -22,7 +22,7 @@ class Step:
 
     @property
     def module(self) -> Any:
-        """The step's own module, imported when it is wanted."""
+        """Return the step's own module, imported when it is wanted."""
         return import_module("lifecycle.steps." + self.name)
 
 
@@ -52,5 +52,5 @@ STEPS = (
 
 
 def find(name: str) -> Step:
-    """A step by its name."""
+    """Return a step by its name."""
     return next(step for step in STEPS if step.name == name)

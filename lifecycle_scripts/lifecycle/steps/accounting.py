@@ -84,7 +84,8 @@ def done(node: Node) -> bool:
 
 
 def _answers(node: Node) -> bool:
-    """Whether slurmdbd has reached its database: a slurmctld that it cannot serve yet ends."""
+    """Return whether slurmdbd has reached its database: a slurmctld that it cannot serve yet
+    ends."""
     asked = (program("sacctmgr"), "--noheader", "show", "cluster", "format=cluster")
     return not node.machine.running or node.machine.works(*asked, timeout=30)
 

@@ -21,7 +21,7 @@ def _packages(node: Node) -> list[Path]:
 
 
 def applies(node: Node) -> Any:
-    """Where everything is ours, and enroot is on the machine or in the bundle."""
+    """Return whether everything is ours, and enroot is on the machine or in the bundle."""
     if node.mode != "OnCreate":
         return No("the AMI has set up containers (OnInitComplete)")
     if node.machine.path(CONF).is_file():

@@ -20,7 +20,7 @@ NVIDIA = "nvidia-container-runtime"
 
 
 def applies(node: Node) -> Any:
-    """Where there are systemd and packages."""
+    """Return whether there are systemd and packages."""
     return node.machine.needs("systemd")
 
 
@@ -60,7 +60,7 @@ def _installed(node: Node) -> bool:
 
 
 def done(node: Node) -> bool:
-    """The daemon answers, with the settings and users that it should have."""
+    """Return whether the daemon answers, with the settings and users that it should have."""
     wanted, path, machine = _conf(node), node.machine.path(CONF), node.machine
     conf = json.loads(path.read_text()) if path.exists() else {}
     if conf != wanted or _strangers(node) or not (_installed(node) and machine.up(UNIT)):

@@ -1,4 +1,4 @@
-"""FSx that the platform mounts for the group and nobody names: found, and used as if named. Off."""
+"""Find FSx that the platform mounts for the group without a name, and use it as if named. Off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIND_S = 60.0
 
 
 def applies(node: Node) -> Any:
-    """Where no file system is named, on a machine that has mounts."""
+    """Return whether no file system is named, on a machine that has mounts."""
     if node.setting("fsx_lustre", "dns_name", "fsx_dns_name") or node.setting(
         "fsx_openzfs", "dns_name", "fsx_openzfs_dns_name"
     ):

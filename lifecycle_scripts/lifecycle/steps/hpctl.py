@@ -36,15 +36,15 @@ def _wheels(node: Node) -> list[Path]:
 
 
 def applies(node: Node) -> Any:
-    """Where the bundle has wheels."""
+    """Return whether the bundle has wheels."""
     if not _wheels(node):
         return No("no wheels in this bundle: hpctl cluster lifecycle bundle --wheels")
     return node.machine.needs("systemd")
 
 
 def present(node: Node) -> bool:
-    """Whether an hpctl runs here, by this step, a package or the AMI; below a directory that plays
-    a machine, whoever made the directory sees to it."""
+    """Return whether an hpctl runs here, by this step, a package or the AMI. In a directory that
+    simulates a machine, the caller that made the directory decides."""
     if not node.machine.real:
         return True
     places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin", HOME + "/bin"])
@@ -53,7 +53,7 @@ def present(node: Node) -> bool:
 
 
 def _digest(node: Node) -> str:
-    """Which wheels these are, and which Python the bundle brings for them."""
+    """Return which wheels these are, and which Python the bundle brings for them."""
     total = hashlib.sha256()
     packed = node.bundle / PACKED
     for path in [*_wheels(node), *([packed] if packed.is_file() else [])]:
@@ -62,7 +62,7 @@ def _digest(node: Node) -> str:
 
 
 def _files(node: Node) -> dict[str, str]:
-    """What is to lie where, by role; a site's own hpctl.yaml stays."""
+    """Return what is to lie where, by role; a site's own hpctl.yaml stays."""
     files = {}
     units = node.bundle / "systemd"
     unit = _unit(node)
@@ -91,7 +91,7 @@ def _files(node: Node) -> dict[str, str]:
 
 
 def _unit(node: Node) -> str | None:
-    """The service of this node; None for a login node.
+    """Return the service of this node; None for a login node.
 
     A second controller has one only where the site's hpctl.yaml says which database they share:
     two daemons that know nothing of each other would both act.
@@ -150,7 +150,7 @@ def _make_evidence_directory(node: Node) -> None:
 
 
 def done(node: Node) -> bool:
-    """These wheels are installed, the files are there, the service is up."""
+    """Return whether these wheels are installed, the files are there, the service is up."""
     machine = node.machine
     mark = machine.path(MARK)
     if not mark.exists() or mark.read_text() != _digest(node):
@@ -169,7 +169,7 @@ def done(node: Node) -> bool:
 
 
 def run(node: Node) -> None:
-    """Install beside nothing: an environment of its own, whole or made again."""
+    """Install separately: an isolated environment, complete or made again."""
     machine = node.machine
     mark = machine.path(MARK)
     if not mark.exists() or mark.read_text() != _digest(node):
@@ -208,7 +208,7 @@ def _install(node: Node) -> None:
             shutil.rmtree(str(left))
         elif left.is_symlink() or left.exists():
             left.unlink()
-    # Without ensurepip, which Ubuntu keeps in a package of its own: pip comes as a wheel.
+    # Without ensurepip, which Ubuntu has in a separate package: pip comes as a wheel.
     machine.run(python, "-m", "venv", "--without-pip", str(home), timeout=120)
     pip = next((path for path in _wheels(node) if path.name.startswith("pip-")), None)
     if pip is None:
@@ -232,7 +232,7 @@ def _install(node: Node) -> None:
 
 
 def _python(node: Node) -> str:
-    """An interpreter for hpctl: the bundle's own, or a new enough one of the machine."""
+    """Return an interpreter for hpctl: the bundle's own, or a new enough one of the machine."""
     packed = node.bundle / PACKED
     if packed.is_file():
         return _unpacked(node, packed)
@@ -249,7 +249,7 @@ def _python(node: Node) -> str:
 
 
 def _target(node: Node) -> str:
-    """The Python that the wheels are for."""
+    """Return the Python that the wheels are for."""
     path = node.bundle / "target.json"
     return str(json.loads(path.read_text())["python"]) if path.is_file() else "3.10"
 

@@ -21,7 +21,7 @@ def _own_keys(node: Node) -> set[str]:
 
 
 def applies(node: Node) -> Any:
-    """Where the node has a host key to compare with."""
+    """Return whether the node has a host key to compare with."""
     if not shutil.which("ssh-keygen"):
         return No("no ssh-keygen on this machine")
     needs = node.machine.needs("accounts")
@@ -31,7 +31,7 @@ def applies(node: Node) -> Any:
 
 
 def _stale(known: Path, node: Node) -> bool:
-    """Whether a known_hosts has another key for this node, under its name or its address."""
+    """Return whether a known_hosts has another key for this node, under its name or its address."""
     if not known.is_file():
         return False
     for name in (node.name, node.address):
@@ -50,7 +50,7 @@ def _stale(known: Path, node: Node) -> bool:
 
 
 def done(node: Node) -> bool:
-    """Nobody knows this node by a key that is not its own."""
+    """Return whether no user's known_hosts has this node with a key that is not its own."""
     return not any(_stale(Path(one.pw_dir) / ".ssh/known_hosts", node) for one in everybody(node))
 
 

@@ -27,13 +27,13 @@ TEXT = """# Written by hpctl at the node's birth.
 
 
 def applies(node: Node) -> Any:
-    """Where nobody rotates them yet."""
+    """Return whether no other program rotates them yet."""
     theirs = node.machine.path("/etc/logrotate.d/sagemaker-hyperpod-slurm")
     return not theirs.exists() or No(f"the AMI rotates them ({theirs})")
 
 
 def done(node: Node) -> bool:
-    """The file is as it should be."""
+    """Return whether the file is as it should be."""
     path = node.machine.path(CONF)
     return path.exists() and path.read_text() == TEXT
 

@@ -28,7 +28,7 @@ def _text(node: Node) -> str:
 
 
 def done(node: Node) -> bool:
-    """The file is as it should be."""
+    """Return whether the file is as it should be."""
     return holds(node.machine.path(PLACE), _text(node))
 
 

@@ -23,7 +23,7 @@ def _where(node: Node) -> str:
 
 
 def applies(node: Node) -> Any:
-    """Where one is named and the machine can mount."""
+    """Return whether one is named and the machine can mount."""
     if not all(_source(node)):
         return No("no FSx for Lustre is named")
     return node.machine.needs("mounts")

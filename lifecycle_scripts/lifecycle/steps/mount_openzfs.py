@@ -20,7 +20,7 @@ def _where(node: Node) -> str:
 
 
 def applies(node: Node) -> Any:
-    """Where one is named and the machine can mount."""
+    """Return whether one is named and the machine can mount."""
     if not _dns_name(node):
         return No("no FSx for OpenZFS is named")
     return node.machine.needs("mounts")

@@ -32,7 +32,7 @@ WantedBy=multi-user.target
 
 
 def applies(node: Node) -> Any:
-    """Where there are systemd and mounts; that a bucket is named, `bundle` has seen to."""
+    """Return whether there are systemd and mounts; that a bucket is named, `bundle` has seen to."""
     return node.machine.needs("systemd", "mounts")
 
 
@@ -55,7 +55,7 @@ def _installed(node: Node) -> bool:
 
 
 def done(node: Node) -> bool:
-    """The bucket is mounted, now and at every boot."""
+    """Return whether the bucket is mounted, now and at every boot."""
     if not _installed(node) or node.machine.unit_text(UNIT) != _text(node):
         return False
     return node.machine.up(UNIT) and (

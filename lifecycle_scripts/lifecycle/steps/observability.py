@@ -45,7 +45,7 @@ KNOWN = {
     "dcgm-exporter": Known(
         "datacenter-gpu-manager-exporter", "nvidia-dcgm-exporter.service", device="/dev/nvidiactl"
     ),
-    # Nobody packages it: base-config builds it from source. It asks slurmctld for everything.
+    # No distribution packages it: base-config builds it from source. It asks slurmctld for all.
     "slurm_exporter": Known(role="controller"),
 }
 
@@ -64,14 +64,14 @@ def _exporters(node: Node) -> list[Path]:
 
 
 def _packaged(node: Node) -> list[str]:
-    """Those that config.json names and the bundle does not bring."""
+    """Return those that config.json names and the bundle does not bring."""
     brought = [path.stem for path in _exporters(node)]
     named = node.config["observability"]["exporters"]
     return [name for name in named if name not in brought and _fits(node, name)]
 
 
 def applies(node: Node) -> Any:
-    """Where the bundle brings any, or config.json names one."""
+    """Return whether the bundle brings any, or config.json names one."""
     if not _exporters(node) and not _packaged(node):
         return No("no exporters for this node in this bundle or in config.json")
     return node.machine.needs("systemd")
@@ -94,7 +94,7 @@ def _up(node: Node, known: Known) -> bool:
 
 
 def done(node: Node) -> bool:
-    """Each is there, and up."""
+    """Return whether each is there, and up."""
     if not all(_up(node, KNOWN[name]) for name in _packaged(node)):
         return False
     return all(

@@ -35,7 +35,7 @@ def _admins(node: Node) -> str:
 
 
 def done(node: Node) -> bool:
-    """The list and both lines are there."""
+    """Return whether the list and both lines are there."""
     admins, lines = node.machine.path(ADMINS), node.machine.path(SSHD).read_text().splitlines()
     named = admins.exists() and admins.read_text() == _admins(node)
     return named and all(line in lines for line in LINES)

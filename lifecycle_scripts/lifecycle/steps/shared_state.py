@@ -24,7 +24,8 @@ PRIMARY_S = 300.0
 
 
 def _directory(node: Node) -> str:
-    """The directory that is named; of several controllers without, the FSx that was found."""
+    """Return the directory that is named; of several controllers without, the FSx that was
+    found."""
     given = node.parameters.get("slurm_configurations") or {}
     found = fsx_found(node).values() if len(node.controllers) > 1 else ()
     return str(given.get("slurm_shared_directory") or next(iter(found), ""))
@@ -46,7 +47,7 @@ def applies(node: Node) -> Any:
 
 
 def _links(node: Node) -> list[tuple[Path, Path]]:
-    """Each of the node's paths that is to lead into the shared directory, and where to."""
+    """Return each of the node's paths that is to lead into the shared directory, and where to."""
     target, etc = _target(node), node.slurm_etc
     shared = target / "opt/slurm/etc"
     names = {path.name for path in shared.iterdir()} if shared.is_dir() else set()
@@ -55,14 +56,14 @@ def _links(node: Node) -> list[tuple[Path, Path]]:
 
 
 def done(node: Node) -> bool:
-    """Every one of them leads there."""
+    """Return whether every one of them leads there."""
     return _target(node).is_dir() and all(
         path.is_symlink() and os.readlink(str(path)) == str(shared) for path, shared in _links(node)
     )
 
 
 def run(node: Node) -> None:
-    """Fill the directory where nobody has, and link."""
+    """Fill the directory where it is empty, and link."""
     wait_for_conf(node)
     target = _target(node)
     if not target.is_dir():

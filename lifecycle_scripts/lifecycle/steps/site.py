@@ -20,7 +20,7 @@ def _scripts(node: Node) -> list[Path]:
 
 
 def applies(node: Node) -> Any:
-    """Where the bundle brings any."""
+    """Return whether the bundle brings any."""
     return bool(_scripts(node)) or No("no site.d in this bundle")
 
 
@@ -30,7 +30,7 @@ def _mark(node: Node, script: Path) -> Path:
 
 
 def done(node: Node) -> bool:
-    """Each has ended well, as it is now."""
+    """Return whether each has ended well, as it is now."""
     return all(_mark(node, script).exists() for script in _scripts(node))
 
 

@@ -35,7 +35,7 @@ def _drop_in(node: Node) -> str:
 
 
 def applies(node: Node) -> Any:
-    """Where Slurm's units are."""
+    """Return whether Slurm's units are."""
     needs = node.machine.needs("systemd")
     if not needs:
         return needs
@@ -49,7 +49,7 @@ def _wants_drop_in(node: Node) -> bool:
 
 
 def done(node: Node) -> bool:
-    """The right daemon is enabled and runs, the other one cannot."""
+    """Return whether the right daemon is enabled and runs, the other one cannot."""
     machine = node.machine
     if node.mode != "OnCreate":
         return machine.up(_unit(node))
@@ -61,14 +61,15 @@ def done(node: Node) -> bool:
 
 
 def _up(node: Node) -> bool:
-    """Whether the daemon runs. A login node's may end: older AMIs name none in slurm.conf."""
+    """Return whether the daemon runs. A login node's may end: older AMIs name none in
+    slurm.conf."""
     if node.role == "login":
         return node.machine.works("systemctl", "is-enabled", "--quiet", _unit(node))
     return node.machine.up(_unit(node))
 
 
 def _answers(node: Node) -> bool:
-    """Whether the node's own daemon does its work; true where systemd runs none.
+    """Return whether the node's own daemon does its work; true where systemd runs none.
 
     systemd calls slurmd active as soon as it is started, and it may end a minute later over its
     configuration.

@@ -1,8 +1,8 @@
 """hpctl's plugins for Slurm: `--resilient` (SPANK), the epilog that wakes the daemon, a prolog, and
 a health check.
 
-Scripts lie at one path on every node. Lines go into a controller's slurm.conf only where nobody
-has set them: a site's own Prolog, EpilogSlurmctld or SchedulerParameters stays, and `hpctl doctor`
+Scripts lie at one path on every node. Lines go into a controller's slurm.conf only where they are
+not set: a site's own Prolog, EpilogSlurmctld or SchedulerParameters stays, and `hpctl doctor`
 says what is missing there.
 """
 
@@ -36,7 +36,7 @@ def _sources(node: Node) -> Path:
 
 
 def applies(node: Node) -> Any:
-    """Where Slurm is, and these are."""
+    """Return whether Slurm is, and these are."""
     if not any(node.machine.path(at).is_dir() for at in ("/opt/slurm", "/etc/slurm")):
         return No(f"no Slurm below {node.machine.root}")
     return _sources(node).is_dir() or No("no slurm_plugins in this bundle")
@@ -57,7 +57,8 @@ def _lines(node: Node) -> list[tuple[str, str]]:
 
 
 def _compiles(node: Node) -> bool:
-    """Whether the plugin can be built: it needs a compiler and the headers of this very Slurm."""
+    """Return whether the plugin can be built: it needs a compiler and the headers of this very
+    Slurm."""
     headers = ("/opt/slurm/include", "/usr/include", "/usr/local/include")
     found = any(node.machine.path(at).joinpath("slurm/spank.h").is_file() for at in headers)
     return found and shutil.which("cc") is not None

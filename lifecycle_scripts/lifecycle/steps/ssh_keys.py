@@ -25,7 +25,7 @@ Host ip-*
 
 
 def applies(node: Node) -> Any:
-    """Where everything is ours, and there are ssh and accounts."""
+    """Return whether everything is ours, and there are ssh and accounts."""
     if node.mode != "OnCreate":
         return No("the AMI has made keys (OnInitComplete)")
     if not shutil.which("ssh-keygen"):
@@ -70,7 +70,7 @@ def _key(ssh: Path, node: str) -> None:
     if not key.exists():
         part = ssh / f".hpctl-{node}"
         _keygen("-q", "-t", "ed25519", "-N", "", "-C", "hpctl", "-f", str(part))
-        # Homes are shared, and nodes come up together: whoever links first wins, for all of them.
+    # Homes are shared, and nodes come up together: the first node to link wins, for all of them.
         with contextlib.suppress(FileExistsError):
             os.link(str(part), str(key))
         part.unlink()

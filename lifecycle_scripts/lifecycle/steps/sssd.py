@@ -29,7 +29,7 @@ ANSWER_S = 60.0
 
 
 def applies(node: Node) -> Any:
-    """Where there are systemd and accounts."""
+    """Return whether there are systemd and accounts."""
     return node.machine.needs("systemd", "accounts")
 
 
@@ -67,7 +67,7 @@ def _conf(node: Node, password: str) -> str:
 
 
 def _kept(node: Node) -> str:
-    """The password that sssd.conf has: whether it is done must not need Secrets Manager."""
+    """Return the password that sssd.conf has: whether it is done must not need Secrets Manager."""
     path = node.machine.path(CONF)
     text = path.read_text() if path.is_file() else ""
     found = re.search(r"(?m)^ldap_default_authtok = (.*)$", text)
@@ -128,7 +128,8 @@ def _ca(node: Node) -> str:
 
 
 def _answers(node: Node) -> bool:
-    """Whether the directory has the user that config.json names; SSSD is active without it, too."""
+    """Return whether the directory has the user that config.json names; SSSD is active without it,
+    too."""
     name = _own(node)["probe_user"]
     return not (name and node.machine.running) or account(name) is not None
 

@@ -20,7 +20,7 @@ from lifecycle.node import Node
 
 
 def _default(node: Node) -> list[User]:
-    """The AMI's users that are here, with the home that they should have."""
+    """Return the AMI's users that are here, with the home that they should have."""
     found = []
     fsx = node.config["fsx_lustre"]["mount_path"]
     shared = mounted(node, fsx) or mounted(node, node.config["fsx_openzfs"]["mount_path"])
@@ -37,7 +37,7 @@ def _all(node: Node) -> list[User]:
 
 
 def applies(node: Node) -> Any:
-    """Where there is anybody, and the machine has accounts."""
+    """Return whether there is anybody, and the machine has accounts."""
     needs = node.machine.needs("accounts")
     if not needs:
         return needs
@@ -62,7 +62,7 @@ def _is_there(user: User, shadow: str) -> bool:
 
 
 def run(node: Node) -> None:
-    """Make who is missing. Raises Failure where a name or a uid is somebody else's."""
+    """Make the missing users. Raises Failure where a name or a uid belongs to another user."""
     for user in _all(node):
         _refuse_clash(user)
     machine = node.machine
@@ -88,7 +88,7 @@ def run(node: Node) -> None:
         elif one.pw_dir != user.home:
             machine.run("usermod", "--home", user.home, user.name)
         _home(user)
-    # A useradd that was killed between its files leaves an account that nobody can log in to.
+    # A useradd that was killed between its files leaves an account that no user can log in to.
     machine.run("pwconv")
     machine.run("grpconv")
 

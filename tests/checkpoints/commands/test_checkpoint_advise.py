@@ -49,7 +49,7 @@ def test_what_is_given_counts_before_what_the_program_told_and_that_before_its_f
     args = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
     shown = json.loads(history.run(*args).stdout)
     assert shown["save_s"] == 4
-    assert shown["save_from"] == "median of 2 as the program told hpctl run"
+    assert shown["save_from"] == "median of 2 as the program reported to hpctl run"
     costs = ("--save-cost", "2s", "--restart-cost", "1m", "--mtbf", "4h")
     shown = json.loads(history.run(*args, *costs).stdout)
     assert (shown["save_s"], shown["restart_s"], shown["mtbf_s"]) == (2, 60, 14_400)

@@ -739,7 +739,7 @@ def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
     peer = Mock()
     peer.ask.side_effect = lambda *_, **__: node.drop([row.name])
     (node.copies / "n1/step-1.tmp").mkdir(parents=True)
-    with pytest.raises(OSError, match="step-1 is not kept any more"):
+    with pytest.raises(OSError, match="step-1 is no longer kept"):
         node.copy(row, "n1", peer)
     assert list((node.copies / "n1").iterdir()) == []
 
@@ -802,7 +802,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     spec = FastSaveSpec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
     for mode in (0o777, 0o720, 0o755):
         meta.chmod(mode)
-        with pytest.raises(HpctlError, match="not this user's alone"):
+        with pytest.raises(HpctlError, match="not private to this user"):
             write_spec(spec, meta / "7.json")
     meta.chmod(0o2700)
     write_spec(spec, meta / "7.json")
@@ -821,7 +821,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
         node.handle(asked)
     meta.rename(meta.with_name("kept"))
     meta.symlink_to("kept")
-    with pytest.raises(HpctlError, match="not this user's alone"):
+    with pytest.raises(HpctlError, match="not private to this user"):
         write_spec(spec, meta / "7.json")
     assert (tmp_path / "precious").read_text() == "mine"
 

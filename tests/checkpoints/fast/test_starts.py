@@ -106,7 +106,7 @@ def test_what_another_run_left_on_the_nodes_is_not_resumed(tmp_path):
         nodes.spec = replace(nodes.spec, shared=str(nodes.shared))
         nodes.restart(*nodes.spec.hosts)
         assert nodes.resume().verdict == "none"
-        assert f"held saves of {tmp_path}/shared: set aside" in nodes.log()
+        assert f"held saves of {tmp_path}/shared: moved away" in nodes.log()
         nodes.safe(saved(nodes, 10)[0])
 
 

@@ -51,7 +51,7 @@ def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(history, m
     monkeypatch.setenv("HPCTL_CLUSTER", "llm-prod")
     result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes")
     assert isinstance(result.exception, HpctlError)
-    assert "they cannot be drained" in str(result.exception)
+    assert "cannot see jobs or drain the nodes" in str(result.exception)
     result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes", "--now", "--no-wait")
     assert result.exit_code == 0, result.output
     assert "what runs there is unknown, and would be lost" in result.stderr

@@ -94,7 +94,7 @@ LEFT = {"left_drained": "operator:replace:i-1 by ana"}
             "left",
             [
                 "still drained in Slurm: n1",
-                "Their deletion goes on; this follows it:",
+                "Their deletion continues; this follows it:",
                 "  hpctl cluster wait llm",
             ],
         ),

@@ -54,10 +54,10 @@ def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path) -> None:
     (made / "more.txt").write_text("")
     (made / "systemd/hpctl.slice").unlink()
     with pytest.raises(
-        HpctlError, match=r"MANIFEST says: config\.json, more\.txt, systemd/hpctl\.slice"
+        HpctlError, match=r"MANIFEST: config\.json, more\.txt, systemd/hpctl\.slice"
     ):
         bundles.read_bundle(made)
-    with pytest.raises(HpctlError, match="is no bundle: it has no MANIFEST"):
+    with pytest.raises(HpctlError, match="is not a lifecycle bundle: MANIFEST is missing"):
         bundles.read_bundle(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     assert os.access(made / "site.d/1.sh", os.X_OK)
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))
-    with pytest.raises(HpctlError, match="is there and is no bundle"):
+    with pytest.raises(HpctlError, match="exists and is not a bundle"):
         bundles.require_replaceable(tmp_path)
     bundles.write_manifest(made)
     bundles.require_replaceable(made)

@@ -100,7 +100,7 @@ def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx):
     assert run("link", FS, "s3://data/a", "--path", "/x", "--timeout", "0.05s").exit_code == 3
     done = run("link", FS, "s3://data/a", "--path", "/x", "--no-wait")
     assert done.exit_code == 0
-    assert "It goes on by itself" in done.stdout
+    assert "It continues in the service" in done.stdout
 
 
 def test_a_dry_run_looks_and_makes_nothing(fsx):

@@ -70,7 +70,7 @@ def test_a_replacement_waits_for_the_job_and_the_daemon_stays_out_of_it(live: Li
     assert not [r for r in live.state().nodes.values() if r.node == name]
 
 
-def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Live) -> None:
+def test_interrupted_order_continues_and_the_same_command_resumes_it(live: Live) -> None:
     name = live.sandbox.nodes[1]
     before = row(live, name)
     live.sandbox.inject_api("stuck-replace")
@@ -83,7 +83,7 @@ def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Liv
     assert live.node(name).drained
     live.sandbox.inject_api("clear")
     out, err = hpctl(live, "replace", name, *QUICK)
-    assert "an earlier order goes on" in err
+    assert "an earlier order is still under way" in err
     assert row(live, name)["instance_id"] != before["instance_id"]
     # Slurm shows a node that was resumed from DOWN as not responding until it has pinged it.
     until(lambda: row(live, name)["slurm_flags"] == [], 30)

@@ -19,7 +19,7 @@ def filled(database):
     return database
 
 
-def test_what_people_asked_is_there_in_order_and_whole(database):
+def test_audit_lists_all_requests_in_order(database):
     trail = filled(database).read().audit_trail()
     assert [row.kind for row in trail] == ["RequestTaken", "ConfigurationTaken", "RequestTaken"]
     assert trail[2].event == taken(2, "refused ✓")
@@ -41,7 +41,7 @@ def test_a_changed_or_missing_row_is_found(database, tampering, found):
     assert find_broken_row(database.read().audit_trail()).seq == found
 
 
-def test_retirement_leaves_the_trail_alone(database):
+def test_retirement_keeps_the_audit_trail(database):
     journal = filled(database).open()
     assert journal.retire(lambda _: NOW) > 0
     journal.forget(NOW + timedelta(days=2))

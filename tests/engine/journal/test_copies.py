@@ -178,12 +178,15 @@ def epochs(journal: Journal) -> list[int]:
         engine.dispose()
 
 
-def test_another_journal_or_a_broken_file_is_not_put_there(journal, tmp_path):
+def test_restore_refuses_another_journal_and_a_broken_file(journal, tmp_path):
     other = Store(f"sqlite:///{tmp_path}/other.db")
     other.append([lift(7)])
     other.close()
     refused = journal.run("restore", tmp_path / "other.db", "--yes")
-    assert (refused.exit_code, "another journal" in str(refused.exception)) == (1, True)
+    assert (refused.exit_code, "is not the journal of this backup" in str(refused.exception)) == (
+        1,
+        True,
+    )
     for content in (b"", b"SQLite format 3\0 no", b"hello"):
         journal.file.write_bytes(content)
         refused = journal.run("restore", journal.file, "--yes")

@@ -21,7 +21,7 @@ POISON = {
 }
 
 
-def test_it_is_what_the_daemon_asks_for(journal: AnyJournal) -> None:
+def test_event_is_the_one_that_the_daemon_asks_for(journal: AnyJournal) -> None:
     port = journal
     assert list(port.events()) == []
     assert port.health() == {}

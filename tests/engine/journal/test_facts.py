@@ -79,7 +79,7 @@ def test_a_request_waits_until_it_is_taken(database):
     assert cli.answer(number).answer == "as you wish"
 
 
-def test_what_else_a_request_says_is_there_for_each_daemon_until_it_is_taken(database):
+def test_request_payload_is_kept_until_the_request_is_taken(database):
     cli, daemon = database.open(), database.open()
     said = '{"nodes":"n[1-3]","why":"câbles"}' + " " * 20000
     number = cli.ask("pause", "n[1-3]", "ann", NOW, detail=said)
@@ -90,7 +90,7 @@ def test_what_else_a_request_says_is_there_for_each_daemon_until_it_is_taken(dat
     assert [request.detail for request in daemon.requests()] == [""]
 
 
-def test_requests_come_oldest_first_and_one_is_taken_alone(journal):
+def test_requests_are_listed_oldest_first_and_taken_singly(journal):
     asked = [journal.ask("pause", str(n), "ann", NOW - timedelta(seconds=n)) for n in range(4)]
     assert [r.id for r in journal.requests()] == asked
     journal.append([taken(asked[1])])

@@ -106,7 +106,7 @@ def fail_over(heads: Pair, leader: str, how: str) -> tuple[str, float]:
 @pytest.mark.parametrize("served", sliced(["postgresql", "mariadb"], 1), indirect=True)
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(900)
-def test_nobody_acts_but_the_leader(rounds: int, served: DatabaseBed, tmp_path: Path) -> None:
+def test_only_the_leader_acts(rounds: int, served: DatabaseBed, tmp_path: Path) -> None:
     served.open().close()
     dice, times = random.Random(SEED), []
     ways = ["kill", "freeze"] * (rounds // 2) + ["freeze"] * (rounds % 2)

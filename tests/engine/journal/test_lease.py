@@ -99,7 +99,7 @@ def hosts(database, ticks, monkeypatch):
     return lambda name: Host(database, name, ticks, monkeypatch)
 
 
-def test_nobody_held_it_at_first(database):
+def test_lease_has_no_holder_at_first(database):
     journal = database.open()
     assert journal.daemon() is None
 
@@ -189,7 +189,7 @@ def test_a_loop_that_hangs_loses_the_lease_though_its_thread_lives(hosts, ticks)
     assert not head.leadership.leads
 
 
-def test_who_ends_in_order_is_followed_at_once(hosts):
+def test_leader_that_ends_in_order_is_followed_at_once(hosts):
     old, new = hosts("head-1"), hosts("head-2")
     old.leadership.try_to_lead()
     new.leadership.try_to_lead()
@@ -307,7 +307,7 @@ def test_config_check_tries_the_database(served, tmp_path):
     assert "cannot be reached" in problem(served.url.replace("/hpctl_", "/other_"))
 
 
-def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served):
+def test_leader_frozen_in_a_write_does_not_block_a_standby(served):
     """The server ends its transaction, which has the lease's row locked."""
     head, other = served.open(), served.open()
     me = DaemonIdentity("head-1", 7, "0.1", "own", "head-1:8470")
@@ -333,7 +333,7 @@ def race(one: Callable[[str], bool]) -> list[bool]:
         return list(pool.map(run, ["head-1", "head-2"]))
 
 
-def test_of_two_first_daemons_one_wins(hosts):
+def test_lease_goes_to_one_of_two_first_daemons(hosts):
     heads = {name: hosts(name) for name in ("head-1", "head-2")}
 
     def start(name: str) -> bool:

@@ -35,7 +35,9 @@ Read = Callable[[JournalReader], object]
     max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, ...]) -> None:
+def test_reader_reads_the_same_events_as_the_store(
+    sqlite: DatabaseBed, batch: tuple[Event, ...]
+) -> None:
     store = sqlite.open()
     store.append([signal(1), *batch])
     store.record([WELL])
@@ -52,7 +54,7 @@ def test_the_reader_knows_every_table() -> None:
     assert list(TABLES) == sorted(journal_database.metadata.tables)
 
 
-def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
+def test_reader_reads_retired_events_in_order(sqlite: DatabaseBed) -> None:
     store = sqlite.open()
     store.append([signal(1), signal(2), signal(1)])
     store.retire(ended({1: NOW}))
@@ -63,7 +65,7 @@ def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
         assert numbers(reader.events(past=True)) == [2]
 
 
-def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(database):
+def test_follower_skips_ended_jobs_and_resumes_at_a_number(database):
     store = database.open()
     store.append([*worlds.healed(), *worlds.troubled()])
     readers = [store]
@@ -96,7 +98,9 @@ def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(da
         ("UPDATE hpctl_lease SET until = 'noon'", JournalReader.daemon),
     ],
 )
-def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, read: Read) -> None:
+def test_unreadable_row_raises_journal_corrupt(
+    sqlite: DatabaseBed, statement: str, read: Read
+) -> None:
     store = sqlite.open()
     store.append([signal(1)])
     store.record([WELL])
@@ -106,7 +110,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
         read(reader)
 
 
-def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path) -> None:
+def test_missing_journal_is_not_read_as_empty(sqlite: DatabaseBed, tmp_path) -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         open_journal(file_url(tmp_path / "none.db"))
     (tmp_path / "empty.db").touch()
@@ -160,6 +164,6 @@ def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
         ("Could not decode to UTF-8 column 'body'", False),
     ],
 )
-def test_what_can_pass_is_told_without_codes_of_errors(text: str, can_pass: bool) -> None:
+def test_transient_failure_is_shown_without_error_codes(text: str, can_pass: bool) -> None:
     """Python 3.10 has no `sqlite_errorname`."""
     assert is_transient(sqlite3.OperationalError(text)) is can_pass

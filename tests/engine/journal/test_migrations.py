@@ -30,7 +30,7 @@ def schema_1(bed: DatabaseBed) -> None:
     bed.execute("UPDATE hpctl_meta SET value = '1'")
 
 
-def test_there_is_a_step_to_every_schema() -> None:
+def test_migration_exists_for_every_schema() -> None:
     assert list(STEPS) == list(range(2, SCHEMA_VERSION + 1))
 
 
@@ -41,7 +41,7 @@ def test_a_reader_leaves_it_as_it_is(database: DatabaseBed) -> None:
     assert "systemctl restart hpctl-daemon" in caught.value.hint
 
 
-def test_what_was_in_it_is_in_it(database: DatabaseBed) -> None:
+def test_migration_keeps_all_content(database: DatabaseBed) -> None:
     schema_1(database)
     with ThreadPoolExecutor(2) as pool:  # two heads that start at once
         stores = list(pool.map(lambda _: database.open(), range(2 if database.server else 1)))

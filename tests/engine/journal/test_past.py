@@ -29,7 +29,7 @@ def ended(ends):
     return over
 
 
-def test_what_is_over_is_replayed_no_more_and_still_found(database: DatabaseBed) -> None:
+def test_retired_recovery_is_found_but_not_replayed(database: DatabaseBed) -> None:
     journal = database.open()
     # Of one recovery and another in turn, more than go in one statement.
     journal.append([signal(n % 4) for n in range(1300)])
@@ -54,7 +54,7 @@ def test_whole_days_are_moved_the_oldest_first_until_it_is_enough(database: Data
     assert numbers(journal.events()) == [0, 0]
 
 
-def test_what_belongs_to_no_recovery_has_no_id(database: DatabaseBed) -> None:
+def test_event_without_a_recovery_has_no_id(database: DatabaseBed) -> None:
     journal = database.open()
     journal.append([taken(1)])
     assert journal.retire(lambda _: NOW) == 1
@@ -84,7 +84,7 @@ def test_only_old_requests_that_were_answered_are_deleted(database: DatabaseBed)
     assert journal.answer(old) is None
 
 
-def test_one_that_lost_the_lease_moves_and_deletes_nothing(database: DatabaseBed) -> None:
+def test_store_without_the_lease_retires_nothing(database: DatabaseBed) -> None:
     first, second = database.open(), database.open()
     first.take_lease(DaemonIdentity("head-1", 7, "0.1", "own", ""), first.daemon(), NOW, 30)
     first.append([signal(1), signal(2)])

@@ -132,7 +132,7 @@ def test_the_reserve_is_made_again_once_there_is_room(disk: Path, journal: Path)
         )  # fmt: skip
 
 
-def test_what_is_whole_is_not_written_again(disk: Path, journal: Path) -> None:
+def test_complete_reserve_is_not_written_again(disk: Path, journal: Path) -> None:
     with closing(Store(file_url(journal))):
         reserve = JournalReserve(journal)
         reserve.make()

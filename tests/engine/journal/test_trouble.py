@@ -126,14 +126,14 @@ def test_tables_that_are_gone(database):
             write()
 
 
-def test_what_a_request_cannot_hold_is_refused(served):
+def test_request_refuses_values_that_do_not_fit(served):
     with pytest.raises(HpctlError, match="the request cannot be written"):
         served.open().ask("v" * 33, "n1", "ann", NOW)
     assert served.open().requests() == []
 
 
 @pytest.mark.parametrize("opens", [DatabaseBed.open, DatabaseBed.read])
-def test_another_schema_is_refused(database, opens):
+def test_journal_with_another_schema_is_refused(database, opens):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
     with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):

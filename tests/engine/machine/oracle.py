@@ -131,7 +131,7 @@ class Oracle(Watcher):
                     pass
 
     def _opened(self, e: NodeRecoveryOpened) -> None:
-        waved = any("waved" in p for p in e.passed)
+        waved = any("waived" in p for p in e.passed)
         node = e.generation.node
         twice = [i for i, t in self.told.items() if t.node == node and not t.ended]
         _require(not twice, 2, f"{e.recovery} opens while {twice} is open on {node}")

@@ -49,7 +49,7 @@ class Interrupted(Story):
 
 
 @pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.VERIFYING])
-def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase):
+def test_head_node_off_for_hours_continues_where_it_was(phase):
     """In its first seconds no agent has been heard, and each deadline is long past."""
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
@@ -67,7 +67,7 @@ def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase):
 
 
 @pytest.mark.parametrize("away", ["slurm", "pause", "switch"])
-def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
+def test_waiting_recoveries_continue_after_an_outage(away):
     story = Interrupted()
     slurm = story.world.slurm
     story.world.breaks(story.world.names[0], CURED)
@@ -107,7 +107,7 @@ def test_a_deadline_still_comes_when_everybody_had_time_to_speak():
 @pytest.mark.parametrize(
     "phase", [NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED, NodePhase.VERIFYING]
 )
-def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_back(phase):
+def test_open_recoveries_rest_while_mode_is_observe(phase):
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
     if phase is NodePhase.OPEN:

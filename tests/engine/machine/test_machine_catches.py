@@ -178,7 +178,7 @@ def _crashes(story: Story, job) -> None:
     story._go(3.0)
 
 
-def test_a_job_that_never_asked_is_left_alone(monkeypatch):
+def test_unregistered_job_is_not_touched(monkeypatch):
     story, job = _job_of_a_story("my own words")
     _crashes(story, job)
     assert job.state == "FAILED"

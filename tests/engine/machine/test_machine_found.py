@@ -187,7 +187,7 @@ FOUND = (
 
 
 @pytest.mark.parametrize("story", FOUND, ids=lambda f: f.__name__.strip("_"))
-def test_what_was_found_stays_fixed(story):
+def test_former_failures_stay_fixed(story):
     machine = ClusterMachine()
     story(machine)
     machine.promises_hold()

@@ -41,7 +41,7 @@ def test_the_million_begins_well(capsys):
 
 
 @pytest.mark.parametrize("logical", [float("nan"), "caf\udce9"], ids=["no text", "no UTF-8"])
-def test_what_once_broke_it_does_not_any_more(logical):
+def test_former_hostile_inputs_are_isolated(logical):
     """The instance's logical id goes into the journal with the recovery of its node."""
     check(Words(report={"findings": [SICK]}, cloud={"NodeLogicalId": logical}))
 
@@ -103,7 +103,7 @@ def _plant(monkeypatch, module, name: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
-def test_a_bug_about_one_thing_is_that_things_alone(module, name, where, target, monkeypatch):
+def test_bug_in_one_entry_affects_only_that_entry(module, name, where, target, monkeypatch):
     _plant(monkeypatch, module, name)
     check(BAD, flawless=False)
     came = play(BAD)
@@ -114,7 +114,7 @@ def test_a_bug_about_one_thing_is_that_things_alone(module, name, where, target,
 
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
-def test_without_the_wall_it_is_everybodys(module, name, where, target, monkeypatch):
+def test_bug_affects_all_entries_without_the_wall(module, name, where, target, monkeypatch):
     def open_field(where: str, target, handle, given, shown=None):
         return handle(given)
 

@@ -32,7 +32,7 @@ def rules(tmp_path) -> Path:
     return path
 
 
-def test_it_shows_what_would_have_fired_and_when(rules, tmp_path):
+def test_logs_command_shows_which_rules_fire_and_when(rules, tmp_path):
     log = tmp_path / "log"
     log.write_text(
         "2026-11-21T12:00:00Z loss: 1\n2026-11-21T12:01:00Z loss: soon\n"

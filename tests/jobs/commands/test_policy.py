@@ -60,7 +60,7 @@ def test_check_tells_every_file(tmp_path):
         ("on: {nan: {ladder: [step], hold_same: false, max: 3}}", "policy.yaml: fine"),
     ],
 )
-def test_a_policy_that_promises_what_never_happens_is_told(tmp_path, text, said):
+def test_policy_with_an_unreachable_promise_raises_a_warning(tmp_path, text, said):
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     result = run("check", path, width=300)
@@ -90,7 +90,7 @@ def test_show_names_the_file_that_says_so(head, tmp_path):
     assert "partition gpu" in head.run("policy", "show", "--partition", "gpu").stdout
 
 
-def test_show_goes_on_without_the_head_nodes_configuration(tmp_path, monkeypatch):
+def test_show_works_without_the_head_nodes_configuration(tmp_path, monkeypatch):
     monkeypatch.delenv("HPCTL_CONFIG", raising=False)
     monkeypatch.setattr(output, "DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
     monkeypatch.setattr(show.params[2], "default", str(tmp_path / "none.yaml"))

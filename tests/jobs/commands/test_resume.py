@@ -109,7 +109,7 @@ def test_a_held_job_is_released(desk, reason):
     assert desk.newest == 20
 
 
-def test_a_job_that_waits_gets_the_mark_alone(desk):
+def test_pending_job_gets_only_the_mark(desk):
     desk.job = replace(desk.job, state="PENDING", reason="Resources")
     done = desk.run(12, "--from-step", 20)
     assert done.stdout.splitlines()[-1].startswith("job 12: it waits in the queue")
@@ -169,7 +169,10 @@ def test_a_job_of_another_user(desk, monkeypatch):
     desk.job = replace(desk.job, uid=4242)
     monkeypatch.setattr(resume_command.os, "geteuid", lambda: 4243)
     said, hint = refused(desk, 12, "--from-step", 20)
-    assert (said, hint) == ("job 12 is of alice", "Ask its owner, or do it as root.")
+    assert (said, hint) == (
+        "job 12 belongs to alice: only its owner can resume it",
+        "Ask its owner, or run the command as root.",
+    )
 
 
 def test_a_job_that_slurm_runs_no_second_time(desk):
@@ -180,7 +183,7 @@ def test_a_job_that_slurm_runs_no_second_time(desk):
 def test_an_array_needs_one_of_its_tasks(desk):
     desk.job = replace(desk.job, array_job=12, array_task="1-3", state="PENDING")
     said, hint = refused(desk, 12, "--from-step", 20)
-    assert (said, hint) == ("12 names several jobs", "Name one task: 12_0.")
+    assert (said, hint) == ("job 12 has several tasks", "Name a single task: 12_0.")
 
 
 def test_a_job_without_a_step_and_a_step_without_a_job(desk):

@@ -76,7 +76,7 @@ def test_restarts_used_up_end_with_the_ranks_code_and_the_last_error(start: Star
     assert until_gone(group) == []
 
 
-def test_an_exception_is_told_from_the_error_file(start: Start) -> None:
+def test_exception_is_read_from_the_error_file(start: Start) -> None:
     body = """
 if rank == 1 and first:
     said = {"message": "ValueError: loss of 3 is odd",
@@ -151,7 +151,7 @@ wait()
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_killed_launcher_ends_the_group_and_leaves_nobody(start: Start, node: int) -> None:
+def test_killed_launcher_leaves_no_process_of_its_group(start: Start, node: int) -> None:
     group = start("wait()")
     all_wait(group)
     group.processes[node].kill()

@@ -179,7 +179,7 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path):
     assert len(failure.trace) <= 4000
 
 
-def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path):
+def test_undecodable_file_name_is_sent_and_kept(tmp_path):
     text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
     trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
     generation = controller.GenerationRecord(

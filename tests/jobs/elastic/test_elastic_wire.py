@@ -111,7 +111,7 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
     return message
 
 
-def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
+def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
     def find_start(*_, **__) -> None:
         raise RuntimeError("out of memory")
 
@@ -383,7 +383,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
-def test_what_is_no_account(tmp_path, text):
+def test_malformed_account_is_refused(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
         account.read_account(tmp_path / "a")

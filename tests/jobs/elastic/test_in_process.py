@@ -116,7 +116,7 @@ def test_what_raises_again_and_again_gets_new_processes(group):
     assert until_gone(run) == []
 
 
-def test_damaged_checkpoints_are_no_reason_to_begin_anew(group, tmp_path):
+def test_damaged_checkpoints_do_not_restart_at_step_0(group, tmp_path):
     import torch
 
     save = tmp_path / "damaged" / "save"

@@ -37,7 +37,7 @@ def test_each_operator_compares_with_the_threshold(operator: str, fires: list[in
         assert bool(found) == (value in fires)
 
 
-def test_only_consecutive_points_count_and_a_verdict_is_told_once() -> None:
+def test_verdict_needs_consecutive_points_and_is_given_once() -> None:
     watch = engine(rule(metricThreshold=2, operator="gt", metricEvaluationDataPoints=3))
     assert watch.feed(block(3, 3, 1, 3, 3), 1.0) == []
     found = watch.feed(block(3, 3, 3), 2.0)
@@ -105,7 +105,7 @@ def test_failed_uploads_count_until_one_succeeds() -> None:
     assert told(watch.feed(b"upload failed\nupload failed\n", 3.0)) == [("upload", 8, "")]
 
 
-def test_where_the_blocks_are_cut_changes_nothing() -> None:
+def test_block_borders_change_no_verdict() -> None:
     random_ = random.Random(4)
     lines = [f"loss: {random_.choice(['1', '3', 'nan'])}\n".encode() for _ in range(300)]
     rules = (
@@ -164,7 +164,7 @@ def test_a_new_level_is_learned_after_a_window_of_it() -> None:
     assert [v.line_number for v in found] == [63, 263]
 
 
-def test_a_run_that_becomes_slow_is_told_by_throughput_or_by_step_time() -> None:
+def test_slow_run_is_detected_by_throughput_or_step_time() -> None:
     fast = [1000.0 + step % 7 for step in range(100)]
     slow = [700.0 + step % 7 for step in range(30)]
     by_throughput = engine(rule(kind="slow")).feed(block(*fast, *slow, *fast), 0.0)

@@ -30,7 +30,7 @@ def append(log: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_what_is_appended_is_read_once_and_only_in_whole_lines(log: Path) -> None:
+def test_appended_lines_are_read_once_and_only_when_complete(log: Path) -> None:
     follower = LogFollower(log)
     assert follower.read() == (b"", True), "a file that is not there yet gives nothing"
     append(log, b"one\ntw")
@@ -89,7 +89,7 @@ def test_what_is_no_file_is_refused_without_blocking(tmp_path) -> None:
             LogFollower(path).read()
 
 
-def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path) -> None:
+def test_unopenable_path_is_reported_and_tried_again(tmp_path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     follower = LogFollower(loop)

@@ -38,5 +38,5 @@ def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: s
 
 
 @pytest.mark.parametrize("name", ["hf", "lightning"])
-def test_a_finished_run_is_not_due_any_more(name: str) -> None:
+def test_finished_run_is_no_longer_due(name: str) -> None:
     assert played(name).engine.look(1e12) == []

@@ -42,7 +42,7 @@ def test_the_example_in_the_documentation_is_read() -> None:
     assert len(parse_rules(page.split("```yaml\n")[1].split("```")[0]).rules) == 4
 
 
-def test_every_error_is_told_at_once_with_its_place_and_the_nearest_word() -> None:
+def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
     text = r"""rules:
   - name: one
     logPatern: x

@@ -50,12 +50,12 @@ def test_every_recorded_end_has_its_row():
 
 
 @pytest.mark.parametrize(("text", "code"), CASES["says no more"])
-def test_a_log_that_says_no_more_than_the_exit_code(text, code):
+def test_log_without_more_than_the_exit_code_names_no_cause(text, code):
     assert cause(code, text) is None
 
 
 @pytest.mark.parametrize(("text", "code", "kind", "why"), CASES["one line"])
-def test_what_one_line_tells(text, code, kind, why):
+def test_single_line_names_the_cause(text, code, kind, why):
     found = cause(code, text)
     assert (found.kind, found.why) == (kind, why)
 

@@ -98,7 +98,7 @@ def test_wrong_arguments_never_raise(monkeypatch, tmp_path, reporter_to):
     assert progress.dropped() == 6
 
 
-def test_a_process_goes_on_telling_after_a_fork(listener):
+def test_process_reports_progress_after_a_fork(listener):
     code = """
         import os
         from hpctl import progress

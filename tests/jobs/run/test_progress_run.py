@@ -80,7 +80,7 @@ def test_a_silence_is_a_hang_at_its_bound_and_not_before(name: str) -> None:
     assert says in trouble.why
 
 
-def test_a_hang_is_told_once_until_something_moves() -> None:
+def test_hang_is_reported_once_until_a_step_follows() -> None:
     b = new_run()
     last = run(b, 100, 1.0)
     hang(b, last + 61)
@@ -103,7 +103,7 @@ def test_the_rank_at_the_lowest_step_is_named() -> None:
 
 
 @pytest.mark.parametrize(("behind", "node"), [((2, 3), "n1"), (range(8), None)])
-def test_two_ranks_of_one_node_name_the_node_and_where_all_are_equal_nobody(behind, node):
+def test_two_ranks_of_a_node_name_it_and_equal_ranks_name_none(behind, node):
     b = new_run()
     last = run(b, 50, 1.0, ranks=8)
     for rank in set(range(8)) - set(behind):
@@ -139,7 +139,7 @@ def test_what_a_rank_did_before_the_run_went_back_is_not_compared() -> None:
     assert hang(b, last + 5 + 2000).rank is None
 
 
-def test_steps_counted_anew_each_epoch_are_progress() -> None:
+def test_steps_that_restart_each_epoch_are_progress() -> None:
     b = new_run()
     last = run(b, 100, 1.0, ranks=2)
     last = run(b, 50, 1.0, ranks=2, at=last)
@@ -156,7 +156,7 @@ def test_a_datagram_that_was_overtaken_is_no_restart() -> None:
     assert b.step == 50
 
 
-def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
+def test_nan_loss_is_reported_at_once_and_once() -> None:
     b = new_run()
     last = run(b, 50, 1.0)
     b.add(note_of(3, 50, loss=0.5), last + 0.5)
@@ -173,7 +173,7 @@ def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
     assert b.trouble(last + 4) is not None
 
 
-def test_a_loss_far_over_its_past_is_told() -> None:
+def test_loss_far_over_its_past_is_reported() -> None:
     b = new_run()
     for step in range(103):
         b.add(note_of(0, step, loss=2.0 + step % 5 / 100 if step < 100 else 9.0), 1001.0 + step)
@@ -181,7 +181,7 @@ def test_a_loss_far_over_its_past_is_told() -> None:
 
 
 @pytest.mark.parametrize("tokens", [None, 4096.0])
-def test_a_run_far_under_its_own_throughput_is_told(tokens: float | None) -> None:
+def test_run_far_under_its_own_throughput_is_reported(tokens: float | None) -> None:
     b, at = new_run(), 1000.0
     for step in range(110):
         at += 1.0 + step % 3 / 100 if step < 100 else 2.0
@@ -289,7 +289,9 @@ def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait
 
 @given(st.floats(0.01, 500.0), st.integers(5, 80))
 @settings(deadline=None)
-def test_a_steady_run_is_told_within_three_steps_or_the_floor(step_s: float, steps: int) -> None:
+def test_hang_of_a_steady_run_is_reported_within_three_steps_or_the_floor(
+    step_s: float, steps: int
+) -> None:
     progress, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for step in range(steps):
         at += step_s

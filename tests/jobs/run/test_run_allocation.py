@@ -37,7 +37,7 @@ def asked(directory, message):
     return error.value
 
 
-def test_no_such_job_is_told_from_a_controller_that_is_away(tmp_path):
+def test_missing_job_differs_from_a_controller_that_is_away(tmp_path):
     unknown = asked(tmp_path, "slurm_load_jobs error: Invalid job id specified")
     assert isinstance(unknown, NoSuchJob)
     away = asked(tmp_path, "slurm_load_jobs error: Unable to contact slurm controller")
@@ -108,7 +108,7 @@ def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
         (replace(OURS, submit=NOW + timedelta(days=9)), "is not the one"),
     ],
 )
-def test_another_run_with_the_same_id_is_left_alone(later, message):
+def test_another_run_with_the_same_id_is_not_touched(later, message):
     left = asking(OURS, later)
     assert left.glance()
     before = left.alive

@@ -38,7 +38,7 @@ def kind(evidence: Evidence) -> TroubleKind | None:
         (Evidence(0, before=ResumePoint(), after=SEVEN), True),
     ],
 )
-def test_when_0_is_believed(evidence: Evidence, done: bool) -> None:
+def test_exit_code_0_is_believed_only_after_all_ranks_ended(evidence: Evidence, done: bool) -> None:
     assert is_finished(evidence) is done
     assert kind(evidence) == (None if done else TroubleKind.NO_PROGRESS)
 
@@ -83,7 +83,7 @@ def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
     assert judged(Evidence(1, account=text, after=SEVEN)) == replace(text, progress=7)
 
 
-def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:
+def test_missing_command_is_final_only_in_the_first_step() -> None:
     ends = [TaskEnd(N1, 0, 127, ""), TaskEnd("n2", 1, 127, "")]
     first = Evidence(127, ends=ends)
     assert kind(first) is TroubleKind.FINAL

@@ -58,7 +58,7 @@ def test_a_hang_is_fixed_by_new_ranks_in_the_same_step(job: Job) -> None:
     ],
     ids=["log", "file"],
 )
-def test_a_shell_job_that_stands_still_is_a_hang(job: Job, batch: str, say: str) -> None:
+def test_shell_job_without_progress_is_a_hang(job: Job, batch: str, say: str) -> None:
     policy = job.dir / "policy.yaml"
     policy.write_text("hang_floor_s: 2\nhang_start_s: 20\n")
     body = f"""say() {{ {say}; }}
@@ -81,7 +81,7 @@ def _run(slurm, directory, job_id):
     return subprocess.Popen(slurm.command(line), env=env, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm, job):
+def test_unknown_job_is_reported_at_once(slurm, job):
     run = _run(slurm, job.dir, 999_999)
     _, output = run.communicate(timeout=20)
     assert run.returncode == 1

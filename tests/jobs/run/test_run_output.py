@@ -36,7 +36,7 @@ class Heard:
         self.timeouts += 1
 
 
-def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
+def test_file_is_followed_from_its_end_without_a_gap(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"srun: error: n1: task 0: Exited with exit code 9\n")
     listener = Heard()
@@ -53,7 +53,7 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
     assert [verdict.rule for verdict in verdicts] == ["bad loss"]
 
 
-def test_each_attempt_is_heard_anew(tmp_path):
+def test_each_attempt_is_read_separately(tmp_path):
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(None, Heard(), fds=(file.fileno(),) * 2)
         output.begin()

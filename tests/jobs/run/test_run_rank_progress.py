@@ -103,7 +103,7 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     ranks.end()
 
 
-def test_a_hang_is_told_with_what_the_stacks_of_the_steps_ranks_say(monkeypatch):
+def test_hang_is_reported_with_the_stacks_of_the_ranks(monkeypatch):
     def collect(job, nodes, **_):
         assert (job, list(nodes)) == (7, sorted(set(HERE.values())))
         waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)

@@ -33,7 +33,7 @@ def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
         given(**bad)
 
 
-def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
+def test_history_is_next_to_the_checkpoints_or_in_the_home() -> None:
     assert given(HPCTL_CHECKPOINT_DIR="/ck").history == Path("/ck/.hpctl/run-42.jsonl")
     assert given(SLURM_CLUSTER_NAME="c/1").history == Path(
         "/home/u/.local/state/hpctl/run-c_1-42.jsonl"

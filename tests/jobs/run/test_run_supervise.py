@@ -49,7 +49,7 @@ def test_a_node_that_is_back_is_used_where_it_pays():
         replace(HOUR, inside=6, idle=9, missing=2, left_s=1800),
     ],
 )
-def test_else_it_goes_on_as_it_is(room):
+def test_run_continues_unchanged_otherwise(room):
     assert plan_growth(ELASTIC, 8, room) is None
 
 
@@ -94,7 +94,7 @@ def test_the_allocation_is_given_up_for_another_one(text, most):
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
     last = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
     assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
-    assert last.why == f"Slurm creates no step in this allocation any more: {text}"
+    assert last.why == f"Slurm no longer creates steps in this allocation: {text}"
 
 
 def test_a_step_that_ran_starts_the_count_afresh():
@@ -135,7 +135,7 @@ def test_a_word_to_the_daemon_is_said_again_while_it_is_away():
     assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
 
 
-def test_the_loss_of_a_spare_is_told_once(monkeypatch):
+def test_loss_of_a_spare_is_reported_once(monkeypatch):
     lines, reports = list[str](), list[JobReport]()
     one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(one, "_report", reports.append)
@@ -200,7 +200,7 @@ def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, ne
     assert (trouble is not None and trouble.kind is TroubleKind.TIME_LIMIT) is near
 
 
-def test_it_is_told_once_and_only_to_who_can_save(tmp_path):
+def test_time_limit_is_signaled_once_and_only_to_programs_that_save(tmp_path):
     allocation = limits(50.0, 7200.0)
     clocks = StepTimers(given(tmp_path))
     assert clocks.time_limit(allocation, NOW) is not None

@@ -33,7 +33,7 @@ NEW, OLD = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 NETWORK = Trouble(TroubleKind.NETWORK, NOW, "a collective timed out", "a collective timed out")
 
 
-def test_ranks_dump_beside_the_history_by_the_names_of_every_release() -> None:
+def test_ranks_dump_next_to_the_history_in_every_release() -> None:
     found = flight_environment({}, "/shared/.hpctl/run-7.2.flight-")
     assert found[NEW] == found[OLD] == "/shared/.hpctl/run-7.2.flight-"
     assert found["TORCH_FR_BUFFER_SIZE"] == found["TORCH_NCCL_TRACE_BUFFER_SIZE"] == BUFFER
@@ -49,7 +49,7 @@ def test_ranks_dump_beside_the_history_by_the_names_of_every_release() -> None:
         ({"TORCH_FR_BUFFER_SIZE": "9"}, {NEW, OLD}),
     ],
 )
-def test_what_the_user_has_set_stays(environ, left) -> None:
+def test_timeouts_of_the_user_are_kept(environ, left) -> None:
     found = flight_environment({**environ, "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "/ours-")
     assert set(found) == left
 

@@ -171,7 +171,7 @@ def test_what_another_job_was_asked_for_is_not_inherited(job, shell):
     assert (code, out) == (0, ["unset"] * 5)
 
 
-def test_a_program_that_resumes_by_itself_is_left_alone(job):
+def test_program_that_resumes_itself_gets_no_resume_path(job):
     (generic(job.root, "step-1", 1) / "data").unlink()
     job.parts = {"resume": False}
     code, out, err = job.run(HPCTL_RESUME_FROM="/stale")
@@ -337,7 +337,7 @@ def test_declared_files_are_resumed_from(job):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_waits_for_its_own_children_alone(job, shell):
+def test_script_waits_only_for_its_children(job, shell):
     """What tells of the first save ends with the script, and `wait` does not know it."""
     code, out, _ = job.run(shell=shell, tail='wait; echo "waited $?"; jobs\n')
     assert (code, out) == (0, ["waited 0"])

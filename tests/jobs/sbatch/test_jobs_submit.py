@@ -34,7 +34,7 @@ def test_words_go_through_untouched_but_hpctls_own():
     assert line.given == {"nodes": "2", "mem": "3G", "job-name": "a b"}
 
 
-def test_what_is_wrapped_is_kept_apart():
+def test_wrapped_command_is_kept_separate():
     line = parse_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
     assert (line.passed, line.given["wrap"]) == (["-N2", "--mem=3G"], "srun a b")
 
@@ -80,7 +80,7 @@ def refused(options: str = "", text: str = PLAIN) -> HpctlError:
 
 
 @pytest.mark.parametrize(("options", "text", "environment", "absent"), CASES["what the user set"])
-def test_what_the_user_set_is_left(options, text, environment, absent):
+def test_options_of_the_user_are_kept(options, text, environment, absent):
     got, given = submit(options, text, environment).options, len(options.split())
     assert got[-1] == "--comment=hpctl:{}"
     added = got[: -1 - given]
@@ -90,7 +90,7 @@ def test_what_the_user_set_is_left(options, text, environment, absent):
 
 
 @pytest.mark.parametrize(("options", "environment", "warned"), CASES["begin anew"])
-def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(options, environment, warned):
+def test_resume_from_scratch_warns_that_it_holds_for_every_start(options, environment, warned):
     found = submit(f"--checkpoint-dir /c {options}", environment=environment).warnings
     assert any("holds for every start" in each for each in found) == warned
 
@@ -150,7 +150,7 @@ def test_a_late_directive_is_pointed_at():
 
 
 @pytest.mark.parametrize(("options", "text", "message", "hint"), CASES["refused"])
-def test_what_cannot_resume_is_refused(options, text, message, hint):
+def test_job_that_cannot_resume_is_refused(options, text, message, hint):
     error = refused(options, text)
     assert message in str(error)
     assert hint in error.hint
@@ -183,7 +183,7 @@ def test_wrap_becomes_a_script():
     assert plain.registered == Registration()
 
 
-def test_a_job_without_a_checkpoint_directory_is_registered_and_told_what_a_restart_does():
+def test_job_without_checkpoint_dir_is_registered_with_a_warning():
     got = submit("", STEP)
     assert got.options[-1] == "--comment=hpctl:{}"
     assert read_comment("hpctl:{}") == got.registered == Registration()
@@ -227,7 +227,7 @@ def test_the_shell_stays_to_read_why_the_program_ends(options, body, kept):
         ("trap 'rm -rf tmp' EXIT\nsrun x\n", "job.sh:2: this EXIT trap replaces hpctl's"),
     ],
 )
-def test_what_keeps_a_run_s_end_from_being_read_is_told(body, says):
+def test_options_that_hide_the_end_of_a_run_raise_a_warning(body, says):
     got = submit("", f"#!/bin/bash\n{body}")
     assert next(note for note in got.notes if note.startswith("job.sh:")).startswith(says)
     supervised = submit("", "#!/bin/bash\ntrap x EXIT\nhpctl run -- y\n")

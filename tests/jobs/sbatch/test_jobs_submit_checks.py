@@ -30,7 +30,7 @@ def test_a_line_that_breaks_resuming(line, says):
     assert re.match(f"job.sh:2: {says}", warning)
 
 
-def test_hyperpod_s_hung_job_agent_is_a_second_doctor():
+def test_hung_job_agent_of_hyperpod_raises_a_warning():
     (warning,) = of_text("export HYPERPOD_HANG_RULES=/fsx/rules.json\n")
     assert warning.startswith("job.sh:2: HYPERPOD_HANG_RULES is set")
     assert "a job that was cancelled is not run again" in warning

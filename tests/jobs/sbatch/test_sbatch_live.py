@@ -146,7 +146,7 @@ sleep 600
 """
 
 
-def test_files_of_its_own_are_told_at_the_first_save_and_resumed_from_where_declared(
+def test_custom_files_are_reported_at_the_first_save_and_resumed_where_declared(
     slurm: Sandbox, shared: Path
 ) -> None:
     jobs, outs = [], []

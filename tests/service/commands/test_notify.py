@@ -41,5 +41,5 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     assert "sink old: " in check.what
     hook.close()
     (gone,) = (c for c in check_notifications(load(conf), output.now()) if "ops" in c.what)
-    assert "nobody answers" in gone.what
+    assert "no answer" in gone.what
     assert "secret" not in gone.what

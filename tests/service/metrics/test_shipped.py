@@ -107,7 +107,7 @@ def test_every_metric_that_is_named_exists(rendered):
 def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
     monkeypatch.setenv("PATH", "")
     refused = [
-        (("up",), "prometheus is not on the PATH"),
+        (("up",), "the program prometheus is not on PATH"),
         (("render", "--out", f"{rendered}/hpctl.yaml/x"), "cannot be written"),
         (("render", "--out", "x", "--head", "http://a:b"), "not a head node's URL"),
     ]
