@@ -40,10 +40,19 @@ def remove_groups(job: int) -> None:
         group = group.parent
 
 
+def read_address_kib(pid: int) -> int:
+    """Return the size of a process's address space in KiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmSize:"):
+            return int(line.split()[1])
+    raise OSError(f"process {pid} has no address space")
+
+
 def limit_rank(case: Case, pid: int, job: int) -> None:
     """Set the bounds of the culprit once it runs."""
     if case.address_mib:
-        run("prlimit", f"--pid={pid}", f"--as={case.address_mib << 20}")
+        limit = (read_address_kib(pid) << 10) + (case.address_mib << 20)
+        run("prlimit", f"--pid={pid}", f"--as={limit}")
     if case.file_kib:
         run("prlimit", f"--pid={pid}", f"--fsize={case.file_kib << 10}")
     if case.memory_mib:

@@ -26,7 +26,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 ROOT = Path(__file__).parents[3]
 START_S, RUN_S = 240.0, 240.0
 """Seconds until every rank trains, and from then on."""
-STILL_S = 40.0
+STILL_S = 25.0
 """Seconds without a step of any rank after which the run makes no progress."""
 GRACE_S = 6.0
 """Seconds that the other ranks have after one has ended badly, as `srun --kill-on-bad-exit`."""

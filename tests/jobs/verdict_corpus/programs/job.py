@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import types
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,19 @@ WORLD = int(os.environ["WORLD_SIZE"])
 CONFIG = json.loads(os.environ["JOB"])
 PAUSE_S = 0.1
 """Seconds a step takes at least: the machine that records is shared."""
+
+
+def leave_out_compiler() -> None:
+    """Keep torch from importing its compiler for a dump: ten seconds of a processor in each rank.
+
+    It maps frames of compiled code to source, of which these programs have none (py_symbolize in
+    torch/csrc/profiler/python/combined_traceback.cpp).
+    """
+    name = "torch._inductor.codecache"
+    module = types.ModuleType(name)
+    cache = type("PyCodeCache", (), {"stack_frames_for_code": staticmethod(lambda *_: None)})
+    module.PyCodeCache = cache
+    sys.modules[name] = module
 
 
 def dump_flight() -> None:
@@ -48,6 +62,7 @@ def serve_debug_pipe() -> None:
 def start() -> None:
     """Join the process group and write the process id down."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    leave_out_compiler()
     torch.set_num_threads(1)
     torch.manual_seed(int(CONFIG["seed"]) + RANK)
     threading.Thread(target=serve_debug_pipe, daemon=True).start()
