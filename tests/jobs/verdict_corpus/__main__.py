@@ -35,8 +35,10 @@ def make_run(case: Case, out: Path, job: int) -> str:
     folder.mkdir(parents=True)
     (folder / "case.json").write_bytes(msgspec.json.encode(case))
     (folder / "truth.json").write_text(json.dumps(case.make_truth()))
-    command = ["unshare", "--mount", "--net", "--pid", "--uts", "--fork", "--kill-child"]
-    command += ["--mount-proc", sys.executable, "-m", "tests.jobs.verdict_corpus.stage"]
+    # It ends with this process, however that ends.
+    command = "setpriv --pdeathsig KILL unshare --mount --net --pid --uts --fork".split()
+    command += ["--kill-child", "--mount-proc", sys.executable]
+    command += ["-m", "tests.jobs.verdict_corpus.stage"]
     command += [str(folder / "case.json"), str(folder), str(job)]
     try:
         done = subprocess.run(

@@ -34,11 +34,11 @@ class Case(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `part` replaces `action` at `step`, from then on where it is `lasting`. `outside` is what the
     runner does to the rank or its node at that step. `timeout_s` is the process group's, in
-    seconds. `address_mib` is how far the culprit's address space may grow, `memory_mib` bounds its group,
-    `disk_mib` the size of the folder of checkpoints, `file_kib` the largest file that the culprit
-    may write. `stall` is what does not answer: a mount, or the holder of a lock. `labelled`: each
-    line of the log begins with its task, as with `srun --label`. `culprit` is the rank that a
-    verdict has to name: None where it is a node, -1 for `rank`.
+    seconds. `address_mib` is how far the culprit's address space may grow, `memory_mib` bounds its
+    control group, `disk_mib` is the size of the folder of checkpoints, `file_kib` that of the
+    largest file that the culprit may write. `stall` is what does not answer: a mount, or the holder
+    of a lock. `labelled`: each line of the log begins with its task, as with `srun --label`.
+    `culprit` is the rank that a verdict has to name: None where it is a node, -1 for `rank`.
     """
 
     name: str

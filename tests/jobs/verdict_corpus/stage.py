@@ -26,9 +26,16 @@ PROGRAMS = Path(__file__).with_name("programs")
 ROOT = Path(__file__).parents[3]
 START_S, RUN_S = 240.0, 240.0
 """Seconds until every rank trains, and from then on."""
-STILL_S = 25.0
-"""Seconds without a step of any rank after which the run makes no progress."""
-GRACE_S = 6.0
+STILL_S, ENDS_S = 25.0, 120.0
+"""Seconds without a step of any rank after which the run makes no progress.
+
+A rank that fails takes a minute to end on a busy machine: a run whose kind ends has longer.
+"""
+ENDING = frozenset(
+    {"exception", "host_memory", "device_memory", "killed"}
+    | {"wrong_shape", "dead_loader", "disk_full"}
+)
+GRACE_S = 15.0
 """Seconds that the other ranks have after one has ended badly, as `srun --kill-on-bad-exit`."""
 PORT = 29500
 
@@ -129,7 +136,7 @@ class Run:
         process = subprocess.Popen(
             [*node.inside, sys.executable, *command], cwd=self.folder, env=environment | more,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace",
+            errors="replace", start_new_session=True,  # as slurmstepd starts a task
         )  # fmt: skip
         self.tasks.append(process)
         self.task_nodes.append(node.name)
@@ -179,6 +186,7 @@ class Run:
         culprit = int((pids / str(self.case.rank)).read_text())
         outside.limit_rank(self.case, culprit, self.job)
         acted = not self.case.outside
+        still_s = ENDS_S if self.case.kind in ENDING else STILL_S
         last, since = self.read_steps(), time.monotonic()
         until = time.monotonic() + RUN_S
         while time.monotonic() < until:
@@ -197,7 +205,7 @@ class Run:
             if steps != last:
                 last, since = steps, time.monotonic()
             begun = max(steps.values(), default=-1) >= self.case.step - 1 and acted
-            if time.monotonic() - since > STILL_S and begun and not self.hung:
+            if time.monotonic() - since > still_s and begun and not self.hung:
                 self.hung = True
                 self.read_stacks()
                 # A rank that has failed may take long to end.

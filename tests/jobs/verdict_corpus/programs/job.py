@@ -24,6 +24,8 @@ from torch._C._distributed_c10d import _dump_fr_trace
 RANK = int(os.environ["RANK"])
 WORLD = int(os.environ["WORLD_SIZE"])
 CONFIG = json.loads(os.environ["JOB"])
+DUMPING = threading.Lock()
+"""A line through the pipe and an exception may both ask for a dump."""
 PAUSE_S = 0.1
 """Seconds a step takes at least: the machine that records is shared."""
 
@@ -43,10 +45,11 @@ def leave_out_compiler() -> None:
 
 def dump_flight() -> None:
     """Write this rank's flight recorder where NCCL's watchdog would."""
-    path = Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(RANK))
-    half = path.with_suffix(".part")
-    half.write_bytes(_dump_fr_trace())
-    half.rename(path)
+    with DUMPING:
+        path = Path(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(RANK))
+        half = path.with_suffix(".part")
+        half.write_bytes(_dump_fr_trace())
+        half.rename(path)
 
 
 def serve_debug_pipe() -> None:
