@@ -36,8 +36,8 @@ def make_run(case: Case, out: Path, job: int) -> str:
     (folder / "case.json").write_bytes(msgspec.json.encode(case))
     (folder / "truth.json").write_text(json.dumps(case.make_truth()))
     # It ends with this process, however that ends.
-    command = "setpriv --pdeathsig KILL unshare --mount --net --pid --uts --fork".split()
-    command += ["--kill-child", "--mount-proc", sys.executable]
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--uts"]
+    command += ["--fork", "--kill-child", "--mount-proc", sys.executable]
     command += ["-m", "tests.jobs.verdict_corpus.stage"]
     command += [str(folder / "case.json"), str(folder), str(job)]
     try:

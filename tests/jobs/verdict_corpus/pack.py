@@ -10,10 +10,12 @@ import json
 import pickle
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hpctl.jobs.hangs.stack_groups import format_lines, parse_lines
+import msgspec
+
+from hpctl.jobs.hangs.stack_groups import NodeStacks, format_lines, parse_lines
 from tests.gpu.redact import Redactor
 
 HERE = Path(__file__).parent
@@ -54,13 +56,11 @@ def read_run(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def redact_stacks(nodes, redactor: Redactor) -> Iterator[str]:
+def redact_stacks(nodes: Iterable[NodeStacks], redactor: Redactor) -> Iterator[str]:
     """Yield the lines of what nodes reported, with every text in it redacted."""
-    import msgspec
-
     for node in nodes:
         plain = redactor.value(msgspec.to_builtins(node))
-        yield from format_lines(msgspec.convert(plain, type=type(node)))
+        yield from format_lines(msgspec.convert(plain, type=NodeStacks))
 
 
 def write_archive(path: Path, runs: dict[str, dict[str, bytes]]) -> None:
@@ -91,7 +91,7 @@ def archive_of(half: str) -> Path:
     return RECORDED / half / "runs.tar.xz"
 
 
-def load_truth(files: dict[str, bytes]) -> dict[str, object]:
+def load_truth(files: Mapping[str, bytes]) -> dict[str, object]:
     """Return what a run is known to be."""
     truth = json.loads(files["truth.json"])
     assert isinstance(truth, dict)

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.jobs.run.post_mortem import judge_run
-from hpctl.jobs.verdict import FailureCause, FailureVerdict
+from hpctl.vocabulary.failure import FailureCause, FailureVerdict
 from hpctl.vocabulary.run_policy import RunPolicy
 from tests.fakes.values import T0
 from tests.jobs.verdict_corpus.evidence import list_rank_nodes, read_case, read_remains
