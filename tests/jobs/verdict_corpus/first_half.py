@@ -4,6 +4,7 @@ from tests.jobs.verdict_corpus.cases import Case
 
 MLP, FLAT = "first/train_mlp.py", "first/train_flat.py"
 RAISED = "raised by a program without a GPU, in torch's own class and wording"
+QUOTA = "a limit of the largest file (EFBIG) is in place of a quota"
 
 FIRST = (
     Case(name="exception-1", kind="exception", program=MLP, nodes=(1, 1), launcher="torchrun",
@@ -65,7 +66,7 @@ FIRST = (
     Case(name="disk_full-1", kind="disk_full", program=MLP, nodes=(1, 1), rank=1, step=4,
          disk_mib=1),
     Case(name="disk_full-2", kind="disk_full", program=FLAT, nodes=(3,), rank=0, step=7,
-         launcher="torchrun", file_kib=40),
+         launcher="torchrun", file_kib=40, note=QUOTA),
     Case(name="storage_stall-1", kind="storage_stall", program=FLAT, nodes=(2, 1), rank=2, step=6,
          part="reader", action="step"),
     Case(name="storage_stall-2", kind="storage_stall", program=MLP, nodes=(3,), rank=0, step=4,

@@ -56,12 +56,12 @@ def is_rank_right(
     verdict: FailureVerdict, truth: Mapping[str, object], nodes: Mapping[int, str]
 ) -> bool:
     """Return whether the culprit is named. Where a node is the culprit, each of its ranks is right,
-    and so is the node without a rank."""
+    and so is no rank: what ranks leave of a cut network does not say whose link it was."""
     if truth["rank"] is not None:
         return verdict.rank == truth["rank"]
     if verdict.rank is not None:
         return nodes.get(verdict.rank) == truth["node"]
-    return verdict.node == truth["node"]
+    return verdict.node in (None, truth["node"])
 
 
 def is_node_fault(verdict: FailureVerdict, truth: Mapping[str, object]) -> bool:

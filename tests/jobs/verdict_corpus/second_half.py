@@ -4,6 +4,7 @@ from tests.jobs.verdict_corpus.cases import Case
 
 PRETRAIN, FINETUNE = "second/pretrain.py", "second/finetune.py"
 RAISED = "raised by a program without a GPU, in torch's own class and wording"
+QUOTA = "a limit of the largest file (EFBIG) is in place of a quota"
 
 SECOND = (
     Case(name="exception-4", kind="exception", program=PRETRAIN, nodes=(3,), rank=1, step=7,
@@ -65,7 +66,7 @@ SECOND = (
     Case(name="disk_full-4", kind="disk_full", program=FINETUNE, nodes=(3,), rank=1, step=5,
          disk_mib=1, labelled=True),
     Case(name="disk_full-5", kind="disk_full", program=FINETUNE, nodes=(2, 2), rank=3, step=11,
-         file_kib=64),
+         file_kib=64, note=QUOTA),
     Case(name="storage_stall-4", kind="storage_stall", program=PRETRAIN, nodes=(3,), rank=1, step=6,
          part="mounted", action="forward", how="mount", stall="mount"),
     Case(name="storage_stall-5", kind="storage_stall", program=FINETUNE, nodes=(2, 1), rank=2,

@@ -38,6 +38,8 @@ ENDING = frozenset(
 GRACE_S = 15.0
 """Seconds that the other ranks have after one has ended badly, as `srun --kill-on-bad-exit`."""
 PORT = 29500
+AHEAD = 2
+"""Batches that a data loader fetches before they are needed."""
 
 
 class Log:
@@ -186,7 +188,8 @@ class Run:
         culprit = int((pids / str(self.case.rank)).read_text())
         outside.limit_rank(self.case, culprit, self.job)
         acted = not self.case.outside
-        still_s = ENDS_S if self.case.kind in ENDING else STILL_S
+        ends = self.case.kind in ENDING and self.case.how != "stop"
+        still_s = ENDS_S if ends else STILL_S
         last, since = self.read_steps(), time.monotonic()
         until = time.monotonic() + RUN_S
         while time.monotonic() < until:
@@ -204,7 +207,8 @@ class Run:
                 acted = True
             if steps != last:
                 last, since = steps, time.monotonic()
-            begun = max(steps.values(), default=-1) >= self.case.step - 1 and acted
+            # A data loader is some steps ahead of the rank.
+            begun = max(steps.values(), default=-1) >= self.case.step - 1 - AHEAD and acted
             if time.monotonic() - since > still_s and begun and not self.hung:
                 self.hung = True
                 self.read_stacks()

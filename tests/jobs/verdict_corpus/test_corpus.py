@@ -96,7 +96,7 @@ SIGNS = {
     "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError)\b",
     "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate",
     "dead_loader": r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\)",
-    "disk_full": r"No space left on device|File too large|file write failed|unexpected pos",
+    "disk_full": r"No space left on device|File too large|file write failed|unexpected pos|iostream error",
 }
 """What a kind's log says, where every run of it says something."""
 
