@@ -37,6 +37,8 @@ ENDING = frozenset(
 )
 GRACE_S = 15.0
 """Seconds that the other ranks have after one has ended badly, as `srun --kill-on-bad-exit`."""
+DUMP_S = 15.0
+"""Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
 AHEAD = 2
 """Batches that a data loader fetches before they are needed."""
@@ -176,6 +178,11 @@ class Run:
         """Return whether a task has ended badly, or all have ended."""
         return any(end["code"] for end in self.ends) or len(self.ends) == len(self.tasks)
 
+    def has_dumps(self) -> bool:
+        """Return whether every rank has written its flight recorder."""
+        dumps = list((self.folder / "flight").glob("nccl_trace_rank_?"))
+        return len(dumps) == self.case.world
+
     def follow(self) -> None:
         """Let the run train, do to it what the case says, and see it end or stop."""
         pids = self.folder / "pids"
@@ -212,8 +219,9 @@ class Run:
             if time.monotonic() - since > still_s and begun and not self.hung:
                 self.hung = True
                 self.read_stacks()
-                # A rank that has failed may take long to end.
-                if self.watch_until(self.has_failed, 3):
+                # A rank that has failed may take long to end, and one that dumps to dump.
+                self.watch_until(lambda: self.has_failed() or self.has_dumps(), DUMP_S)
+                if self.has_failed():
                     self.await_others()
                     return
                 if self.case.timeout_s > 300:
