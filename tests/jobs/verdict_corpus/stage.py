@@ -37,7 +37,7 @@ ENDING = frozenset(
 )
 GRACE_S = 15.0
 """Seconds that the other ranks have after one has ended badly, as `srun --kill-on-bad-exit`."""
-DUMP_S = 15.0
+DUMP_S = 40.0
 """Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
 AHEAD = 2
