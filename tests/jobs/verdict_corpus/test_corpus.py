@@ -1,0 +1,150 @@
+"""What the recorded runs hold: every kind, its own sign in the evidence, and no machine's name."""
+
+import json
+import pickle
+import re
+from collections import Counter
+
+import pytest
+
+from hpctl.jobs.hangs.flight_files import read_dump
+from hpctl.jobs.hangs.stack_groups import parse_lines
+from tests.jobs.verdict_corpus.cases import CAUSES
+from tests.jobs.verdict_corpus.first_half import FIRST
+from tests.jobs.verdict_corpus.pack import archive_of, load_truth, read_archive
+from tests.jobs.verdict_corpus.second_half import SECOND
+
+HALVES = {"first": FIRST, "second": SECOND}
+RUNS = {half: read_archive(archive_of(half)) for half in HALVES}
+EVERY = {name: files for runs in RUNS.values() for name, files in runs.items()}
+
+# In two parts, so that this file does not hold them either.
+MACHINE = re.compile(rb"/wo" rb"rk/|/tmp/|/root\b|wt-|verdict_corpus")
+
+
+def count_kinds(runs):
+    return Counter(load_truth(files)["kind"] for files in runs.values())
+
+
+def read_log(files):
+    return files["job.log"].decode()
+
+
+def list_ranks(files):
+    lines = files.get("stacks.txt", b"").decode().splitlines()
+    return {rank.rank: rank for node in parse_lines(lines) for rank in node.ranks}
+
+
+def test_the_halves_hold_every_case():
+    for half, cases in HALVES.items():
+        assert set(RUNS[half]) == {case.name for case in cases}
+        assert len(RUNS[half]) >= 30
+        assert set(count_kinds(RUNS[half])) == set(CAUSES)
+    assert set(count_kinds(EVERY).values()) == {5}
+
+
+def test_the_halves_share_no_program_and_no_part():
+    first, second = (
+        {c.program for c in cases} | {c.part for c in cases} for cases in HALVES.values()
+    )
+    assert first & second <= {""}
+
+
+def test_the_runs_of_a_kind_differ():
+    for kind in CAUSES:
+        rows = [case for case in (*FIRST, *SECOND) if case.kind == kind]
+        assert len({(case.nodes, case.rank, case.launcher) for case in rows}) == len(rows)
+        assert len({case.launcher for case in rows}) == 2
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_an_archive_names_no_path_of_a_machine(half):
+    found = []
+    for name, files in RUNS[half].items():
+        for file, raw in files.items():
+            found += [f"{name}/{file}: {text!r}" for text in MACHINE.findall(decode(file, raw))]
+    assert found == []
+
+
+def decode(file, raw):
+    """The bytes that a reader of the evidence sees: stacks are packed into their lines."""
+    if file == "stacks.txt":
+        return repr(parse_lines(raw.decode().splitlines())).encode()
+    return raw
+
+
+def test_the_archives_are_small():
+    assert sum(archive_of(half).stat().st_size for half in HALVES) < 1_500_000
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_dumps_and_stacks_are_read(name):
+    files, world = EVERY[name], sum(json.loads(EVERY[name]["case.json"])["nodes"])
+    for file, raw in files.items():
+        if file.startswith("flight/"):
+            dump = read_dump(int(file[-1]), raw)
+            assert dump.entries, file
+            assert pickle.loads(raw)["version"].startswith("2.")
+    if "stacks.txt" in files:
+        assert list_ranks(files).keys() <= set(range(world))
+        assert list_ranks(files)
+
+
+SIGNS = {
+    "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError)\b",
+    "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate",
+    "dead_loader": r"DataLoader worker \(pid \d+\) is killed by signal: ",
+    "disk_full": r"No space left on device|File too large|unexpected pos \d+ vs \d+",
+    "wrong_shape": r"terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+}
+"""What the log of a kind says, where a run of it did not hang."""
+
+
+def list_runs(*kinds):
+    return [name for name, files in EVERY.items() if load_truth(files)["kind"] in kinds]
+
+
+@pytest.mark.parametrize("name", list_runs(*SIGNS))
+def test_the_log_shows_the_failure(name):
+    files = EVERY[name]
+    truth = load_truth(files)
+    if json.loads(files["run.json"])["hung"]:
+        assert list_ranks(files)[truth["rank"]].children
+    else:
+        assert re.search(SIGNS[truth["kind"]], read_log(files))
+
+
+@pytest.mark.parametrize("name", list_runs("killed"))
+def test_a_killed_rank_ends_by_sigkill(name):
+    files = EVERY[name]
+    first = json.loads(files["run.json"])["ends"][0]
+    if json.loads(files["case.json"]).get("launcher") == "torchrun":
+        assert "(SIGKILL)" in read_log(files)
+    else:
+        assert (first["task"], first["code"]) == (load_truth(files)["rank"], -9)
+
+
+@pytest.mark.parametrize("name", list_runs("stopped"))
+def test_a_stopped_rank_has_the_kernels_state(name):
+    ranks = list_ranks(EVERY[name])
+    stopped = [number for number, rank in ranks.items() if rank.state == "T"]
+    assert stopped == [load_truth(EVERY[name])["rank"]]
+
+
+@pytest.mark.parametrize("name", list_runs("gil_held"))
+def test_a_rank_that_holds_the_gil_writes_no_dump(name):
+    files = EVERY[name]
+    dumped = {int(file[-1]) for file in files if file.startswith("flight/")}
+    # The others' first dump takes long on a busy machine: not every run has them all.
+    assert load_truth(files)["rank"] not in dumped
+    assert load_truth(files)["rank"] in list_ranks(files)
+
+
+@pytest.mark.parametrize("name", list_runs("host_memory"))
+def test_a_rank_without_memory_says_so_or_the_kernel_does(name):
+    files = EVERY[name]
+    kernel = json.loads(files["run.json"])["kernel"]
+    bounded = "memory_mib" in json.loads(files["case.json"])
+    assert bounded == any(line.startswith("oom-kill:") for line in kernel)
+    if not bounded:
+        assert re.search(r"Unable to allocate|can't allocate memory", read_log(files))
