@@ -125,8 +125,8 @@ def _refuse_late_dry_run(line: CommandLine) -> None:
     if "--dry-run" in line.late_options:
         raise HpctlError(
             f"--dry-run after {line.script} is an argument of the script: nothing is submitted",
-            f"Options go before the script: `hpctl sbatch --dry-run {line.script}`. To give the"
-            f" script this argument, write -- before it: `hpctl sbatch -- {line.script} --dry-run`.",
+            f"Options go before the script: `hpctl sbatch --dry-run {line.script}`. Where it is for"
+            f" the script, write -- before that: `hpctl sbatch -- {line.script} --dry-run`.",
         )
 
 
