@@ -92,7 +92,8 @@ def list_person_tasks(
     found += _of_holds(w)
     found += [_of_held_job(one) for one in find_held_jobs(w)]
     named = {target for task in found for target in task.targets}
-    found += [_of_untreated(one) for one in find_untreated(w) if one.name not in named]
+    left = [one for one in find_untreated(w) if one.instance is None]
+    found += [_of_untreated(one) for one in left if one.name not in named]
     named |= {target for task in found for target in task.targets}
     found += (task for task in _of_closed(w) if named.isdisjoint(task.targets))
     named |= {target for task in found for target in task.targets}
