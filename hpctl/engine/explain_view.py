@@ -862,9 +862,9 @@ def job_view(
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))
-    hold = _explain_hold(job)
-    if hold:
-        facts.append(hold)
+    held = _explain_hold_by_slurm(job)
+    if held:
+        facts.append(held)
         then = Awaited(ask_for_release(job))
     told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
@@ -880,7 +880,7 @@ def job_view(
     return _with_standstill(w, view, job.id)
 
 
-def _explain_hold(job: slurm_facts.SlurmJob) -> str:
+def _explain_hold_by_slurm(job: slurm_facts.SlurmJob) -> str:
     """Say why Slurm holds a job; "" where it does not."""
     if job.held_after_run:
         code = f" with exit code {job.exit_code}" if job.exit_code else ""
