@@ -123,7 +123,8 @@ _SURROUNDINGS: Mapping[str, str] = {
     "slurmctld-away": "Nothing is decided about nodes or jobs. `hpctl status` says that Slurm"
     " cannot be read.",
     "database-away": "Nothing is done and no report is accepted until the journal can be written"
-    " again; then it is read again. So with a directory that was moved away.",
+    " again; then it is read again. So with a directory that was moved away. A daemon that starts"
+    " meanwhile ends, and its unit starts it again.",
     "clock-head": "The times of what is open move with the clock, so nothing waits longer or runs"
     " out at once ([why](adr/0108-what-is-open-follows-a-clock-that-is-set.md)). Beyond what MUNGE"
     " takes (5 minutes) no report counts, so nothing is begun.",

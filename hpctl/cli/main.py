@@ -5,8 +5,10 @@ Python has loaded anyway, and the one-line helps stand here beside the names (a 
 with the commands' own).
 """
 
+import errno
 import gc
 import os
+import resource
 
 import click
 
@@ -297,6 +299,17 @@ def main() -> None:
     # Imports make no garbage, and looking for some among them is a tenth of a command's start.
     gc.set_threshold(10_000)
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
+    try:
+        _run_command()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        # Nothing is imported here: that opens a file.
+        os.write(2, _describe_shortage(error).encode(errors="replace"))
+        raise SystemExit(3) from None
+
+
+def _run_command() -> None:
     from hpctl.toolkit.errors import HpctlError, InDoubt, Unavailable
 
     try:
@@ -308,3 +321,18 @@ def main() -> None:
         if error.hint:
             echo(f"  {error.hint}", err=True)
         raise SystemExit(3 if isinstance(error, Unavailable | InDoubt) else 1) from None
+
+
+def _describe_shortage(error: OSError) -> str:
+    """Say what was not opened for lack of descriptors, and how many there are."""
+    what = f" to open {error.filename}" if error.filename else ""
+    if error.errno == errno.ENFILE:
+        return (
+            f"hpctl: this machine has no file descriptor left{what}\n"
+            "  `sysctl fs.file-nr fs.file-max` shows how many are in use and how many there are.\n"
+        )
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"hpctl: out of file descriptors{what}: this process may have {most}\n"
+        "  Allow more in this shell (`ulimit -n 1024`), or by LimitNOFILE= of the unit.\n"
+    )

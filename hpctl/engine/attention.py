@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
+from hpctl.engine.held_jobs import HeldJob, ask_for_release, find_held_jobs
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.out_of_service import Account, By, show_state
 from hpctl.engine.power_saving import failed_to_start, power_text
@@ -89,8 +90,10 @@ def list_person_tasks(
     """
     found = [_of_handed_over(w, rec) for rec in handed_over]
     found += _of_holds(w)
+    found += [_of_held_job(one) for one in find_held_jobs(w)]
     named = {target for task in found for target in task.targets}
-    found += [_of_untreated(one) for one in find_untreated(w) if one.name not in named]
+    left = [one for one in find_untreated(w) if one.instance is None]
+    found += [_of_untreated(one) for one in left if one.name not in named]
     named |= {target for task in found for target in task.targets}
     found += (task for task in _of_closed(w) if named.isdisjoint(task.targets))
     named |= {target for task in found for target in task.targets}
@@ -148,6 +151,18 @@ def _name_all(holds: list[HoldNoted]) -> str:
         return names[0]
     shown = fold_hostlist(names) if all(map(valid_name, names)) else ", ".join(names[:NAMED])
     return f"{len(names)} nodes ({shown})"
+
+
+def _of_held_job(one: HeldJob) -> PersonTask:
+    job = one.job
+    return PersonTask(
+        title=f"Job {job.shown}: held by Slurm",
+        why=f"Slurm holds it {one.why}",
+        ask=ask_for_release(job),
+        explain=job.shown,
+        since=one.since,
+        targets=(str(job.id),),
+    )
 
 
 def _of_untreated(one: UntreatedNode) -> PersonTask:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.completing import describe_completing, describe_release, find_job_kept_by, lasts
 from hpctl.engine.gates import GATES
+from hpctl.engine.held_jobs import ask_for_release
 from hpctl.engine.instance_resolver import make_natural_key as instance_natural
 from hpctl.engine.job_deadlines import deadline_s
 from hpctl.engine.journal.events import HoldNoted, JobReported
@@ -959,9 +960,10 @@ def job_view(
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))
-    if job.held_after_run:
-        facts.append(_held_after_run(job))
-        then = Awaited(f"`scontrol release {job.shown}` to run it again, or `scancel {job.shown}`")
+    held = _explain_hold_by_slurm(job)
+    if held:
+        facts.append(held)
+        then = Awaited(ask_for_release(job))
     told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
@@ -977,13 +979,22 @@ def job_view(
     return _with_standstill(w, view, job.id)
 
 
-def _held_after_run(job: slurm_facts.SlurmJob) -> str:
-    code = f" with exit code {job.exit_code}" if job.exit_code else ""
-    return (
-        f"Slurm holds it since its last run ended{code}: as it does with a job of"
-        " --requeue=expedite whose program fails, with an exit code of RequeueExitHold, and by"
-        " `scontrol requeuehold`; hpctl starts no held job"
-    )
+def _explain_hold_by_slurm(job: slurm_facts.SlurmJob) -> str:
+    """Say why Slurm holds a job; "" where it does not."""
+    if job.held_after_run:
+        code = f" with exit code {job.exit_code}" if job.exit_code else ""
+        return (
+            f"Slurm holds it since its last run ended{code}: as it does with a job of"
+            " --requeue=expedite whose program fails, with an exit code of RequeueExitHold, and by"
+            " `scontrol requeuehold`; hpctl starts no held job"
+        )
+    if job.cannot_start:
+        return (
+            f"Slurm holds it (Reason {job.reason}, priority 0) because it could not start it as it"
+            " is: too few nodes fit it, or the allocation failed, as slurmctld's log says; free"
+            " nodes do not start it"
+        )
+    return ""
 
 
 def _explain_unprotected(job: slurm_facts.SlurmJob) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpctl.engine.journal.events import HoldNoted
 from hpctl.engine.maintenance import is_in_maintenance, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.untreated import UntreatedNode, await_untreated, find_untreated
+from hpctl.engine.untreated import UntreatedNode, await_untreated, find_changing, find_untreated
 from hpctl.engine.view import Candidate
 from hpctl.engine.waiting import find_waiting_nodes
 from hpctl.engine.world import World, find_holds
@@ -179,7 +179,8 @@ def _by_order(node: SlurmNode, known: _Lookups) -> Account | None:
         return None
     last = one.last.trail[-1].why if one.last.trail else str(one.last.phase)
     fault = f"{one.judged.why}; " if one.judged is not None else ""
-    return Account(node, By.PERSON, f"{fault}{last}: waits for {await_untreated(one).what}")
+    by = By.PERSON if one.instance is None else By.SERVICE
+    return Account(node, by, f"{fault}{last}: waits for {await_untreated(one).what}")
 
 
 def _by_reason(node: SlurmNode, known: _Lookups) -> Account | None:
@@ -189,6 +190,10 @@ def _by_reason(node: SlurmNode, known: _Lookups) -> Account | None:
         return None
     if _is_of_capacity(owner, known):
         return Account(node, By.CAPACITY, f"{owner} removed it", problem=False)
+    instance = find_changing(known.world, node.name)
+    if instance is not None:
+        why = f"left closed by {owner}; HyperPod calls instance {instance.id} {instance.status}"
+        return Account(node, By.SERVICE, why)
     return Account(node, By.PERSON, _describe_left(node, owner, known))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
 from hpctl.engine import views
 from hpctl.engine.attention import PERSON_TASKS, PersonTask, leave_out_shown, list_person_tasks
 from hpctl.engine.completing import describe_completing, find_completing
+from hpctl.engine.held_jobs import find_held_jobs
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.out_of_service import (
     Account,
@@ -56,9 +57,8 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import find_active, find_whole
 from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.registration import read_comment
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from hpctl.vocabulary.slurm_facts import SlurmNode
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -483,25 +483,11 @@ def _find_completing(w: World) -> list[str]:
 
 
 def _find_held(w: World) -> list[str]:
-    """The registered jobs whose program failed and that Slurm held as it requeued them: nothing
-    starts them by itself. An operator who runs `scontrol requeuehold` knows of the hold."""
-    jobs = w.slurm.jobs.values() if w.slurm else ()
-    failed = [job for job in jobs if job.held_after_run and _failed_by_itself(job)]
-    held = [job for job in failed if str(job.id) not in w.state.holds]
-    waiting = [job for job in held if job.id not in w.state.open_jobs]
+    """The registered jobs that Slurm holds, and why: nothing starts them by itself."""
     return [
-        f"job {job.shown} is held by Slurm since its last run ended: hpctl explain {job.shown}"
-        for job in sorted(waiting, key=lambda job: job.id)
-        if read_comment(job.comment) is not None
+        f"job {one.job.shown} is held by Slurm {one.why}: hpctl explain {one.job.shown}"
+        for one in find_held_jobs(w)
     ]
-
-
-_ENDED_BY_SIGNAL: Final = ("0", "137", "143")
-"""The exit codes of a script that Slurm ended: by SIGKILL and SIGTERM where it traps them."""
-
-
-def _failed_by_itself(job: SlurmJob) -> bool:
-    return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
 
 
 def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from hpctl.engine.timeline import Awaited
 from hpctl.engine.world import World
 from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Clears
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
@@ -22,11 +23,13 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
 class UntreatedNode(Struct, frozen=True):
-    """A node whose last recovery has ended. `judged`: its fault; None where none is known."""
+    """A node whose last recovery has ended. `judged`: its fault; None where none is known.
+    `instance`: its instance, where HyperPod works on it: replaces it, say, as somebody ordered."""
 
     node: SlurmNode
     last: NodeRecovery
     judged: Assessment | None
+    instance: Instance | None = None
 
     @property
     def name(self) -> NodeName:
@@ -56,8 +59,15 @@ def find_untreated(w: World) -> list[UntreatedNode]:
         judged = _find_fault(w, name)
         left = not node.in_service and reason_owner(node.reason) == last.id
         if judged is not None or left:
-            found.append(UntreatedNode(node, last, judged))
+            found.append(UntreatedNode(node, last, judged, find_changing(w, name)))
     return found
+
+
+def find_changing(w: World, name: NodeName) -> Instance | None:
+    """Return the instance of a node while HyperPod starts, replaces or repairs it; else None."""
+    instance = w.joined.instances.get(name)
+    at_work = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+    return None if instance is None or instance.status in at_work else instance
 
 
 def _find_fault(w: World, name: NodeName) -> Assessment | None:
@@ -82,6 +92,10 @@ def describe_untreated(one: UntreatedNode) -> str:
 def await_untreated(one: UntreatedNode) -> Awaited:
     """Return what ends it: what a person does, and what ends it without one."""
     name = one.name
+    if one.instance is not None:
+        return Awaited(
+            f"HyperPod, which calls its instance {one.instance.id} {one.instance.status}"
+        )
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
     ours = not one.in_service and reason_owner(one.node.reason) is not None
     if ours:

@@ -9,7 +9,9 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
 
     A pool itself starts them one by one, as work comes. Where no memory is left then,
     Thread.start() may never return (CPython 3.11: the thread ends before it says that it has
-    begun); or it raises, and the pool keeps the work and does it whenever more comes.
+    begun); or it raises, and the pool keeps the work and does it whenever more comes. One start
+    that never returns stops every pool of the process: submit() holds a lock that all of them
+    share (_global_shutdown_lock of concurrent/futures/thread.py).
     """
     pool = ThreadPoolExecutor(threads, name)
     all_there = Barrier(threads)

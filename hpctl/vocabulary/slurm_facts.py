@@ -121,6 +121,12 @@ SPECIAL_EXIT = "SPECIAL_EXIT"
 Its Reason is JobHeldUser."""
 
 
+CANNOT_START: Final = "BadConstraints"
+"""The Reason of a job that slurmctld could not start for an error other than a lack of free nodes:
+too few nodes fit it, or the allocation failed ("gres ... node offset invalid" in slurmctld's log).
+Its priority is 0 from then on (schedule() in job_scheduler.c), so no free node starts it."""
+
+
 SLURMS_DELAY: Final = timedelta(minutes=15)
 """A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
 A job that is to begin later than that was put off by a person, and is left to wait."""
@@ -259,6 +265,11 @@ class SlurmJob(Struct, frozen=True):
         """Held by Slurm as it was requeued: it starts by no order but a release."""
         held = self.reason == REQUEUED_AND_HELD or SPECIAL_EXIT in self.flags
         return self.state == "PENDING" and held
+
+    @property
+    def cannot_start(self) -> bool:
+        """Held by Slurm because it could not start it as it is."""
+        return self.state == "PENDING" and self.reason == CANNOT_START
 
     @property
     def why_unrecoverable(self) -> str:

@@ -1,4 +1,4 @@
-"""A short soak of the parts of hpctl, each night; `make soak FAULTS=all` is the long one."""
+"""A short soak of the parts of hpctl; `make soak FAULTS=all` is the long one."""
 
 import os
 
@@ -11,7 +11,6 @@ from tests.soak.surroundings import OWN_FAULTS
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slurm,
-    pytest.mark.nightly,
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system"),
 ]

@@ -7,7 +7,7 @@ from hpctl.engine.explain_view import job_view
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.status_view import status_view
 from hpctl.engine.world import World
-from hpctl.vocabulary.slurm_facts import REQUEUED_AND_HELD, SchedulerView, SlurmJob
+from hpctl.vocabulary.slurm_facts import CANNOT_START, REQUEUED_AND_HELD, SchedulerView, SlurmJob
 from tests.fakes.values import OWN, at, slurm_job, slurm_node
 
 HELD = slurm_job(
@@ -44,3 +44,34 @@ def test_status_lists_only_registered_jobs() -> None:
         replace(HELD, exit_code="143:0"),
     )
     assert not [job for job in others if LISTED in status_view(world(job)).problems]
+
+
+STUCK = slurm_job(
+    state="PENDING", nodes=(), exit_code="0:0", reason=CANNOT_START,
+    comment='hpctl:{"policy":{"restarts":2}}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("job", [HELD, STUCK], ids=["after its run", "could not start"])
+def test_status_says_that_a_held_job_waits_for_a_person(job: SlurmJob) -> None:
+    view = status_view(world(job))
+    (task,) = view.person_tasks
+    assert task.targets == ("1",)
+    assert "scontrol release 1" in task.commands
+    assert view.other_problems == []
+
+
+def test_a_job_that_slurm_could_not_start_is_a_problem() -> None:
+    (line,) = status_view(world(STUCK)).problems
+    assert line.startswith("job 1 is held by Slurm because it could not start it")
+    found = job_view(world(STUCK), {}, "1")
+    assert found is not None
+    assert found.next is not None
+    assert "Reason BadConstraints, priority 0" in found.headline
+    assert "`scontrol hold 1` and `scontrol release 1`" in found.next.what
+
+
+@pytest.mark.parametrize("other", [{"comment": ""}, {"reason": "Resources"}, {"state": "RUNNING"}])
+def test_another_job_than_a_registered_one_that_slurm_holds_is_no_problem(other) -> None:
+    view = status_view(world(replace(STUCK, **other)))
+    assert (view.problems, view.person_tasks) == ((), ())

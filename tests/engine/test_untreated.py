@@ -14,6 +14,9 @@ from hpctl.engine.view import Request
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.identity import InstanceId
+from hpctl.vocabulary.instance_join import InstanceJoin
 from hpctl.vocabulary.model import Clears
 from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -54,6 +57,26 @@ def test_a_faulty_node_that_nothing_treats_is_a_problem(log, node, how):
     assert "Xid 79 on 0000:3b:00" in line
     assert line.endswith("hpctl explain n1")
     assert choose_exit_code(view) is Exit.PROBLEM
+
+
+@pytest.mark.parametrize("status", [InstanceStatus.PENDING, InstanceStatus.SYSTEM_UPDATING])
+@pytest.mark.parametrize(
+    ("log", "node"),
+    [(RESUMED, slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")), (CANCELED, DRAINED)],
+    ids=["drained by an admin", "left drained by a canceled recovery"],
+)
+def test_no_person_is_asked_to_replace_a_node_that_is_being_replaced(log, node, status):
+    instances = {node.name: Instance(InstanceId("i-2"), status, node=node.name)}
+    view = status_view(world(log, node, faulty(), joined=InstanceJoin(instances)))
+    assert view.person_tasks == ()
+    (line,) = view.problems
+    assert "`hpctl replace" not in line
+    assert f"HyperPod, which calls its instance i-2 {status}" in line
+    (row,) = view.out_of_service
+    assert row.by == "hyperpod"
+    running = {node.name: replace(instances[node.name], status=InstanceStatus.RUNNING)}
+    view = status_view(world(log, node, faulty(), joined=InstanceJoin(running)))
+    assert "hpctl replace n1" in view.person_tasks[0].commands
 
 
 def test_a_node_left_drained_by_a_canceled_recovery_is_a_problem_though_no_fault_is_known():

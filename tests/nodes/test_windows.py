@@ -139,6 +139,24 @@ def test_a_window_follows_its_reservation(log, reservations, seconds, signal):
     assert signal_of(step(log, *reservations, seconds=seconds)) == signal
 
 
+@pytest.mark.parametrize("seconds", [1, HOUR / 2, HOUR - END_LEAD_S - 1])
+def test_a_window_whose_reservation_was_deleted_while_no_daemon_ran_has_not_begun(seconds):
+    gone = step(RESERVED, seconds=seconds)
+    assert isinstance(gone, Move)
+    assert (gone.signal, gone.why) == (
+        ChangeSignal.GONE,
+        "its reservation was deleted while no daemon ran",
+    )
+    log = [*RESERVED, *seen(ChangeSignal.GONE, seconds=seconds)]
+    assert change(log).phase is ChangePhase.CANCELLED
+    assert due(log, seconds=seconds + 1) == {}
+
+
+@pytest.mark.parametrize("seconds", [HOUR - END_LEAD_S, HOUR, 2 * HOUR])
+def test_a_window_that_came_to_its_end_while_no_daemon_ran_has_begun(seconds):
+    assert signal_of(step(RESERVED, seconds=seconds)) == ChangeSignal.BEGAN
+
+
 @pytest.mark.parametrize("log", [RESERVED, BEGUN])
 def test_a_window_waits_for_its_next_time(log):
     answer = step(log, HELD, seconds=-LEAD - 9 if log is RESERVED else 5)

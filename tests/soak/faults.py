@@ -7,7 +7,7 @@ What `hpctl status` has to name of each kind until it is over, and who says that
 | xid-79, -48, -154, hma-*, kill-node | the node | it serves again, on another boot |
 | hang-agent | the node | it serves again, and that agent has gone, or goes on |
 | freeze-node | the node | it serves again, thawed or on another boot |
-| xid-31, kill-rank | the job | another attempt of it trains, or it has ended |
+| xid-31, kill-rank | the job | another run of it has proved itself or trains, or it has ended |
 | stop-rank | the job, once a rank or a supervisor misses it | as above |
 | torn-checkpoint | the job, where nothing newer follows | a newer one is saved, or as above |
 | slurmctld | that Slurm cannot be read | slurmctld is started |
@@ -15,8 +15,10 @@ What `hpctl status` has to name of each kind until it is over, and who says that
 | throttle, latency, drop-reply, no-capacity | each node that waits meanwhile | the cloud answers |
 
 A torn checkpoint harms nobody while the job runs: the next one is whole a moment later, and
-`hpctl explain JOB` names it. A cloud that errs is no trouble of its own: its own text stands in the
-lines of the nodes that wait for it.
+`hpctl explain JOB` names it. A run has proved itself once it has run for PROVE_S: on a slow machine
+it may have done no step by then, which neither Slurm nor hpctl can tell of a job that reports no
+progress. A cloud that errs is no trouble of its own: its own text stands in the lines of the nodes
+that wait for it.
 """
 
 import os
@@ -27,8 +29,8 @@ from pathlib import Path
 from hpctl.engine.config import ALONE_LEASE_S
 from hpctl.toolkit.errors import HpctlError
 from tests.soak.jobs import Job
-from tests.soak.scene import Fault, Scene, Strike, environment_of
-from tests.soak.status import Over, Serving, Struck
+from tests.soak.scene import PROVE_S, Fault, Scene, Strike, environment_of
+from tests.soak.status import EVERY_S, Over, Serving, Struck
 
 
 def _serves_anew(scene: Scene, node: str) -> Over:
@@ -44,15 +46,28 @@ def _serves_anew(scene: Scene, node: str) -> Over:
     return over
 
 
-def _trains_anew(job: Job) -> Over:
-    """Whether another attempt of a job than those so far has done a step, or the job has ended."""
+def _trains_anew(scene: Scene, job: Job) -> Over:
+    """Whether another run of a job than those so far has done a step or runs for PROVE_S, or the
+    job has ended."""
     before = set(job.directory.glob("progress-*.txt"))
+    runs = scene.restarts_of(job)
 
-    def over(_: Serving) -> bool:
+    def over(now: Serving) -> bool:
         fresh = set(job.directory.glob("progress-*.txt")) - before
-        return bool(job.ended) or any(path.stat().st_size for path in fresh)
+        if job.ended or any(path.stat().st_size for path in fresh):
+            return True
+        return now is not None and _has_proved_itself(scene, job, runs)
 
     return over
+
+
+def _has_proved_itself(scene: Scene, job: Job, runs: int) -> bool:
+    """Whether a job runs, after more restarts than `runs`, for as long as hpctl waits at least: it
+    counts from when it sees the run, which is later than its start."""
+    seen = scene.job_in_slurm(job)
+    if seen is None or seen.start is None or not seen.running or seen.restarts <= runs:
+        return False
+    return time.time() - seen.start.timestamp() > PROVE_S - EVERY_S
 
 
 def _on_node(line: str, kind: str, **how) -> Strike:
@@ -76,7 +91,7 @@ def _page_fault(scene: Scene) -> Struck | None:
     if job is None or not node:
         return None
     scene.live.sandbox.inject(node, "xid", code=31)
-    return _signal(job, pid, signal.SIGKILL, f"Xid 31 on {node}, which ends rank {pid}")
+    return _signal(scene, job, pid, signal.SIGKILL, f"Xid 31 on {node}, which ends rank {pid}")
 
 
 def _freeze_node(scene: Scene) -> Struck | None:
@@ -127,17 +142,18 @@ def _stopped(pid: int) -> bool:
 
 def _kill_rank(scene: Scene) -> Struck | None:
     job, pid = scene.rank()
-    return None if job is None else _signal(job, pid, signal.SIGKILL, f"rank {pid} is killed")
+    line = f"rank {pid} is killed"
+    return None if job is None else _signal(scene, job, pid, signal.SIGKILL, line)
 
 
 def _stop_rank(scene: Scene) -> Struck | None:
     # That a rank alone does nothing is seen by `hpctl run` only, under which this one is not.
     job, pid = scene.rank(missed=True)
-    return None if job is None else _signal(job, pid, signal.SIGSTOP, f"rank {pid} hangs")
+    return None if job is None else _signal(scene, job, pid, signal.SIGSTOP, f"rank {pid} hangs")
 
 
-def _signal(job: Job, pid: int, number: signal.Signals, line: str) -> Struck | None:
-    over = _trains_anew(job)
+def _signal(scene: Scene, job: Job, pid: int, number: signal.Signals, line: str) -> Struck | None:
+    over = _trains_anew(scene, job)
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -156,7 +172,7 @@ def _tear_checkpoint(scene: Scene) -> Struck | None:
         os.truncate(shards[-1], shards[-1].stat().st_size // 2)
     except FileNotFoundError:
         return None
-    torn, anew = shards[-1].parent.name, _trains_anew(job)
+    torn, anew = shards[-1].parent.name, _trains_anew(scene, job)
 
     def over(now: Serving) -> bool | None:
         newer = any(path.name > torn for path in job.directory.glob("step-*[0-9]"))

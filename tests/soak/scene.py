@@ -10,6 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.daemon.chaos import Chaos
 from tests.engine.journal.servers import Server
 from tests.soak.jobs import Job
@@ -18,6 +21,11 @@ from tests.soak.status import Struck
 STATE_SAVE_S = 10.0
 """slurmctld writes its jobs down up to 5 s late (SAVE_MAX_WAIT): killed before, it forgets a job
 that it has just accepted, and gives its number to the next one. No one could heal that."""
+
+
+PROVE_S = 8.0
+"""A restarted run has proved itself after so many seconds, as the soak configures hpctl. slurmctld
+has saved by then that there is one (SAVE_MAX_WAIT, 5 s)."""
 
 
 class Surroundings(Struct, frozen=True):
@@ -52,6 +60,19 @@ class Scene(Struct, frozen=True):
         busy = {n for j in view.jobs.values() if j.running and int(j.id) in mine for n in j.nodes}
         pool = sorted(fine & busy) or sorted(fine)
         return str(self.chance.choice(pool)) if pool else ""
+
+    def job_in_slurm(self, job: Job) -> SlurmJob | None:
+        """Return a job as Slurm has it now; None where it has none, or does not answer."""
+        try:
+            record = self.live.scheduler.job(JobId(job.number))
+        except Unavailable:
+            return None
+        return None if record is None else record.job
+
+    def restarts_of(self, job: Job) -> int:
+        """Return how often Slurm has started a job again so far; 0 where Slurm does not answer."""
+        seen = self.job_in_slurm(job)
+        return 0 if seen is None else seen.restarts
 
     def rank(self, *, missed: bool = False) -> tuple[Job | None, int]:
         """A random job and the pid of a random rank of it, None where none runs. `missed`: of a

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 from msgspec import Struct, field
 
@@ -88,8 +89,14 @@ class Struck(Struct):
     latent: bool = False
     """Nobody can see it at first: named before that, its subject was named for something else."""
     began: float = 0.0
-    last_open: float = 0.0
+    looks: list[float] = field(default_factory=list)
+    """When the world said that it is not over yet."""
     ended: bool = False
+
+    @property
+    def last_open(self) -> float:
+        """When it was last known to be open; 0 where it never was."""
+        return self.looks[-1] if self.looks else 0.0
 
 
 class Row(Struct):
@@ -175,7 +182,7 @@ class StatusWatch:
             over = fault.over(now) if fault.over else None
             fault.ended = bool(over)
             if over is False:
-                fault.last_open = self._looked
+                fault.looks.append(self._looked)
 
     def for_an_operator(self) -> list[str]:
         """The nodes of which `status` tells anew that their replacement found no capacity, or that
@@ -222,6 +229,20 @@ def _between(answers: list[Answer], first: float, last: float) -> list[Answer]:
     return [a for a in answers if a.began >= first and a.at <= last]
 
 
+def _find_sure(silent: list[Answer], asked: list[Answer], fault: Struck) -> list[Answer]:
+    """Return the silent answers that the next one confirms, with a look at the world between them.
+
+    The world and `status` are read one after the other: in between a node may have served for a
+    moment, and been closed again for something else.
+    """
+    found = []
+    for answer, following in pairwise(asked):
+        seen = any(answer.at <= look <= following.began for look in fault.looks)
+        if answer in silent and following in silent and seen:
+            found.append(answer)
+    return found
+
+
 def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAMED_S) -> list[str]:
     """Named within `named_s`, and from then on until it was over; else what it answered instead."""
     asked = _between(answers, fault.began, fault.last_open)
@@ -238,7 +259,7 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
     took = named.at - fault.began - sum(max(EVERY_S, a.at - a.began) for a in blind)
     row.longest_s = max(row.longest_s, took)
     while_open = _between(answers, named.began, fault.last_open)
-    silent = [a for a in silent if a.began > named.began]
+    silent = [a for a in _find_sure(silent, while_open, fault) if a.began > named.began]
     row.asked += len(while_open)
     row.silent += len(silent)
     misses = [f"{fault.line}: named after {took:.0f} s"] if took > named_s else []

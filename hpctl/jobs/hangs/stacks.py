@@ -97,28 +97,31 @@ def find_ranks(
 
 
 def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
-    """Return the frames of a process's main thread; or none, and why."""
+    """Return the frames of a process's main thread; or none, and why. Raises nothing: a full disk
+    under /tmp, too few descriptors or a missing program is the reason for one rank."""
     program = Path(sys.executable).with_name("py-spy")
     spy = str(program) if program.exists() else shutil.which("py-spy")
     if spy is None:
         return [], _NO_PY_SPY
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-        try:
+    try:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
             exit_code = run_within(command, limit_s, out=out, error=said)
-        except OSError as error:
-            return [], f"cannot start {error.filename}: {error.strerror}"
-        if exit_code is None:
-            return [], f"py-spy did not end within {limit_s:g} s"
-        if exit_code:
+            out.seek(0)
             said.seek(0)
-            text = said.read(LARGEST_DUMP).decode(errors="replace").strip()
-            return [], _HOW_TO_PERMIT if _PTRACE.search(text) else f"py-spy: {text[-200:]}"
-        out.seek(0)
-        try:
-            return _select_frames(json.loads(out.read())), ""
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return [], "py-spy's answer cannot be read"
+            dump, text = out.read(), said.read(LARGEST_DUMP)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        return [], f"cannot run py-spy: {error.strerror}{where}"
+    if exit_code is None:
+        return [], f"py-spy did not end within {limit_s:g} s"
+    if exit_code:
+        why = text.decode(errors="replace").strip()
+        return [], _HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}"
+    try:
+        return _select_frames(json.loads(dump)), ""
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return [], "py-spy's answer cannot be read"
 
 
 def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:

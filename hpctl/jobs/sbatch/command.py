@@ -95,7 +95,8 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --json                    with --dry-run: print JSON
       --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
 
-    The script may say all but the last three, in its leading comments: #HPCTL --spares 1. The
+    Options go before SCRIPT: what follows it are the script's own arguments, as with sbatch. The
+    script may say all but the last three, in its leading comments: #HPCTL --spares 1. The
     command line wins. In directories {job_id} and {array_task_id} are filled in.
 
     A few shell lines go into the copy that is submitted. At every start they export
@@ -107,6 +108,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     program = find_sbatch(line)
     if "json" in line.own and "dry-run" not in line.own:
         raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
+    _refuse_late_dry_run(line)
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run_sbatch([program, *line.passed], line))
     script, submission = plan_command_line(line)
@@ -115,6 +117,17 @@ def sbatch(arguments: tuple[str, ...]) -> None:
         return
     print_warnings(submission, quiet="quiet" in line.given)
     raise SystemExit(_submit_job(program, line, script, submission))
+
+
+def _refuse_late_dry_run(line: CommandLine) -> None:
+    """Raise HpctlError where --dry-run follows the script: it would be an argument of the script,
+    and the job would be submitted."""
+    if "--dry-run" in line.late_options:
+        raise HpctlError(
+            f"--dry-run after {line.script} is an argument of the script: nothing is submitted",
+            f"Options go before the script: `hpctl sbatch --dry-run {line.script}`. Where it is for"
+            f" the script, write -- before that: `hpctl sbatch -- {line.script} --dry-run`.",
+        )
 
 
 def plan_command_line(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:

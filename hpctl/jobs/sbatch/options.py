@@ -408,7 +408,8 @@ class CommandLine(Struct):
 
     `given` maps sbatch's long option names to their last value ("" for flags), `own` hpctl's
     options to all of theirs. `passed` is what goes to sbatch before the script, word for word,
-    but for `--wrap`, whose command is in `given`.
+    but for `--wrap`, whose command is in `given`. `dashes`: a `--` before the script says that no
+    option follows.
     """
 
     passed: list[str] = field(default_factory=list)
@@ -418,6 +419,16 @@ class CommandLine(Struct):
     own: dict[str, tuple[OptionValue, ...]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     het: bool = False
+    dashes: bool = False
+
+    @property
+    def late_options(self) -> list[str]:
+        """Return hpctl's options after the script, `--spares` for each: sbatch's rule makes them
+        arguments of the script."""
+        if self.dashes:
+            return []
+        words = (word.partition("=")[0] for word in self.arguments)
+        return [word for word in words if word.startswith("--") and word[2:] in HPCTL_OPTIONS]
 
 
 def parse_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -444,6 +455,7 @@ class _CommandLineReader:
             self.line.passed.append(self.left.pop(0))
         elif word == "--":
             self.left.pop(0)
+            self.line.dashes = True
             return False
         elif word.startswith("--"):
             self._read_long(self.left.pop(0))

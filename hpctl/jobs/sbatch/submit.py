@@ -176,6 +176,11 @@ class _Draft:
         directory = self.hpctl.checkpoint_dir
         self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
         self.warnings += [
+            f"{option} after the script is an argument of the script, and hpctl does not read it:"
+            " options go before the script"
+            for option in self.options.late
+        ]
+        self.warnings += [
             f"--{option}: the directory {directory} does not exist on this machine; Slurm does not"
             " create it: where a node has none, the job fails and leaves no log"
             for option, directory in self.context.missing
@@ -357,6 +362,7 @@ class EffectiveOptions:
         self._line = line
         self._script = script
         self._environment = environment
+        self.late = tuple(line.late_options)
 
     def value(self, option: str) -> str | None:
         """Return the value of an option (long name) that is obeyed, "" for a flag; None if not

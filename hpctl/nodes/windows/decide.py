@@ -163,7 +163,11 @@ def _advance_open(c: Window) -> Next:
 
 def _advance_scheduled(c: Window) -> Next:
     start = c.rec.opened.start
-    if start is not None and c.now >= start:
+    begins = start is not None and c.now >= start
+    if begins and c.facts is None and c.now < add_seconds(_find_end(c), -END_LEAD_S):
+        # A daemon that runs sees it begin. Whether it was deleted before that is not known.
+        return Move(ChangeSignal.GONE, "its reservation was deleted while no daemon ran")
+    if begins:
         return Move(ChangeSignal.BEGAN, f"until {_find_end(c):%Y-%m-%d %H:%M:%S} UTC")
     if c.facts is None:
         return Move(ChangeSignal.GONE, "its reservation was deleted before it began")

@@ -7,9 +7,9 @@ intake: frames are sent on a thread.
 import contextlib
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from hpctl.service.intake import channel
+from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.stack_request import StackAsk
 
@@ -19,7 +19,7 @@ class IntakeLine:
 
     def __init__(self) -> None:
         """Nothing is sent before `connect`."""
-        self._sender = ThreadPoolExecutor(1, thread_name_prefix="intake-send")
+        self._sender = start_pool(1, "intake-send")
         self._channel: channel.IntakeChannel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
         self._orders: Mapping[NodeName, str] = {}

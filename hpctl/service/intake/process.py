@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -32,6 +31,7 @@ from hpctl.service.intake.server import open_listener
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
@@ -154,8 +154,8 @@ class IntakeProcess:
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
         self._line = line
         # What jobs say must never keep what nodes say waiting.
-        self._reports = ThreadPoolExecutor(2, thread_name_prefix="intake-reports")
-        self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
+        self._reports = start_pool(2, "intake-reports")
+        self._others = start_pool(3, "intake-others")
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: channel.IntakeChannel | None = None

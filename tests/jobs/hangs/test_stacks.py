@@ -1,7 +1,14 @@
 """Whom the ranks of a job wait for, by stacks that were told."""
 
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from hpctl.jobs.hangs import stacks
 from hpctl.jobs.hangs.stack_groups import (
     LINE,
     MOST_RANKS,
@@ -124,3 +131,23 @@ def test_a_node_where_ranks_are_expected_and_none_runs_is_an_error() -> None:
     assert found.idle == ("n3",)
     nobody = aggregate_stacks([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
     assert nobody.errors == ("no Python process of the job runs on n[1-2]",)
+
+
+def test_a_rank_whose_answer_has_no_place_on_the_disk_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rank = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1"}
+    command = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
+    process = subprocess.Popen(command, env={**os.environ, **rank}, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+        found = stacks.read_node_stacks("1", os.geteuid(), "n1", "", native=False)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    (stack,) = found.ranks
+    assert (stack.rank, stack.pid, stack.frames) == (0, process.pid, ())
+    assert "cannot run py-spy" in stack.error

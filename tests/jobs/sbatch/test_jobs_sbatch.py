@@ -102,6 +102,31 @@ def test_dry_run_as_json(shell: Shell) -> None:
     assert done.stdout.splitlines()[-1].endswith("job.sh 'x y'")
 
 
+def test_dry_run_after_the_script_submits_nothing_and_says_where_it_goes(shell: Shell) -> None:
+    done = shell.run("job.sh", "--dry-run")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing is submitted" in done.stderr
+    assert "hpctl sbatch --dry-run job.sh" in done.stderr
+    assert not shell.record.exists()
+
+
+def test_dashes_before_the_script_leave_dry_run_to_the_script(shell: Shell) -> None:
+    done = shell.run("--", "job.sh", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert shell.recorded()["words"][-1] == "--dry-run"
+    assert "after the script" not in done.stderr
+
+
+@pytest.mark.parametrize("late", ["--spares=2", "--checkpoint-dir"])
+def test_another_option_after_the_script_is_warned_of(shell: Shell, late: str) -> None:
+    done = shell.run("job.sh", late, "x", "--lr")
+    assert done.returncode == 0, done.stderr
+    assert shell.recorded()["words"][-3:] == [late, "x", "--lr"]
+    option = late.partition("=")[0]
+    (warning,) = [line for line in done.stderr.splitlines() if "after the script" in line]
+    assert warning.startswith(f"hpctl: warning: {option} after the script is an argument")
+
+
 def test_from_stdin(shell: Shell) -> None:
     text = "#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n"
     done = shell.run(stdin=text)

@@ -1,0 +1,69 @@
+"""Registered jobs that Slurm holds, and that only a person starts again. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.world import World
+from hpctl.vocabulary.registration import read_comment
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+_ENDED_BY_SIGNAL: Final = ("0", "137", "143")
+"""The exit codes of a script that Slurm ended: by SIGKILL and SIGTERM where it traps them."""
+
+
+class HeldJob(Struct, frozen=True):
+    """A job that Slurm holds. `why`: since when or for what, as the end of a sentence."""
+
+    job: SlurmJob
+    why: str
+
+    @property
+    def since(self) -> datetime:
+        """When it was last submitted or requeued."""
+        return self.job.submit
+
+
+def find_held_jobs(w: World) -> list[HeldJob]:
+    """Return the registered jobs that Slurm holds, by id, but those under a gate of hpctl's or in
+    recovery. An operator who runs `scontrol hold` or `scontrol requeuehold` knows of the hold."""
+    found = []
+    for job in w.slurm.jobs.values() if w.slurm else ():
+        why = _find_cause(job)
+        if not why or str(job.id) in w.state.holds or job.id in w.state.open_jobs:
+            continue
+        if read_comment(job.comment) is not None:
+            found.append(HeldJob(job, why))
+    return sorted(found, key=lambda one: one.job.id)
+
+
+def _find_cause(job: SlurmJob) -> str:
+    """Return why Slurm holds a job; "" where it does not, or where a person has asked for it."""
+    if job.held_after_run and _failed_by_itself(job):
+        return "since its last run ended"
+    if job.cannot_start:
+        return f"because it could not start it as it is ({job.reason})"
+    return ""
+
+
+def _failed_by_itself(job: SlurmJob) -> bool:
+    return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
+
+
+def ask_for_release(job: SlurmJob) -> str:
+    """Say what a person runs so that a held job starts, or ends.
+
+    slurmctld 22.05.8 looks again at a job of Reason BadConstraints after a hold and a release; a
+    release without the hold may leave it as it is (seen live).
+    """
+    shown = job.shown
+    if job.cannot_start:
+        return (
+            f"a person to find in `scontrol show job {shown}` what it asks for and no node has;"
+            f" then `scontrol hold {shown}` and `scontrol release {shown}` make Slurm try again, or"
+            f" `scancel {shown}`"
+        )
+    return f"`scontrol release {shown}` to run it again, or `scancel {shown}`"

@@ -1,0 +1,63 @@
+"""`hpctl agent triage` of a log that a user wrote to break who reads it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.adversary.bed import drop, public_directory
+
+pytestmark = [pytest.mark.adversary, pytest.mark.integration, pytest.mark.timeout(120)]
+ROOT = Path(__file__).resolve().parents[2]
+MOST_MIB = 700
+"""Of address space: the program itself takes about half of it."""
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+OBEYED = (b"\x1b", b"\x07", b"\x9b3", b"\0", b"\xe2\x80\xae")
+"""Bytes that a terminal obeys, or that hide what follows."""
+DEEP = "[" * 200_000
+HOSTILE = {
+    "a line of 64 MB": b"x" * (64 << 20),
+    "a line of 64 MB of a GPU": XID.encode() * (64 << 20 >> 7),
+    "nothing but NUL": b"\0" * (8 << 20),
+    "NUL in a line": XID.encode().replace(b" ", b"\0"),
+    "escape codes": b"\x1b]0;owned\x07\x1b[2J\x9b31m" + XID.encode() + b"\x1b[8m\xe2\x80\xae\n",
+    "deep JSON": f'{{"MESSAGE":{DEEP}\n'.encode(),
+    "deep JSON of a journal": ('{"MESSAGE":' * 100_000).encode(),
+    "a record of HMA without an end": ('{"level":"error","msg":"' + "x" * (1 << 20)).encode(),
+    "an export that says it is a terabyte": b"MESSAGE\n" + (1 << 40).to_bytes(8, "little") + b"x",
+    "half a letter": b"\xf0\x9f" * 100_000,
+    "a number of a million digits": f"<6>[{'9' * 1_000_000}.0] {XID}\n".encode(),
+    "nothing but ends of lines": b"\n" * 50_000,
+}
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_log_ends_in_an_answer(name: str, how: tuple[str, ...]) -> None:
+    with public_directory() as base:
+        log = base / "log"
+        write = [
+            "/usr/bin/python3",
+            "-I",
+            "-c",
+            "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())",
+        ]
+        with log.open("wb") as file:
+            subprocess.run(write, input=HOSTILE[name], stdout=file, check=True, **drop())
+        done = subprocess.run(
+            ["prlimit", f"--as={MOST_MIB << 20}", sys.executable, "-m", "hpctl", "agent", "triage",
+             str(log), *how],
+            capture_output=True, cwd=ROOT, timeout=100, check=False,
+        )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 3), said[-2000:]
+    assert b"Traceback" not in said
+    assert not [
+        code for code in (b"\x1b", b"\x07", b"\x9b3", b"\0", b"\xe2\x80\xae") if code in said
+    ]
+    assert len(said) < 1 << 20
+    if how:
+        for line in done.stdout.splitlines():
+            json.loads(line)
