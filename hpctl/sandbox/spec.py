@@ -64,6 +64,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     `cpus`: how many CPUs Slurm gives each node; the machine need not have them.
     `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
+    `health_check`: slurm.conf names a HealthCheckProgram that prints the agents' verdicts.
     `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
     buckets is run as whoever started the sandbox.
@@ -116,6 +117,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     hma_false_marks: float = 0.0
     lifecycle: str = ""
     epilog_slurmctld: str = ""
+    health_check: bool = False
     slurm_conf: str = ""
     cloud_nodes: bool = False
     configless: bool = False
