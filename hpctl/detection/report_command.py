@@ -164,9 +164,9 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
         warning = f"hpctl: warning: {name}: the tool {error}; nothing is reported"
         output.echo(warning, err=True)
         return ()
-    told = tuple(one for one in found if one.verdict in (Verdict.FAIL, Verdict.WARN))
-    if told or any(one.verdict is Verdict.UNKNOWN for one in found):
-        return told
+    reports = tuple(one for one in found if one.verdict in (Verdict.FAIL, Verdict.WARN))
+    if reports or any(one.verdict is Verdict.UNKNOWN for one in found):
+        return reports
     return (Observation("", verdict=Verdict.OK),)
 
 

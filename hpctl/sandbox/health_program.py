@@ -1,4 +1,4 @@
-"""The sandbox's HealthCheckProgram: slurmd has the agent of its own node asked, every minute.
+"""The sandbox's HealthCheckProgram: slurmd asks the agent of its node, every minute.
 
 All nodes of a sandbox share one slurm.conf and one file system. slurmd names the node in
 SLURMD_NODENAME, so one script finds the socket of each node's agent.
