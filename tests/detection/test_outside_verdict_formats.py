@@ -279,3 +279,8 @@ def test_the_command_and_the_page_name_the_same_formats():
         for word, verdict in form.levels.items():
             assert f"{word} → {verdict}" in cells[3], (name, word)
         assert ("never seen" in cells[4]) is not form.seen
+
+
+def test_no_terminal_obeys_what_a_tool_printed():
+    (found,) = read("gcm", "CRITICAL - a\x1b[2Jb. c\x07d\n", 2)
+    assert (found.code, found.detail, found.evidence) == ("a_2Jb", "a [2Jb", "c d")
