@@ -14,7 +14,7 @@ from hpctl.engine.view import View, is_fresh, jobs_on
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.change import Change, ChangeKind, ChangeSignal
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.pause import find_whole
@@ -48,7 +48,10 @@ _COMING: Final = (
     InstanceStatus.PENDING,
     InstanceStatus.SYSTEM_UPDATING,
     InstanceStatus.DEEP_HEALTH_CHECK,
+    InstanceStatus.ATTACHING,
+    InstanceStatus.UNKNOWN,
 )
+"""What may serve jobs soon. An unknown state counts, so that hpctl asks for no further instance."""
 
 
 def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
@@ -146,7 +149,7 @@ def _build_group(
         return None
     partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
     mine = [i for i in view.provider.instances.values() if i.group == name]
-    here = [i for i in mine if i.status is not InstanceStatus.SHUTTING_DOWN]
+    here = [i for i in mine if i.status not in LEAVING]
     coming = sum(i.status in _COMING for i in here) + len(
         list_unregistered(mine, view, policy, now)
     )

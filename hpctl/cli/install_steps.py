@@ -314,11 +314,14 @@ def describe_node(machine: Machine, role: str) -> Node:
     named: Mapping[str, Any] = dict.fromkeys(
         ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
     )
+    settings = config.load(scripts / "config.json", ["slurm_plugins"])
+    # Nodes are installed one by one: slurm.conf must not name a file that others lack.
+    settings["hpctl"]["health_check"] = False
     return node.Node(
         mode="OnInitComplete",
         bundle=scripts,
         machine=machine,
-        config=config.load(scripts / "config.json", ["slurm_plugins"]),
+        config=settings,
         parameters={},
         role=ROLES[role],
         controllers=(),

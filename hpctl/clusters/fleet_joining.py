@@ -10,7 +10,7 @@ from hpctl.clusters.fleet import NOT_FOUND, PROTECTED, NodeRow
 from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.view import jobs_on
 from hpctl.vocabulary.assessment import Assessment
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -26,7 +26,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     at = [InstanceId(row.instance_id or row.logical_id or f"{n}") for n, row in enumerate(listed)]
     answer = {
         key: Instance(
-            key, going if row.status == going else alive, node=NodeName(row.node) or None,
+            key, going if row.status in LEAVING else alive, node=NodeName(row.node) or None,
             launched=row.launched, address=row.ip, dns=row.dns,
         )
         for key, row in zip(at, listed, strict=True)

@@ -174,7 +174,7 @@ class OrderProvider:
 
     def _instance(self, row: NodeRow) -> Instance:
         known = {str(status) for status in InstanceStatus}
-        status = row.status if row.status in known else str(InstanceStatus.NOT_FOUND)
+        status = row.status if row.status in known else str(InstanceStatus.UNKNOWN)
         status = str(InstanceStatus.FAILURE) if row.status in FAILURE else status
         return Instance(
             id=self.id_of(row),

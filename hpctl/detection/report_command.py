@@ -5,20 +5,32 @@ Both are called from prologs and epilogs, where a failure drains the node: where
 they print that and exit 0, except with the strict option. The module imports as little as possible.
 """
 
+from __future__ import annotations
+
+import os
 import re
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpctl.detection.outside import health_validation
 from hpctl.detection.outside.ask import SOCKET, SOCKET_VARIABLE, ask_agent
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, ParsedArgument
 from hpctl.toolkit.errors import HpctlError
 
+if TYPE_CHECKING:
+    from hpctl.detection.check import Observation
+
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
 _WORD_CHARS = 256
+_READ_BYTES = 64 * 1024
+_FORMATS = ("health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyperpod")
+"""`verdict_formats.FORMAT_NAMES`, which a start of every `hpctl agent report` does not import."""
+_SAID_WITH_READ = ("code", "device", "detail", "evidence")
 
 
 class _Name(ParsedArgument):
@@ -77,19 +89,89 @@ _strict = click.option(
     type=DurationType("1s", "7d"),
     help="With --clears gone: how long it counts unless it is reported again. Default: 10m.",
 )
+@click.option(
+    "--read",
+    "read",
+    type=click.Choice(_FORMATS),
+    help="Report what another tool's output on stdin says, in this format (docs/plugins.md).",
+)
+@click.option(
+    "--exit-code",
+    "exit_code",
+    type=click.IntRange(0, 255),
+    help="With --read: how that tool ended. 128 and more is a signal, as in a shell.",
+)
 @_socket
 @_strict
-def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None:
+def report(
+    for_s: float | None,
+    read: str | None,
+    exit_code: int | None,
+    socket: str,
+    strict: bool,
+    **found: str,
+) -> None:
     """Tell this node's agent what a script has found.
 
     For NHC, prologs, epilogs and scripts of the site's own, as root. The head node shows what was
     reported, and acts on it only by a rule that the site has written for it (docs/plugins.md):
     report-NAME-CODE, or report-NAME for every code.
 
+    With --read it takes another tool's output from stdin, and reports each finding in it; an output
+    in which all is well clears what the check has reported. What cannot be read reports nothing.
+
     Exits 0 also where no agent runs, so that a prolog never fails because of it.
     """
     if for_s is not None and found["clears"] != "gone":
         raise click.UsageError(f"--for goes with --clears gone, not with {found['clears']}")
+    if read is None:
+        if exit_code is not None:
+            raise click.UsageError("--exit-code goes with --read")
+        _send_report(found, for_s, socket, strict)
+        return
+    given = [name for name in _SAID_WITH_READ if found[name]]
+    if given or found["verdict"] != "fail":
+        raise click.UsageError(f"--read takes the {(*given, 'verdict')[0]} from stdin")
+    for one in _read_stdin(read, exit_code, strict):
+        said = {"code": one.code, "device": one.device, "verdict": str(one.verdict)}
+        text = {"detail": one.detail, "evidence": one.evidence}
+        if not _send_report({**found, **said, **text}, for_s, socket, strict):
+            return
+
+
+def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observation, ...]:
+    """Return what to report of the output on stdin; one OK where all is well.
+
+    `unknown` and counted findings are not reported: the agent takes none of them from scripts.
+    """
+    from hpctl.detection.check import CannotTell, Observation
+    from hpctl.detection.outside.verdict_formats import read_verdict
+    from hpctl.detection.outside.verdict_readers import ToolOutput
+    from hpctl.vocabulary.model import Verdict
+
+    raw = sys.stdin.buffer.read(_READ_BYTES + 1)
+    # NHC's own exit codes for a run that a signal ended are above 128, too.
+    ended_by_signal = exit_code is not None and exit_code > 128 and name != "nhc"
+    status = 128 - exit_code if ended_by_signal and exit_code is not None else exit_code
+    try:
+        if len(raw) > _READ_BYTES:
+            raise CannotTell(f"prints more than {_READ_BYTES} bytes")
+        text = raw.decode(errors="replace")
+        found = read_verdict(name, ToolOutput(text, status, os.uname().nodename))
+    except CannotTell as error:
+        if strict:
+            raise HpctlError(f"{name}: the tool {error}; nothing is reported") from error
+        warning = f"hpctl: warning: {name}: the tool {error}; nothing is reported"
+        output.echo(warning, err=True)
+        return ()
+    reports = tuple(one for one in found if one.verdict in (Verdict.FAIL, Verdict.WARN))
+    if reports or any(one.verdict is Verdict.UNKNOWN for one in found):
+        return reports
+    return (Observation("", verdict=Verdict.OK),)
+
+
+def _send_report(found: Mapping[str, str], for_s: float | None, socket: str, strict: bool) -> bool:
+    """Send one report. Return whether the agent took it: where it did not, no other is sent."""
     most = {"evidence": _EVIDENCE_CHARS}
     texts = {name: text[: most.get(name, _WORD_CHARS)] for name, text in found.items()}
     request = {"op": "report", **texts, **({} if for_s is None else {"for_s": for_s})}
@@ -97,33 +179,61 @@ def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl undrain` on the head node"
         output.echo(f"hpctl: {stays} clears them", err=True)
+    return answer is not None
 
 
 @click.command(short_help="Print the agent's verdict on this node; probe nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md).")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["health-validation"]),
+    help="Print JSON in the form of NVIDIA Health Validation, and exit as it does.",
+)
+@click.option(
+    "--exit-code",
+    "counts",
+    is_flag=True,
+    help="Exit as NVIDIA Health Validation does: 0 PASS, INFO, WARNING; 1 CRITICAL, UNKNOWN;"
+    " 2 no verdict.",
+)
 @_socket
 @_strict
-def verdict(as_json: bool, socket: str, strict: bool) -> None:
+def verdict(as_json: bool, form: str | None, counts: bool, socket: str, strict: bool) -> None:
     """Print the agent's verdict on this node; probe nothing.
 
     For prologs and epilogs: nothing is probed. Exits 1 where the node is faulty, that is, about to
     be drained; 0 where it is not, where the agent cannot tell, and where no agent answers.
     """
+    if strict and (form or counts):
+        raise click.UsageError("--strict does not go with --format and --exit-code")
+    if form and as_json:
+        raise click.UsageError("--json and --format are two forms: give one")
     answer = _ask_agent(socket, {"op": "verdict"}, strict)
     if answer is None:
+        if form or counts:
+            raise SystemExit(health_validation.NO_VERDICT)
         return
     judged = answer["verdict"]
-    if as_json:
-        import json
-
-        output.echo(json.dumps({"schema": "hpctl.verdict/1", **judged}, indent=2))
-    else:
-        why = f": {judged['why']}" if judged["why"] else ""
-        output.echo(f"{judged['node']} is {judged['condition']}{why}")
+    _print_verdict(judged, as_json, form)
+    if form or counts:
+        raise SystemExit(health_validation.find_exit_code(judged["overall_severity"]))
     if judged["condition"] == "faulty":
         raise SystemExit(1)
     if judged["condition"] == "unknown" and strict:
         raise SystemExit(3)
+
+
+def _print_verdict(judged: Mapping[str, Any], as_json: bool, form: str | None) -> None:
+    import json
+
+    if form:
+        output.echo(json.dumps(health_validation.make_document(judged), indent=2))
+    elif as_json:
+        output.echo(json.dumps({"schema": "hpctl.verdict/1", **judged}, indent=2))
+    else:
+        why = f": {judged['why']}" if judged["why"] else ""
+        output.echo(f"{judged['node']} is {judged['condition']}{why}")
 
 
 def _ask_agent(socket: str, request: Mapping[str, object], strict: bool) -> dict[str, Any] | None:

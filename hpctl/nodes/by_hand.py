@@ -10,7 +10,7 @@ from hpctl.engine.node_history import find_order, was_in_doubt
 from hpctl.nodes.actors import NodeCase
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
-from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE, InstanceStatus
+from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE, MOVED_BY_OTHERS, InstanceStatus
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import Move, Next, RequeueInterval, StepKind, Wait, answer_text
@@ -75,5 +75,6 @@ def _sign_of_order(c: NodeCase) -> str:
         # It may have been Pending all along.
         shows = instance.status is InstanceStatus.SHUTTING_DOWN
     else:
-        shows = instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+        untouched = {InstanceStatus.RUNNING, InstanceStatus.FAILURE, *MOVED_BY_OTHERS}
+        shows = instance.status not in untouched
     return f"the instance is {instance.status}" if shows else ""

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
@@ -530,6 +530,10 @@ def instances_of(
     )
 
 
+_STATUS_CHARS: Final = 64
+"""How much of a status that hpctl does not know is shown."""
+
+
 def _read_host(summary: Mapping[str, Any]) -> str:
     return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
 
@@ -559,8 +563,8 @@ def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
     """Return the status and its message. Prose and older answers say Failed where the model says
     Failure.
 
-    A word that the model does not have yet is taken for an update in progress: something is
-    being done to the instance, so nothing is to be done by us.
+    A word that the model does not have yet is UNKNOWN: something may be done to the instance, so
+    it is not in service, and hpctl does nothing to it.
     """
     word, message = str(status.get("Status", "")), make_printable(str(status.get("Message", "")))
     if word == "Failed":
@@ -568,4 +572,5 @@ def _read_status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
     try:
         return InstanceStatus(word), message
     except ValueError:
-        return InstanceStatus.SYSTEM_UPDATING, f"status {word!r} is not known to hpctl. {message}"
+        said = make_printable(word[:_STATUS_CHARS])
+        return InstanceStatus.UNKNOWN, f"status {said!r} is not known to hpctl. {message}".strip()

@@ -96,6 +96,11 @@ def _find_sandbox(name: str, **settings: Any) -> Sandbox:
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="Checks of your own, which every node's agent runs (docs/plugins.md).",
 )
+@click.option(
+    "--health-check/--no-health-check",
+    default=True,
+    help="slurm.conf names hpctl's HealthCheckProgram.",
+)
 @click.option("--moto/--no-moto", default=False, help="Start moto's S3, IAM, EC2, ... too.")
 @click.option("--slots", default=0, help="How many nodes there may be when groups grow.")
 @click.option(

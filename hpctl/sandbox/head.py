@@ -25,6 +25,7 @@ import yaml
 from msgspec import Struct
 
 from hpctl.sandbox import bootplan, clocks, slurmconf
+from hpctl.sandbox.health_program import install_program
 from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import is_listening
@@ -256,6 +257,7 @@ def prepare_head(spec: SandboxSpec, programs: Programs) -> None:
             slurmconf.own_epilog(spec).name: slurmconf.render_epilog(spec),
         },
     )
+    install_program(spec)
     if spec.heads > 1:
         install_database(spec)
     for head in range(1, spec.heads + 1):

@@ -24,6 +24,7 @@ from types import MappingProxyType
 
 from hpctl.clusters.bundle import slurm_plugins
 from hpctl.sandbox.bootplan import child_env
+from hpctl.sandbox.health_program import render_lines as render_health_lines
 from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.spec import SandboxSpec
@@ -64,6 +65,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec)))
     if epilog:
         text += f"EpilogSlurmctld={epilog}\n"
+    text += render_health_lines(spec)
     text += "".join(_format_node(spec, n, members, addresses) for n in range(1, spec.places + 1))
     for name in partitions or dict.fromkeys(members.values()):
         if name and name != "dev":

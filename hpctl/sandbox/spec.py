@@ -64,6 +64,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     `cpus`: how many CPUs Slurm gives each node; the machine need not have them.
     `adapter` is the daemon's `slurm.adapter`, by default $HPCTL_SANDBOX_ADAPTER.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
+    `health_check`: slurm.conf names a HealthCheckProgram that prints the agents' verdicts.
     `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
     buckets is run as the user who started the sandbox.
@@ -116,6 +117,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     hma_false_marks: float = 0.0
     lifecycle: str = ""
     epilog_slurmctld: str = ""
+    health_check: bool = False
     slurm_conf: str = ""
     cloud_nodes: bool = False
     configless: bool = False

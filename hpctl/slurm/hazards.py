@@ -19,6 +19,8 @@ from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 Version = tuple[int, int, int]
 Config = Mapping[str, str]
 Severity = Literal["fail", "warn", "note"]
+OUR_HEALTH_CHECK = "/opt/hpctl/slurm/health_check.sh"
+_HEALTH_CHECK_END = "/hpctl/slurm/health_check.sh"
 TOPOLOGY = ("topology.conf", "topology.yaml")
 _Values = dict[str, object]
 
@@ -166,10 +168,14 @@ def _health_check(slurm: _CheckedSlurm) -> list[_Values]:
     program, interval = _health_program(slurm), slurm.number("HealthCheckInterval", 0)
     if not program or not interval:
         return []
-    ours = program.endswith("/hpctl/slurm/health_check.sh")
+    ours = program.endswith(_HEALTH_CHECK_END)
     hint = "nothing: it prints the agent's verdict and drains nothing"
     if not ours:
-        hint = "nothing: it is the site's own, and hpctl lists a node that it drains"
+        hint = (
+            "nothing, if it is meant: it is the site's own, and hpctl lists a node that it drains."
+            f" For the agent's verdict in slurmd's log too, have it run {OUR_HEALTH_CHECK}; for its"
+            " findings in hpctl, `hpctl agent report --read`"
+        )
     return [{"program": program, "interval": interval, "hint": hint}]
 
 

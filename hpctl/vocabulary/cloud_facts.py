@@ -32,6 +32,22 @@ class InstanceStatus(StrEnum):
     SYSTEM_UPDATING = "SystemUpdating"
     DEEP_HEALTH_CHECK = "DeepHealthCheckInProgress"
     NOT_FOUND = "NotFound"
+    DETACHING = "DetachInProgress"
+    """It leaves this cluster for another one (MoveClusterNodes, for Continuous provisioning)."""
+    ATTACHING = "AttachInProgress"
+    """It comes from another cluster."""
+    UNKNOWN = "unknown"
+    """hpctl's own: a word that SageMaker has and hpctl has not. `Instance.message` holds it."""
+
+
+LEAVING = frozenset({InstanceStatus.SHUTTING_DOWN, InstanceStatus.DETACHING})
+"""The states of an instance that is about to be none of this cluster's."""
+
+
+MOVED_BY_OTHERS = frozenset(
+    {InstanceStatus.DETACHING, InstanceStatus.ATTACHING, InstanceStatus.UNKNOWN}
+)
+"""The states that no reboot, replacement or deletion of hpctl's leads to."""
 
 
 IN_USE = frozenset({"InstanceIdInUse", "NodeIdInUse"})

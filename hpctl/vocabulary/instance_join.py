@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.toolkit.hostlist import fold_hostlist
-from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.cloud_facts import LEAVING, Instance, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 
 _NODES = 20_000
@@ -120,7 +120,7 @@ def _pick_living_instance(rivals: Iterable[Instance]) -> Instance | None:
     """Return the one that lives; of those that all are on their way out the newest; None where
     unsure."""
     those = list(rivals)
-    alive = [i for i in those if i.status is not InstanceStatus.SHUTTING_DOWN]
+    alive = [i for i in those if i.status not in LEAVING]
     if alive or len(those) == 1:
         return (alive or those)[0] if len(alive or those) == 1 else None
     times = sorted((i.launched, i.id) for i in those if i.launched is not None)

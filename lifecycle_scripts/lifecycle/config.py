@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {
     },
     "observability": {"exporters": [], "args": {}},
     "pam": {"admins": ["ubuntu"]},
-    "hpctl": {"mode": "observe", "port": 8470, "head": "", "prolog": False},
+    "hpctl": {"mode": "observe", "port": 8470, "head": "", "prolog": False, "health_check": True},
 }
 FREE = ("steps", "roles", "sssd.options", "observability.args")
 """Sections whose keys are names of steps, groups and such, and not settings."""

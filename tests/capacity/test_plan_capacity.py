@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.capacity.advance import advance
 from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.facts import is_idle, list_waiting_jobs
+from hpctl.capacity.facts import is_idle, list_waiting_jobs, scale_view
 from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.capacity.removals import find_left_closed
 from hpctl.engine.gates import count_tally, launch_failures
@@ -322,6 +322,27 @@ def more(count: int) -> dict[str, Instance]:
     """Instances that run, of which Slurm knows nothing yet."""
     ids = [f"i-new{i}" for i in range(count)]
     return {i: Instance(i, InstanceStatus.RUNNING, "workers", i.replace("i-", "ip-")) for i in ids}
+
+
+@pytest.mark.parametrize(
+    ("status", "arriving"),
+    [
+        (InstanceStatus.RUNNING, 0),
+        (InstanceStatus.ATTACHING, 1),
+        (InstanceStatus.UNKNOWN, 1),
+        (InstanceStatus.SHUTTING_DOWN, 1),
+        (InstanceStatus.DETACHING, 1),
+    ],
+)
+def test_an_instance_in_any_other_state_than_running_is_none_that_serves(status, arriving) -> None:
+    """One that leaves is made up for by the service: the group's target is as before."""
+    view = cluster()
+    one = replace(next(iter(view.provider.instances.values())), status=status)
+    instances = {**view.provider.instances, one.id: one}
+    seen = replace(view, provider=replace(view.provider, instances=instances))
+    (before,) = scale_view(view, SCALE, at(0)).groups.values()
+    (group,) = scale_view(seen, SCALE, at(0)).groups.values()
+    assert (before.alive - group.alive, group.arriving) == (arriving, arriving)
 
 
 def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:

@@ -15,6 +15,8 @@ from hpctl.detection.outside.ask import AgentRefused, ask_agent
 from hpctl.detection.outside.local_server import MAX_PEERS, LocalServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
 from hpctl.detection.outside.reported import Reported
+from hpctl.detection.outside.verdict_formats import FORMATS, read_verdict
+from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -228,3 +230,95 @@ def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
     )
     shown = run_text([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert shown.stdout.splitlines()[-1].strip() == "loaded:"
+
+
+FAILURE = {"body": {"Overall Health": {"value": "Failure"}}}
+HEALTHY = {"body": {"Overall Health": {"value": "Healthy"}}}
+
+
+def read_dcgm(node: Node, text: object, *options: str):
+    """Report an output of dcgmi by the real command, which reads it from stdin."""
+    command = [sys.executable, "-m", "hpctl", "agent", "report", "--check", "dcgm"]
+    command += ["--read", "dcgm-health", "--socket", str(node.path), *options]
+    said = text if isinstance(text, str) else json.dumps(text)
+    return run_text(command, cwd=ROOT, input=said)
+
+
+def test_another_tools_output_is_reported_and_a_good_one_clears_it(node):
+    assert read_dcgm(node, FAILURE).returncode == 0
+    (found,) = node.reported.findings()
+    assert (found.check, found.code, found.verdict) == ("report.dcgm", "overall", Verdict.FAIL)
+    assert found.detail == "Overall Health is Failure"
+    odd = read_dcgm(node, {"body": {"Overall Health": {"value": "odd"}}})
+    assert (odd.returncode, len(node.reported.findings())) == (0, 1), "unknown clears nothing"
+    assert read_dcgm(node, HEALTHY).returncode == 0
+    assert node.reported.findings() == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("Error: no watch", ("--exit-code", "1"), "dcgmi ended with exit code 1: Error: no watch"),
+        ("", ("--exit-code", "137"), "was ended by signal 9"),
+        ("x" * 70000, (), "prints more than 65536 bytes"),
+    ],
+)
+def test_an_output_that_cannot_be_read_reports_nothing(node, text, options, says):
+    read_dcgm(node, FAILURE)
+    done = read_dcgm(node, text, *options)
+    assert (done.returncode, len(node.reported.findings())) == (0, 1)
+    assert f"hpctl: warning: dcgm-health: the tool {says}" in done.stderr
+    strict = read_dcgm(node, text, *options, "--strict")
+    assert strict.returncode == 1
+    assert says in " ".join(strict.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--code", "x", "--read", "nhc"), "--read takes the code from stdin"),
+        (("--verdict", "ok", "--read", "nhc"), "--read takes the verdict from stdin"),
+        (("--exit-code", "1"), "--exit-code goes with --read"),
+    ],
+)
+def test_options_that_contradict_are_a_usage_error(options, says):
+    done = hpctl("agent", "report", "--check", "x", *options)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("check", "code", "verdict", "expected", "status"),
+    [
+        ("", "", None, ("PASS", None), 0),
+        ("kernel.xid", "13", Verdict.NOTE, ("PASS", "PASS"), 0),
+        ("plugin.dcgm", "nvlink", Verdict.FAIL, ("WARNING", "WARNING"), 0),
+        ("kernel.xid", "79", Verdict.FAIL, ("CRITICAL", "CRITICAL"), 1),
+        ("gpu.state", "cannot_tell", Verdict.UNKNOWN, ("UNKNOWN", "UNKNOWN"), 1),
+    ],
+)
+def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
+    node, check, code, verdict, expected, status
+):
+    if verdict is not None:
+        node.sees(check, code, verdict)
+    shown = node.hpctl("agent", "verdict", "--format", "health-validation")
+    assert shown.returncode == status
+    document = json.loads(shown.stdout)
+    components = document["affected_components"]
+    severities = [one["max_severity"] for one in components] or [None]
+    assert (document["overall_severity"], severities[0]) == expected
+    if verdict is not None:
+        assert components[0]["check_ids"] == [f"{check}.{code}"]
+        assert components[0]["category"] == check.partition(".")[0]
+    assert node.hpctl("agent", "verdict", "--exit-code").returncode == status
+    read = read_verdict("health-validation", ToolOutput(shown.stdout, status))
+    worst = max((one.verdict for one in read), key=rank_verdict, default=Verdict.OK)
+    assert worst == FORMATS["health-validation"].levels[document["overall_severity"]]
+
+
+@pytest.mark.parametrize("option", [("--exit-code",), ("--format", "health-validation")])
+def test_without_an_agent_there_is_no_verdict(tmp_path, option):
+    done = hpctl("agent", "verdict", *option, "--socket", str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hpctl: warning: no agent answers" in done.stderr

@@ -252,3 +252,42 @@ def test_those_that_hang_at_describe_are_asked_at_the_same_time(checks_d, monkey
     assert time.monotonic() - begun < 3
     assert [plugin.path.name for plugin in found] == ["well"]
     assert all("not done within 0.5 s" in why for why in refused(directory).values())
+
+
+DCGM = '[ "$1" = --describe ] && { echo \'{"format": "dcgm-health"}\'; exit; }\n'
+
+
+def test_a_plugin_prints_in_the_form_of_the_tool_that_it_runs(checks_d):
+    document = '{"body": {"Overall Health": {"value": "Failure"}}}'
+    put(checks_d, "dcgm", f"{DCGM}echo '{document}'")
+    ((plugin,), _) = load(checks_d)
+    found = [("overall", Verdict.FAIL, "Overall Health is Failure")]
+    assert [(o.code, o.verdict, o.detail) for o in seen(plugin)] == found
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("echo Error: Health watches not enabled.; exit 1", "dcgm dcgmi ended with exit code 1"),
+        ("echo '{\"findings\": []}'", "dcgm prints JSON without a body"),
+        ("kill -KILL $$", "dcgm was ended by signal 9"),
+        ("yes", "dcgm prints more than 65536 bytes"),
+        ("head -c 900 /dev/urandom", "dcgm prints no JSON object"),
+    ],
+)
+def test_a_tool_that_breaks_costs_one_reading(checks_d, body, says):
+    put(checks_d, "dcgm", DCGM + body)
+    put(checks_d, "well", printing({"findings": [{"code": "x"}]}))
+    found, _ = load(checks_d)
+    dcgm, well = found
+    with pytest.raises(CannotTell) as caught:
+        dcgm.gather(MACHINE)
+    assert str(caught.value).startswith(says)
+    assert [o.code for o in seen(well)] == ["x"]
+
+
+def test_a_format_that_hpctl_does_not_know_is_refused_at_the_start(checks_d):
+    put(checks_d, "odd", 'echo \'{"format": "nagios"}\'')
+    found, directory = load(checks_d)
+    assert found == []
+    assert "--describe: its JSON is not as it must be" in refused(directory)["odd"]

@@ -85,6 +85,9 @@ def test_a_lingering_instance_yields_to_its_successor_in_any_order():
             view = found.of(ProviderView(T0, instances={i.id: i for i in pair}))
             assert {i.id: i.node for i in view.instances.values()} == {OLD: None, NEW: "gpu-1"}
     assert ids(joined(old, gpu_1="10.1.0.3")) == {"gpu-1": OLD}
+    moved = one(OLD, "10.1.0.3", status=InstanceStatus.DETACHING)
+    here = one(NEW, "10.1.0.3", status=InstanceStatus.RUNNING)
+    assert ids(joined(moved, here, gpu_1="10.1.0.3")) == {"gpu-1": NEW}
 
 
 def test_join_picks_the_newest_of_several_leaving_instances():

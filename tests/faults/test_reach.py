@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.reachability import Signs, sign_of, with_marks_and_reach
+from hpctl.faults.reachability import Signs, is_reachable, sign_of, with_marks_and_reach
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation
@@ -123,10 +123,16 @@ def test_a_node_in_somebodys_hands_is_left_alone(node):
     assert found.condition is Condition.HEALTHY
 
 
-@pytest.mark.parametrize("status", [InstanceStatus.PENDING, InstanceStatus.SYSTEM_UPDATING])
+WORKED_ON = sorted(set(InstanceStatus) - {InstanceStatus.RUNNING, InstanceStatus.FAILURE})
+
+
+@pytest.mark.parametrize("status", WORKED_ON)
 def test_an_instance_that_the_service_works_on_is_left_alone(status):
     found, _ = judged(DOWN, lasts_s=900, instance=replace(SEEN, status=status))
     assert found.condition is Condition.HEALTHY
+    node = SlurmNode(N1, "IDLE")
+    assert is_reachable(node, SEEN)
+    assert not is_reachable(node, replace(SEEN, status=status))
 
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time():

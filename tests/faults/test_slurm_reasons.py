@@ -22,6 +22,10 @@ WRITTEN = [
     ("Prolog/Epilog failure", "prolog"),
     ("Epilog error", "epilog"),
     ("NHC: check_fs_mount:  /fsx not mounted", "health"),
+    ("[node_problem] gpu_health_check: ecc [hc_program]", "soperator"),
+    ("[hardware_problem] gpu_health_check: gone", "soperator"),
+    ("[compute_maintenance] node replacement process", "soperator"),
+    ("[user_problem] alloc_gpus_busy [epilog]", "soperator-job"),
     ("batch job complete failure", "launch"),
     ("Job env setup error", "launch"),
     ("Job step not running (JobId=7 StepId=0)", "launch"),
@@ -51,6 +55,8 @@ WRITTEN = [
     ("Prolog error : Not responding", "prolog"),
 ]
 OTHERS = [
+    "see [node_problem], Ann",
+    "[other_problem] gpu_health_check",
     "bad fan, Ann",
     "no Prolog error",
     "broken : Prolog error",

@@ -6,6 +6,7 @@ one input of at most MOST bytes.
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from hpctl.clusters.spec import reading as spec_reading
 from hpctl.detection import kmsg
 from hpctl.detection.check import CannotTell as NoVerdict
 from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.outside import hma_records, plugin_json, report_request
+from hpctl.detection.outside import hma_records, plugin_json, report_request, verdict_formats
+from hpctl.detection.outside.verdict_readers import ToolOutput
 from hpctl.engine import config
 from hpctl.engine.journal.events import EVENT_TYPES
 from hpctl.engine.journal.rows import decode_event
@@ -72,6 +74,14 @@ def _text(raw: bytes) -> str:
 
 def _on_text(run: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda raw: run(_text(raw))
+
+
+def _read_tools(text: str) -> None:
+    """Read a text in each format of another tool."""
+    for name in verdict_formats.FORMAT_NAMES:
+        for status in (None, 0, 1):
+            with suppress(NoVerdict):
+                verdict_formats.read_verdict(name, ToolOutput(text, status, "n1"))
 
 
 def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes], object]:
@@ -236,6 +246,16 @@ TARGETS: dict[str, Target] = {
     ),
     "plugin-description": _target(
         plugin_json.parse_description, b'{"every_s":60}', refuses=NoVerdict
+    ),
+    "tool-verdict": _target(
+        _on_text(_read_tools),
+        b'{"overall_severity":"CRITICAL","a":[{"category":"xid","max_severity":"CRITICAL"}]}',
+        b'{"body":{"Overall Health":{"value":"Failure"},"GPU":{"children":{"0":{"value":"x",'
+        b'"children":{"Errors":{"children":{"SM system":{"value":"Warning"}}}}}}}}}',
+        b"ERROR:  nhc:  Health check failed:  check_fs_mount:  /scratch not mounted",
+        b"HEALTH_CHECK_RESULT:n1:Failed:replace:memory",
+        b"CRITICAL - check zombie. two",
+        b'{"fail_count":1,"failed_checks":["ib"]}',
     ),
     "local-report": _target(
         report_request.decode_request,

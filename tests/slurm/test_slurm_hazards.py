@@ -96,7 +96,11 @@ def test_topology_files_that_are_missing_or_empty(version, config, files, rules)
 
 @pytest.mark.parametrize(
     ("program", "hint"),
-    [("/opt/hpctl/slurm/health_check.sh", "drains nothing"), ("/usr/sbin/nhc", "the site's own")],
+    [
+        ("/opt/hpctl/slurm/health_check.sh", "drains nothing"),
+        ("/usr/sbin/nhc", "have it run /opt/hpctl/slurm/health_check.sh"),
+        ("/srv/hpctl/slurm/health_check.sh.old", "it is the site's own"),
+    ],
 )
 def test_doctor_names_the_health_check_and_its_interval(program, hint):
     config = {"HealthCheckProgram": program, "HealthCheckInterval": "60 sec"}

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpctl.detection.check import CannotTell, Observation
+from hpctl.detection.outside.verdict_formats import FormatName
 from hpctl.vocabulary.model import Clears, Verdict
 from hpctl.wire import reports as wire
 
@@ -49,6 +50,7 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     """A plugin's description; each part may be left out. Times in seconds.
 
     `seen` is N of M: reported when N of the last M runs saw it. `timeout_s` is its deadline.
+    `format` names the form of another tool that it prints in, hpctl's own where it is left out.
     """
 
     what: _Word = ""
@@ -58,6 +60,7 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     clears: Clears = Clears.GONE
     gone_s: _Seconds | None = None
     grace_s: Annotated[float, Meta(ge=0, le=WEEK_S)] = 0.0
+    format: FormatName | None = None
 
 
 _findings = msgspec.json.Decoder(_PluginFindings)

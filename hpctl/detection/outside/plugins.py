@@ -1,5 +1,5 @@
 """A site's own checks: executables in a directory, each run at an interval and expected to print
-JSON.
+JSON, or in the form of another tool that its description names (`verdict_formats`).
 
 Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
 that others than root can have written is never run, because the agent is root; that is a finding of
@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.outside.plugin_child import PluginProcess
+from hpctl.detection.outside.plugin_child import Ended, PluginProcess
 from hpctl.detection.outside.plugin_json import (
     MAX_DETAIL,
     Description,
@@ -25,6 +25,8 @@ from hpctl.detection.outside.plugin_json import (
     parse_findings,
 )
 from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.detection.outside.verdict_formats import read_verdict
+from hpctl.detection.outside.verdict_readers import ToolOutput
 from hpctl.faults.table import CheckSpec
 from hpctl.vocabulary.model import Clears, Verdict
 
@@ -70,6 +72,7 @@ class Plugin:
 
     def __init__(self, path: Path, description: Description) -> None:
         self.path, self.timeout_s = path, description.timeout_s
+        self._format = description.format
         gone_s = description.gone_s or _MISSED_RUNS * description.every_s
         self.spec = CheckSpec(
             name=check_name(path.name),
@@ -91,6 +94,8 @@ class Plugin:
             raise CannotTell(trouble)
         try:
             ended = self._child.run()
+            if self._format is not None:
+                return read_verdict(self._format, _describe_end(ended))
             if ended.status != 0:
                 raise CannotTell(
                     f"ended with {_describe_status(ended.status)}{_last_line(ended.complaint)}"
@@ -240,6 +245,11 @@ def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
     if name in taken:
         return f"{path.name} and {taken[name].name} are both {name}: rename one"
     return ""
+
+
+def _describe_end(ended: Ended) -> ToolOutput:
+    text = ended.output.decode(errors="replace")
+    return ToolOutput(text, ended.status, os.uname().nodename)
 
 
 def _describe_status(status: int) -> str:

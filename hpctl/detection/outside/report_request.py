@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from hpctl.detection.outside.clean_text import clean_code, clean_line
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.model import Clears, Verdict
 from hpctl.wire import reports as wire
@@ -33,12 +34,6 @@ DEFAULT_FOR_S = 600.0
 
 
 MAX_FOR_S = 7 * 86400.0
-
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-
-
-_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
 _NO_JOB = re.compile(r"[^0-9_+]+")
@@ -100,14 +95,9 @@ def decode_request(line: bytes) -> Request:
         raise BadRequest(f"for_s goes with clears gone, not with {request.clears.value}")
     return msgspec.structs.replace(
         request,
-        code=_NO_CODE.sub("_", request.code.strip())[:64],
-        device=_clean_line(request.device, MAX_WORD),
-        detail=_clean_line(request.detail, MAX_WORD),
-        evidence=_clean_line(request.evidence, wire.MAX_EVIDENCE),
+        code=clean_code(request.code),
+        device=clean_line(request.device, MAX_WORD),
+        detail=clean_line(request.detail, MAX_WORD),
+        evidence=clean_line(request.evidence, wire.MAX_EVIDENCE),
         job=_NO_JOB.sub("", request.job)[:32],
     )
-
-
-def _clean_line(text: str, limit: int) -> str:
-    """Return one line without control characters, which terminals execute."""
-    return _CONTROL.sub(" ", text).strip()[:limit]

@@ -42,6 +42,20 @@ def applies(node: Node) -> Any:
     return _sources(node).is_dir() or No("no slurm_plugins in this bundle")
 
 
+def _health_lines(node: Node) -> list[tuple[str, str]]:
+    """Return the lines that have slurmd print the agent's verdict; none where a site has its own.
+
+    An interval without the program does nothing, and stays the site's where it has one.
+    """
+    conf = node.slurm_etc / "slurm.conf"
+    wanted = f"{SCRIPTS}/health_check.sh"
+    if not node.config["hpctl"]["health_check"] or not conf.is_file():
+        return []
+    if value(conf, "HealthCheckProgram") not in (None, wanted):
+        return []
+    return [("HealthCheckProgram", wanted), ("HealthCheckInterval", "60")]
+
+
 def _lines(node: Node) -> list[tuple[str, str]]:
     if node.role != "controller":
         return []
@@ -53,7 +67,7 @@ def _lines(node: Node) -> list[tuple[str, str]]:
         # Without it a job whose Prolog fails is held.
         options += ",nohold_on_prolog_fail"
         lines.append(("Prolog", f"{SCRIPTS}/prolog.sh"))
-    return [*lines, ("SchedulerParameters", options)]
+    return [*lines, ("SchedulerParameters", options), *_health_lines(node)]
 
 
 def _compiles(node: Node) -> bool:

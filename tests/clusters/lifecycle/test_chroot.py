@@ -122,6 +122,7 @@ def _controller(machine: Machine) -> None:
     assert "\ninclude accounting.conf\n" in conf
     assert "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh" in conf
     assert "SchedulerParameters=batch_sched_delay=0\n" in conf
+    assert "HealthCheckProgram=/opt/hpctl/slurm/health_check.sh\nHealthCheckInterval=60\n" in conf
     assert "\nProlog=" not in conf
     machine.says("/opt/hpctl/slurm/epilog_slurmctld.sh")
 

@@ -60,7 +60,7 @@ def test_nodes_that_wait_for_an_instance_are_left_out(emulated, monkeypatch):
 
 def test_words_that_the_model_does_not_have_yet(emulated, monkeypatch):
     real = emulated.provider._read.list_cluster_nodes
-    text = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
+    text = iter(["Failed", "Hibernating", "DetachInProgress", "AttachInProgress", "Running"])
 
     def patched(**request):
         answer = real(**request)
@@ -70,7 +70,13 @@ def test_words_that_the_model_does_not_have_yet(emulated, monkeypatch):
 
     monkeypatch.setattr(emulated.provider._read, "list_cluster_nodes", patched)
     seen = [i.status for i in emulated.provider.view().instances.values()]
-    assert seen[:2] == [InstanceStatus.FAILURE, InstanceStatus.SYSTEM_UPDATING]
+    assert seen == [
+        InstanceStatus.FAILURE,
+        InstanceStatus.UNKNOWN,
+        InstanceStatus.DETACHING,
+        InstanceStatus.ATTACHING,
+        InstanceStatus.RUNNING,
+    ]
 
 
 def test_a_read_is_retried_a_bounded_number_of_times(emulated):
