@@ -70,7 +70,7 @@ def _key(ssh: Path, node: str) -> None:
     if not key.exists():
         part = ssh / f".hpctl-{node}"
         _keygen("-q", "-t", "ed25519", "-N", "", "-C", "hpctl", "-f", str(part))
-        # Homes are shared, and nodes come up together: the first node to link wins, for all of them.
+        # Homes are shared, and nodes come up together: the first node to link wins, for all.
         with contextlib.suppress(FileExistsError):
             os.link(str(part), str(key))
         part.unlink()
