@@ -24,9 +24,10 @@ Actions, from the gentlest: {actions}.
 - **Progress** is a newer complete checkpoint; where no checkpoint is known, a later training step;
   where neither is known, `proven_s` without trouble.
 - **Budgets**: `restarts` in `window_s` (time limits and preemptions do not count),
-  `without_progress` in a row, the same signature `same_signature` times for kinds with `hold_same`,
-  as often the same rank at the same step on different nodes, and `max` for one kind.
-  Over any of them the job is stopped: by the last rung of the kind's ladder, `end` or `hold`, or of its default ladder; held where both have neither.
+  `without_progress` in a row, the same signature `same_signature` times for kinds with
+  `hold_same`, as often the same rank at the same step on different nodes, and `max` for one kind.
+  Over any of them the job is stopped: by the last rung of the kind's ladder, `end` or `hold`, or
+  of its default ladder; held where both have neither.
 - **`end`**: the job stays as Slurm ended it, FAILED with the program's exit code, so that
   `sbatch -W`, dependents and workflow engines see the end. A run that Slurm has requeued itself
   (RequeueExit) or that still runs is cancelled: no order makes it FAILED.
