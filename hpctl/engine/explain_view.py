@@ -571,7 +571,7 @@ def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str,
     A requeued task has a record of its own, and squeue lists it in the record of those that wait
     for their first run, too: it counts where its own record is.
     """
-    own = {int(job.array_task) for job in known if job.array_task.isdigit()}
+    own = {parse_count(job.array_task) for job in known if job.array_task.isdigit()}
     counts = Counter[str]()
     for job in known:
         ranges = list(find_task_ranges(job.array_task))

