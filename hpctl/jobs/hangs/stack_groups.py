@@ -67,11 +67,18 @@ _STATES: Final = {
 _FILE_WAITS: Final = re.compile(
     r"wait_for_partner|(?:folio|page)_wait|wait_on_page|io_schedule|rpc_wait_bit|nfs\d?_|ll_|cl_"
     r"|ptlrpc_|ldlm_|obd_|request_wait_answer|fuse_|(?:flock|posix|locks)_lock|do_flock|fcntl_setlk"
-    r"|__break_lease|ceph_|gpfs|cxi"
+    r"|__break_lease|ceph_|(?:anon_|fifo_)?pipe_write\b"
 )
 """Functions of the kernel in which a process sleeps until a file, a lock on a file or its server
-answers: fs/pipe.c (opening a named pipe), mm/filemap.c, net/sunrpc, fs/nfs, Lustre, fs/fuse,
-fs/locks.c, fs/ceph."""
+answers: fs/pipe.c (opening a named pipe, and writing to a full one, whose reader does not take the
+output), mm/filemap.c, net/sunrpc, fs/nfs, Lustre, fs/fuse, fs/locks.c, fs/ceph. Reading a pipe is
+not among them: that is how a data loader waits for its workers."""
+
+
+_CALLERS: Final = re.compile(
+    r"torch/(?:serialization\.py|utils/data\b|distributed/checkpoint/(?:filesystem|state_dict_\w+))"
+)
+"""Library code that says what a rank was about to do, wherever it stands below it."""
 
 
 _ENGINE: Final = "_engine_run_backward"
@@ -365,8 +372,8 @@ def _make_suspect(rank: RankStack, node: str, why: str) -> Suspect:
     inner = next((frame for frame in rank.frames if frame.line), rank.frames[0])
     own = next((frame for frame in rank.frames if frame.own), inner)
     stands = f"stands in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
-    if any(frame.file.startswith("torch/utils/data/") for frame in rank.frames):
-        stands += ", called by torch/utils/data"
+    caller = next(filter(None, (_CALLERS.match(frame.file) for frame in rank.frames)), None)
+    stands += f", called by {caller[0]}" if caller is not None else ""
     dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
     place = own.file.rpartition("/")[2]
     text = "; ".join(filter(None, (why, stands + dead)))
