@@ -258,7 +258,7 @@ def test_a_killed_rank_is_named_by_its_agent_whichever_agent_reports_last():
 
 
 def test_the_earliest_of_the_agents_reports_names_the_rank():
-    found = died(1, *root_cause("n2", 1, 1, 17), *root_cause("n1", 0, 1, 18))
+    found = died(1, *root_cause("n1", 0, 1, 18), *root_cause("n2", 1, 1, 17))
     assert found.rank == 1
 
 

@@ -154,6 +154,11 @@ def test_no_rank_has_left_where_srun_reports_too_few_ends_or_a_launcher_s() -> N
         assert judge(left).verdict.rank is None
 
 
+def test_no_rank_has_left_where_one_of_the_others_aborted() -> None:
+    aborted = TaskEnd(N1, 1, 134, "Aborted")
+    assert judge(left_early(ENDS[0], aborted)).verdict.rank is None
+
+
 @pytest.mark.parametrize(
     ("check", "seconds", "cause"),
     [
