@@ -637,7 +637,7 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
 def _first_observed(lines: Sequence[str]) -> _Root:
     """Return what torchrun calls the first observed failure.
 
-    The agent of each node prints a block `Root Cause (first observed failure):` of its own ranks
+    The agent of each node prints a block `Root Cause (first observed failure):` of its ranks
     (torch/distributed/elastic/multiprocessing/errors). Of several nodes' blocks the one of a rank
     that cannot have ended for a lost peer counts, else the earliest. A node that has two has run
     twice: its last one counts.
