@@ -310,9 +310,7 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     """
     if first.rank is None or first.code is None:
         return False
-    code = _shell_code(first.code)
-    name = _name_signal(code)
-    if name not in _NO_ECHO and (name or not 1 < code < 128):
+    if not _ends_without_echo(first.code):
         return False
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
@@ -414,6 +412,12 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
     return None
 
 
+WORKER_DIED: Final = "a data loader worker died"
+"""The signature of a data loader whose worker ended, as in crash_patterns.yaml."""
+PEER_LOST: Final = "a peer was lost"
+"""The signature of a rank whose connection a peer has closed, as in crash_patterns.yaml."""
+SIZES_DIFFER: Final = "the ranks' tensors differ in size"
+"""The signature of gloo's check of a message's length, as in crash_patterns.yaml."""
 NOT_COME: Final = "hang: did not come to a collective"
 """The signature of a rank that others wait for in a collective."""
 _ASSERTED: Final = re.compile(r"([\w.-]{1,80}\.cuh?:\d{1,6}): .*Assertion `(.{1,120}?)[`'] failed")
@@ -543,7 +547,11 @@ def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
         lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)}
     )
     fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
-    return min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
+    best = min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
+    if best is not None and best.signature == WORKER_DIED:
+        # slurmstepd reports the kernel's kill when the step ends: after the worker's parent.
+        return next((hit for hit in fatal if hit.kind is TroubleKind.HOST_MEMORY), best)
+    return best
 
 
 def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
@@ -627,23 +635,54 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
 
 
 def _first_observed(lines: Sequence[str]) -> _Root:
-    """Return the block that torchrun prints below `Root Cause (first observed failure):`."""
-    values: dict[str, str] = {}
-    inside = False
+    """Return what torchrun calls the first observed failure.
+
+    The agent of each node prints a block `Root Cause (first observed failure):` of its ranks
+    (torch/distributed/elastic/multiprocessing/errors). Of several nodes' blocks the one of a rank
+    that cannot have ended for a lost peer counts, else the earliest. A node that has two has run
+    twice: its last one counts.
+    """
+    roots: dict[str, tuple[str, _Root]] = {}
+    for values in _read_root_blocks(lines):
+        rank, code = (re.match(r"-?\d+", values.get(key, "")) for key in ("rank", "exitcode"))
+        host = values.get("host", "")
+        root = _Root(
+            "" if host.startswith(("localhost", "127.")) else host,
+            int(rank[0]) if rank else None,
+            _shell_code(int(code[0])) if code else None,
+        )
+        roots[host] = (values.get("time", ""), root)
+    if not roots:
+        return _Root()
+    _, first = min(roots.values(), key=lambda one: (not _ends_without_echo(one[1].code), one[0]))
+    return first
+
+
+def _read_root_blocks(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the fields of each block of torchrun's."""
+    values: dict[str, str] | None = None
     for line in map(without_label, lines):
         if "Root Cause (first observed failure):" in line:
-            inside, values = True, {}
-        elif inside and ":" in line:
+            if values is not None:
+                yield values
+            values = {}
+        elif values is not None and ":" in line:
             key, _, value = line.partition(":")
             values.setdefault(key.split()[-1] if key.split() else "", value.strip())
-            inside = not line.lstrip().startswith("traceback")
-    rank, code = (re.match(r"-?\d+", values.get(key, "")) for key in ("rank", "exitcode"))
-    host = values.get("host", "")
-    return _Root(
-        "" if host.startswith(("localhost", "127.")) else host,
-        int(rank[0]) if rank else None,
-        _shell_code(int(code[0])) if code else None,
-    )
+            if line.lstrip().startswith("traceback"):
+                yield values
+                values = None
+    if values is not None:
+        yield values
+
+
+def _ends_without_echo(status: int | None) -> bool:
+    """Return whether a rank that only lost a peer cannot end like this."""
+    if status is None:
+        return False
+    code = _shell_code(status)
+    name = _name_signal(code)
+    return name in _NO_ECHO or (not name and 1 < code < 128)
 
 
 def _match_exit_codes(

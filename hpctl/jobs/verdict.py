@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.jobs.crash import NO_GPU, NOT_COME
+from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -94,8 +94,13 @@ _DATA: Final = re.compile(
 _FILES: Final = re.compile(
     r"checkpoint/(?:filesystem|state_dict_saver|state_dict_loader)|\bsave_checkpoint\b"
     r"|in the kernel, where no signal reaches it|torch/serialization\.py"
+    r"|waits for a file in the kernel|\(pathlib\.py:\d"
 )
 """Where the stack of a rank shows that it waits for a file system."""
+_STOPPED: Final = re.compile(r"(?:\Arank \d+(?: on \S+)?|; it) is stopped by a signal")
+"""How a rank in the kernel's state T is described (`hpctl.jobs.hangs.stack_groups`)."""
+_STANDS: Final = re.compile(r"\bstands in |\bin the kernel\b")
+"""A piece of a sentence that says where one rank is."""
 _BAD_ACCESS: Final = re.compile(r"illegal memory access|a kernel failed on the device")
 """Errors of the device that a wrong index in a kernel causes far more often than hardware (NVIDIA
 Xid catalogue: Xid 13 and 31)."""
@@ -225,7 +230,7 @@ def _judge_crash(trouble: Trouble) -> _Finding:
         return _Finding(
             FailureCause.UNKNOWN, Confidence.LOW, "a process on the node still uses the port"
         )
-    if _DATA.search(text):
+    if trouble.signature == WORKER_DIED or _DATA.search(text):
         return _Finding(FailureCause.DATA, Confidence.MEDIUM)
     if _ONLY_CODE.match(trouble.signature):
         return _Finding(FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end")
@@ -255,13 +260,21 @@ def _judge_device(trouble: Trouble) -> _Finding:
 def _judge_hang(trouble: Trouble) -> _Finding:
     """Return where a rank is that the others wait for: by its stack, where that was read."""
     text = f"{trouble.why}\n{trouble.evidence}"
-    if "wrote no flight recorder dump" in text or "has no process" in text:
+    # SIGSTOP and SIGTSTP stop a process, and do not say who sent them.
+    if _STOPPED.search(trouble.why):
+        return _Finding(FailureCause.UNKNOWN, Confidence.LOW, "a signal has stopped the rank")
+    silent = "wrote no flight recorder dump" in text and "it stands in" not in trouble.why
+    if silent or "has no process" in text:
         return _Finding(
             FailureCause.UNKNOWN, Confidence.LOW, "the rank had ended, or ran no Python code"
         )
-    if _FILES.search(text):
+    # Where a rank stands now: the place of its last collective says nothing of it.
+    stands = "; ".join(piece for piece in re.split(r"[;\n]", text) if _STANDS.search(piece))
+    if _FILES.search(stands):
         return _Finding(FailureCause.STORAGE, Confidence.MEDIUM)
-    if re.search(r"stands in .*(?:torch/utils/data|_next_data|_try_get_data|DataLoader)", text):
+    if re.search(
+        r"stands in [^;]*(?:torch/utils/data|_next_data|_try_get_data|DataLoader)", stands
+    ):
         return _Finding(FailureCause.DATA, Confidence.MEDIUM)
     if trouble.rank is not None and trouble.signature == NOT_COME:
         return _Finding(FailureCause.PROGRAM, Confidence.LOW)

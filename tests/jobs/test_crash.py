@@ -232,3 +232,45 @@ def test_a_command_that_a_script_missed_is_not_why_it_died():
     assert died(1, missed, *trace(0, "ValueError: x")).kind is TroubleKind.CRASH
     assert died(127, *trace(0, "ValueError: x")).kind is TroubleKind.CRASH
     assert died(1, missed).kind is TroubleKind.CRASH
+
+
+LOST = "[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:20170. It ended"
+
+
+def root_cause(host: str, rank: int, code: int, minute: int) -> list[str]:
+    """The block that torchrun's agent of one node prints."""
+    return [
+        "Root Cause (first observed failure):",
+        "[0]:",
+        f"  time      : 2026-11-28_18:{minute:02}:18",
+        f"  host      : {host}",
+        f"  rank      : {rank} (local_rank: 0)",
+        f"  exitcode  : {code} (pid: 30)",
+        "  error_file: <N/A>",
+        "  traceback : To enable traceback see: https://pytorch.org/docs",
+    ]
+
+
+def test_a_killed_rank_is_named_by_its_agent_whichever_agent_reports_last():
+    tail = [LOST, *root_cause("n2", 1, -9, 18), *root_cause("n1", 0, 1, 17)]
+    found = died(1, *tail)
+    assert (found.kind, found.rank, found.node) == (TroubleKind.KILLED, 1, "n2")
+
+
+def test_the_earliest_of_the_agents_reports_names_the_rank():
+    found = died(1, *root_cause("n1", 0, 1, 18), *root_cause("n2", 1, 1, 17))
+    assert found.rank == 1
+
+
+def test_a_run_before_in_the_same_log_does_not_name_the_rank():
+    found = died(1, *root_cause("n1", 0, 7, 1), *root_cause("n1", 3, 8, 30))
+    assert (found.rank, found.exit_code) == (3, 8)
+
+
+WORKER = "[rank1]: RuntimeError: DataLoader worker (pid 30) is killed by signal: Killed. "
+
+
+def test_a_killed_data_loader_worker_is_memory_where_slurm_reports_the_kernel_s_kill():
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks"
+    assert died(1, WORKER).kind is TroubleKind.CRASH
+    assert died(1, WORKER, oom).kind is TroubleKind.HOST_MEMORY

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.crash import NOT_COME, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -205,3 +205,42 @@ def test_reasons_are_bounded_and_on_one_line() -> None:
     found = judge(hostile)
     assert len(found.reasons) <= 8
     assert all(len(reason) <= 400 and "\n" not in reason for reason in found.reasons)
+
+
+def judge_place(where: str) -> FailureVerdict:
+    """The verdict on a rank that did not come to a collective, by what its stack shows."""
+    others = "where rank 0 waits in save_checkpoint (t.py:3)"
+    why = f"rank 1 did not come to collective 5, {others}{where}"
+    return judge(trouble(TroubleKind.HANG, why, signature=NOT_COME, rank=1))
+
+
+@pytest.mark.parametrize(
+    ("where", "cause"),
+    [
+        ("", FailureCause.PROGRAM),
+        ("; it stands in checksum (t.py:9)", FailureCause.PROGRAM),
+        ("; it is stopped by a signal; stands in step (t.py:9)", FailureCause.UNKNOWN),
+        ("; it stands in read (t.py:9), in Path.open (pathlib.py:1045)", FailureCause.STORAGE),
+        (
+            "; it waits for a file in the kernel (fuse_x); stands in f (t.py:9)",
+            FailureCause.STORAGE,
+        ),
+        ("; it stands in save (t.py:9), called by torch/serialization.py", FailureCause.STORAGE),
+        ("; it stands in main (t.py:9), called by torch/utils/data", FailureCause.DATA),
+    ],
+)
+def test_the_place_of_the_rank_itself_tells_the_component(where, cause) -> None:
+    assert judge_place(where).cause is cause
+
+
+def test_a_rank_without_a_dump_is_of_the_program_where_its_stack_is_in_the_program() -> None:
+    silent = "rank 1 wrote no flight recorder dump (it had ended)"
+    read = trouble(TroubleKind.HANG, f"{silent}; it stands in f (t.py:9)", signature=NOT_COME)
+    unread = trouble(TroubleKind.HANG, silent, signature=NOT_COME, rank=1)
+    assert judge(replace(read, rank=1)).cause is FailureCause.PROGRAM
+    assert judge(unread).cause is FailureCause.UNKNOWN
+
+
+def test_a_data_loader_whose_worker_died_is_of_the_data() -> None:
+    found = judge(trouble(TroubleKind.CRASH, signature=WORKER_DIED))
+    assert (found.cause, found.confidence) == (FailureCause.DATA, Confidence.MEDIUM)

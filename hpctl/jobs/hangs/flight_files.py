@@ -108,7 +108,7 @@ def read_dump(rank: int, raw: bytes, kept: KeptEntries = _ALL_KEPT) -> FlightDum
             _parse_entry(row, completed) for row, completed in _select_needed(rows, kept)
         )
         first = rows[0].get("record_id") if rows else 0
-        groups = _parse_groups(document.get("pg_config"))
+        groups = _name_group(_parse_groups(document.get("pg_config")), rows)
     except BadDump:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
@@ -146,7 +146,7 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     batches = set[tuple[str, int]]()
     places = [(_group_name(row), _read_sequence(row), row.get("is_p2p") is True) for row in rows]
     for row, (group, number, point_to_point) in zip(rows, places, strict=True):
-        if row.get("state") != "completed":
+        if not _is_over(row):
             continue
         if point_to_point:
             batches.add((group, number))
@@ -156,6 +156,22 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
         (group, number) in batches if point_to_point else number <= last.get(group, -1)
         for group, number, point_to_point in places
     ]
+
+
+def _is_over(row: Mapping[str, Any]) -> bool:
+    """Return whether an operation has ended.
+
+    ProcessGroupGloo records no state, and retires an entry when its work ends, with or without an
+    error (finishWorkGloo and finishWorkGlooError in ProcessGroupGloo.cpp, torch 2.13). That of NCCL
+    also retires what it has aborted, and records the state.
+    """
+    return row.get("state") == "completed" or _is_retired(row)
+
+
+def _is_retired(row: Mapping[str, Any]) -> bool:
+    """Return whether an operation of gloo's has ended, maybe with an error."""
+    name = row.get("profiling_name")
+    return row.get("retired") is True and isinstance(name, str) and name.startswith("gloo:")
 
 
 def _group_name(row: Mapping[str, Any]) -> str:
@@ -185,6 +201,7 @@ def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
         ),
         dtypes=tuple(_read_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
         completed=completed,
+        may_fail=completed and row.get("state") != "completed" and _is_retired(row),
         p2p=row.get("is_p2p") is True,
         place=_find_place(row.get("frames") or ()),
     )
@@ -216,6 +233,21 @@ def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
         for name, one in islice(listed.items(), MOST_GROUPS)
         if isinstance(one, dict)
     )
+
+
+def _name_group(
+    groups: tuple[FlightGroup, ...], rows: Sequence[Mapping[str, Any]]
+) -> tuple[FlightGroup, ...]:
+    """Return the groups, one that has no name with that of the entries.
+
+    ProcessGroupGloo registers its ranks before the group has a name (torch 2.13). Of several groups
+    the last one overwrites the others, so it is known only where the entries are of one.
+    """
+    places = {(_group_name(row), row["process_group"][1]) for row in rows}
+    if len(groups) != 1 or groups[0].name or len(places) != 1:
+        return groups
+    ((name, description),) = places
+    return (FlightGroup(_read_text(name), _read_text(description), groups[0].ranks),)
 
 
 def _ranks_of(text: object) -> tuple[int, ...]:

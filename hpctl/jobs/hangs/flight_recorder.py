@@ -16,6 +16,7 @@ from math import prod
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpctl.toolkit.compat import StrEnum
 
@@ -26,6 +27,13 @@ _SAME_SIZES: Final = frozenset(
     | {"allreduce_coalesced", "all_gather_into_tensor", "reduce_scatter_tensor"}
 )
 """Collectives whose tensors have the same size on every rank. Others may differ by rank."""
+
+
+_NEEDS_ALL: Final = frozenset(
+    {"all_reduce", "barrier", "all_gather", "_all_gather_base", "_reduce_scatter_base"}
+    | {"reduce_scatter", "all_to_all", "alltoall_base", "allreduce_coalesced"}
+)
+"""Collectives that no rank completes before every rank has issued them."""
 
 
 class FlightEntry(Struct, frozen=True):
@@ -43,6 +51,8 @@ class FlightEntry(Struct, frozen=True):
     completed: bool = False
     p2p: bool = False
     place: str = ""
+    may_fail: bool = False
+    """It has ended, and the recorder does not say whether with an error."""
 
     @property
     def what(self) -> str:
@@ -196,6 +206,8 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     """Return the collective at which a group is stopped; None where there is none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
+    issued = _reopen_failed(issued)
+    known.by_group[key] = issued
     every = [entry for entries in issued.values() for entry in entries.values()]
     seq = min((entry.seq for entry in every if not entry.completed), default=None)
     if seq is None:
@@ -212,6 +224,29 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
     return _Stop(key, group, seq, waiting, came, absent, silent, unread)
+
+
+def _reopen_failed(issued: dict[int, dict[int, FlightEntry]]) -> dict[int, dict[int, FlightEntry]]:
+    """Return the entries of a group, with those open that ended although a rank never issued them:
+    they failed, and the ranks had waited there.
+
+    Where as many ranks are behind as ahead, a lost peer may have failed one collective of some and
+    the next one of the others: nothing is known then.
+    """
+    last = {rank: max(entries) for rank, entries in issued.items() if entries}
+    lowest = min(last.values(), default=0)
+    behind = sum(number == lowest for number in last.values())
+    if 2 * behind >= len(last):
+        return issued
+    return {
+        rank: {seq: _reopen(entry) if seq > lowest else entry for seq, entry in entries.items()}
+        for rank, entries in issued.items()
+    }
+
+
+def _reopen(entry: FlightEntry) -> FlightEntry:
+    failed = entry.may_fail and entry.op in _NEEDS_ALL
+    return replace(entry, completed=False) if failed else entry
 
 
 def _did_not_issue(

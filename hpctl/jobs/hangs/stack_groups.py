@@ -64,6 +64,29 @@ _STATES: Final = {
 }
 
 
+_FILE_WAITS: Final = re.compile(
+    r"wait_for_partner|(?:folio|page)_wait|wait_on_page|io_schedule|rpc_wait_bit|nfs\d?_|ll_|cl_"
+    r"|ptlrpc_|ldlm_|obd_|request_wait_answer|fuse_|(?:flock|posix|locks)_lock|do_flock|fcntl_setlk"
+    r"|__break_lease|ceph_|(?:anon_|fifo_)?pipe_write\b"
+)
+"""Functions of the kernel in which a process sleeps until a file, a lock on a file or its server
+answers: fs/pipe.c (opening a named pipe, and writing to a full one, whose reader does not take the
+output), mm/filemap.c, net/sunrpc, fs/nfs, Lustre, fs/fuse, fs/locks.c, fs/ceph. Reading a pipe is
+not among them: that is how a data loader waits for its workers."""
+
+
+_CALLERS: Final = re.compile(
+    r"torch/(?:serialization\.py|utils/data\b|distributed/checkpoint/(?:filesystem|state_dict_\w+))"
+)
+"""Library code that says what a rank was about to do, wherever it stands below it."""
+
+
+_ENGINE: Final = "_engine_run_backward"
+"""torch's call of the autograd engine. Its caller sleeps while the threads of the devices work, and
+while DDP's hook waits for the reduction of the gradients (torch/csrc/autograd/engine.cpp;
+reducer.cpp, finalize_backward)."""
+
+
 class Frame(Struct, frozen=True, array_like=True):
     """One call, as py-spy reports it. `line` 0: native code. `own`: no library's."""
 
@@ -205,6 +228,16 @@ def _find_entrance(frames: Sequence[Frame]) -> int | None:
     return found
 
 
+def _find_wait(rank: RankStack) -> int | None:
+    """Return where a rank enters the collective that it waits in; None where it waits in none.
+
+    Python's frames do not show that the engine's hook waits: that its caller sleeps shows it.
+    """
+    found = _find_entrance(rank.frames)
+    sleeps = rank.state == "S" and bool(rank.frames) and rank.frames[0].function == _ENGINE
+    return 0 if found is None and sleeps else found
+
+
 @lru_cache(4096)
 def _name_frame(file: str, function: str) -> tuple[str, str]:
     return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
@@ -216,7 +249,7 @@ _Key = tuple[bool, tuple[tuple[str, str], ...]]
 def _make_key(rank: RankStack) -> _Key:
     """Return what is the same for stacks that are alike: names of files and functions, without
     numbers that a compiler or a path puts in; recursion counts once."""
-    at = _find_entrance(rank.frames)
+    at = _find_wait(rank)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
         name = _name_frame(frame.file, frame.function)
@@ -281,7 +314,7 @@ def _largest_step(answers: Sequence[NodeStacks]) -> str:
 
 def _make_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
-    place = frames[_find_entrance(frames) or 0]
+    place = frames[_find_wait(members[0]) or 0]
     ranks = tuple(one.rank for one in members)
     return StackGroup(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
 
@@ -303,6 +336,7 @@ def _find_suspects(
         for rank, one in by_rank.items()
         if one.state in ("T", "t", "Z")
     }
+    dead = dict(found)
     read_ = sum(len(members) for members in ordered)
     for rank, one in by_rank.items():
         if not one.frames and 2 * read_ > len(by_rank):
@@ -311,11 +345,21 @@ def _find_suspects(
     if not odd and not found:
         odd = list(groups[1:]) if groups and _is_most(groups[0], read_) else []
     for rank in (rank for group in odd for rank in group.ranks):
-        why = f"is {_STATES['D']} ({by_rank[rank].wchan})" if by_rank[rank].state == "D" else ""
-        found.setdefault(rank, why)
+        found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
+    if 2 * len(found) > len(by_rank):
+        found = dead
     if 2 * len(found) > len(by_rank):
         return ()
     return tuple(_make_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
+
+
+def _describe_kernel_wait(rank: RankStack) -> str:
+    """Return in what of the kernel's a rank sleeps; empty where that says nothing."""
+    if rank.state == "D":
+        return f"is {_STATES['D']} ({rank.wchan})"
+    if _FILE_WAITS.match(rank.wchan):
+        return f"waits for a file in the kernel ({rank.wchan})"
+    return ""
 
 
 def _is_most(group: StackGroup, of: int) -> bool:
@@ -328,6 +372,8 @@ def _make_suspect(rank: RankStack, node: str, why: str) -> Suspect:
     inner = next((frame for frame in rank.frames if frame.line), rank.frames[0])
     own = next((frame for frame in rank.frames if frame.own), inner)
     stands = f"stands in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
+    caller = next(filter(None, (_CALLERS.match(frame.file) for frame in rank.frames)), None)
+    stands += f", called by {caller[0]}" if caller is not None else ""
     dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
     place = own.file.rpartition("/")[2]
     text = "; ".join(filter(None, (why, stands + dead)))

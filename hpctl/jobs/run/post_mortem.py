@@ -15,17 +15,24 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import SETTLED, assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.crash import GpuGrant, classify_crash
+from hpctl.jobs.crash import (
+    NOT_COME,
+    PEER_LOST,
+    SIZES_DIFFER,
+    WORKER_DIED,
+    GpuGrant,
+    classify_crash,
+)
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.hangs.flight_files import read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightVerdict
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.hangs.ras_report import RasReport, read_json
 from hpctl.jobs.hangs.stack_groups import StackVerdict
 from hpctl.jobs.run import ending
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd, node_of
 from hpctl.jobs.run.timeouts import Witnesses, judge_ras, name_absent
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import NEAR, judge_failure
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.assessment import Assessment
@@ -35,6 +42,8 @@ from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.run_policy import Action, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
+OOM_CHECK = "kernel.oom"
+"""The check of a node that reads the kernel's line of each kill for memory."""
 NO_STEP_MADE = "no progress"
 """The signature of a run that was ended because it made no progress."""
 
@@ -83,6 +92,7 @@ def judge_run(remains: RunRemains, policy: RunPolicy, now: datetime) -> PostMort
     if trouble is None:
         return PostMortem(None, None)
     trouble = ending.name_node(_with_node(trouble, remains))
+    trouble = _explain_kill(trouble, remains.findings, now)
     nodes = {name: assess_findings(name, found) for name, found in remains.findings.items()}
     past = [PastTrouble(one, Action.STEP) for one in remains.past]
     return PostMortem(trouble, judge_failure(trouble, past, nodes, policy, now))
@@ -109,9 +119,70 @@ def find_trouble(remains: RunRemains, policy: RunPolicy, now: datetime) -> Troub
         gpus=remains.gpus,
     )
     trouble = ending.judge_end(evidence, policy, now, classify_crash)
+    if trouble is not None and trouble.signature == SIZES_DIFFER:
+        return _compare_sizes(trouble, remains)
     if trouble is None or trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
+    left = _find_rank_that_left(trouble, remains)
+    if left is not None:
+        return left
     return _ask_witnesses(trouble, remains)
+
+
+def _compare_sizes(trouble: Trouble, remains: RunRemains) -> Trouble:
+    """Return the trouble with the rank whose tensor has another size than the others', where the
+    dumps show it: the rank that reports it may be the one that is right."""
+    prefix = remains.flight_prefix
+    flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
+    if flight.cause is not FlightCause.DIFFERENT:
+        return trouble
+    return name_absent(trouble, Witnesses(flight), RankNames({}, {}, remains.world or flight.world))
+
+
+def _find_rank_that_left(trouble: Trouble, remains: RunRemains) -> Trouble | None:
+    """Return the trouble with the rank that ended without an error while the others waited; None
+    where there is no such rank.
+
+    A socket closes when its process ends. Where all ranks but one report that a peer closed its
+    connection, and srun reports the ends of just those (it reports every end but exit code 0), the
+    remaining one has left: its program came to its end before the others'.
+    """
+    launched = any("torch.distributed.elastic" in line for line in remains.tail)
+    closed = any("Connection closed by peer" in line for line in remains.tail)
+    if trouble.signature != PEER_LOST or launched or not closed:
+        return None
+    absent = [rank for rank in range(remains.world) if not _has_ended(rank, remains.ends)]
+    if len(absent) != 1 or not remains.ends or any(end.code != 1 for end in remains.ends):
+        return None
+    rank = absent[0]
+    why = f"rank {rank}: it ended without an error while the others waited for it"
+    return replace(
+        trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
+    )
+
+
+def _has_ended(rank: int, ends: Sequence[TaskEnd]) -> bool:
+    return any(
+        first <= rank <= last
+        for end in ends
+        for first, last in end.spans or ((end.rank, end.rank),)
+    )
+
+
+def _explain_kill(
+    trouble: Trouble, findings: Mapping[NodeName, Sequence[Finding]], now: datetime
+) -> Trouble:
+    """Return the trouble of a killed process as one of memory, where the kernel of its node killed
+    a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
+    killed = trouble.kind is TroubleKind.KILLED and trouble.signature == "SIGKILL"
+    loader = trouble.signature == WORKER_DIED and "signal: Killed" in trouble.evidence
+    if not (killed or loader) or trouble.node is None:
+        return trouble
+    for one in findings.get(trouble.node, ()):
+        if one.check == OOM_CHECK and abs(now - one.last) <= NEAR:
+            why = f"{trouble.why}; the kernel killed a process for its memory"
+            return replace(trouble, kind=TroubleKind.HOST_MEMORY, why=why)
+    return trouble
 
 
 def _label_line(rank: int, line: str) -> str:

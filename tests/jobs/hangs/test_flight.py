@@ -205,3 +205,25 @@ def test_one_late_rank_is_named_in_every_size_of_job(world: int) -> None:
     dumps = [dump(rank, entries(2, done=1), groups=(group,)) for rank in range(world - 1)]
     found = align_ranks([*dumps, dump(world - 1, entries(1), groups=(group,))])
     assert (found.cause, found.ranks) == (FlightCause.ABSENT, (world - 1,))
+
+
+def over(count: int, op: str = "all_reduce") -> list[FlightEntry]:
+    """A rank's collectives over gloo, of which all ended, maybe with an error."""
+    return [FlightEntry("0", seq, op, completed=True, may_fail=True) for seq in range(1, count + 1)]
+
+
+def test_a_collective_that_a_rank_never_issued_failed_on_the_others() -> None:
+    others = [dump(rank, over(5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
+    assert named([*others, dump(3, over(4))]) == (FlightCause.ABSENT, (3,))
+    assert named([*others, dump(3, over(5))])[0] is FlightCause.NOTHING
+
+
+def test_the_root_of_a_broadcast_completes_it_without_the_others() -> None:
+    others = [dump(rank, over(5, "broadcast")) for rank in (0, 1, 2, 4, 5, 6, 7)]
+    assert named([*others, dump(3, over(4, "broadcast"))])[0] is FlightCause.NOTHING
+
+
+def test_failed_collectives_name_no_rank_where_as_many_are_behind_as_ahead() -> None:
+    ahead = [dump(rank, over(5)) for rank in range(4)]
+    behind = [dump(rank, over(4)) for rank in range(4, 8)]
+    assert named([*ahead, *behind])[0] is FlightCause.NOTHING

@@ -244,3 +244,31 @@ def test_less_is_kept_of_each_dump_where_there_are_very_many(tmp_path, monkeypat
         (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(4000, 3000)))
     dumps, _ = read_shared(f"{tmp_path}/fr-", 0.0, LATER, 1)
     assert [len(one.entries) for one in dumps] == [(KEPT_OPEN + KEPT_COMPLETED) // 8] * 2
+
+
+def gloo_document(count: int, retired: int) -> dict[str, object]:
+    """A dump as ProcessGroupGloo writes it: without states, and its group without a name."""
+    made = document(count, 0)
+    for number, row in enumerate(made["entries"], 1):
+        row |= {"profiling_name": "gloo:all_reduce", "retired": number <= retired}
+    config = {"": {"name": "", "desc": "", "ranks": "[0, 1]"}}
+    return {**made, "pg_config": config}
+
+
+def test_a_dump_of_gloo_names_the_rank_that_did_not_come() -> None:
+    dumps = [read_dump(rank, pickle.dumps(gloo_document(5 - rank, 4))) for rank in (0, 1)]
+    found = align_ranks(dumps)
+    assert (found.cause, found.ranks, found.world) == (FlightCause.ABSENT, (1,), 2)
+    assert "collective 5 of default_pg" in found.text
+
+
+def test_what_nccl_has_aborted_is_retired_and_not_completed() -> None:
+    made = document(5, 4)
+    made["entries"][-1]["retired"] = True
+    assert [entry.completed for entry in read_dump(0, pickle.dumps(made)).entries][-1] is False
+
+
+def test_a_group_without_a_name_is_not_guessed_between_two() -> None:
+    made = gloo_document(5, 5)
+    made["entries"][0]["process_group"] = ("1", "data")
+    assert [group.name for group in read_dump(0, pickle.dumps(made)).groups] == [""]

@@ -151,3 +151,41 @@ def test_a_rank_whose_answer_has_no_place_on_the_disk_costs_the_others_nothing(
     (stack,) = found.ranks
     assert (stack.rank, stack.pid, stack.frames) == (0, process.pid, ())
     assert "cannot run py-spy" in stack.error
+
+
+ENGINE = (Frame("_engine_run_backward", "torch/autograd/graph.py", 979), *MAIN)
+
+
+def test_a_rank_that_sleeps_in_the_backward_pass_waits_for_the_others() -> None:
+    (one,) = aggregate_stacks([node("n1", 0, ENGINE, SLEEP)]).suspects
+    assert one.rank == 1
+    computes = RankStack(0, 9, "0", "R", frames=ENGINE)
+    busy = NodeStacks("n1", ranks=(computes, RankStack(1, 9, "0", "S", frames=SLEEP)))
+    assert aggregate_stacks([busy]).suspects == ()
+
+
+def test_a_stopped_rank_is_named_where_all_are_elsewhere() -> None:
+    stopped = RankStack(0, 9, "0", "T", frames=ITEM)
+    runs = RankStack(1, 9, "0", "R", frames=SLEEP)
+    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(stopped, runs))]).suspects
+    assert (one.rank, one.why.partition(";")[0]) == (0, "is stopped by a signal")
+
+
+@pytest.mark.parametrize(
+    ("wchan", "waits"),
+    [("wait_for_partner", True), ("rpc_wait_bit_killable", True), ("flock_lock_inode_wait", True),
+     ("request_wait_answer", True), ("anon_pipe_write", True), ("pipe_read", False),
+     ("futex_do_wait", False), ("hrtimer_nanosleep", False)],
+)  # fmt: skip
+def test_what_the_kernel_waits_for_tells_a_file(wchan, waits) -> None:
+    odd = RankStack(1, 9, "0", "S", wchan, ITEM)
+    rest = (RankStack(0, 8, "0", "S", frames=REDUCE), RankStack(2, 7, "0", "S", frames=REDUCE))
+    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(odd, *rest))]).suspects
+    assert one.why.startswith(f"waits for a file in the kernel ({wchan})") is waits
+
+
+@pytest.mark.parametrize("file", ["torch/serialization.py", "torch/utils/data/dataloader.py"])
+def test_library_code_above_a_rank_s_place_is_named(file) -> None:
+    inside = (Frame("_recv", "multiprocessing/connection.py", 378), Frame("f", file, 5), *MAIN)
+    (one,) = aggregate_stacks([node("n1", 0, REDUCE, inside)]).suspects
+    assert f"called by {file.removesuffix('/dataloader.py')}" in one.why

@@ -1,9 +1,11 @@
 """What a run left behind, judged: the recordings of an H200, and scripts without `hpctl run`."""
 
+import pickle
 import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.jobs.crash import NOT_COME
 from hpctl.jobs.run.log_cause import find_cause
@@ -11,6 +13,7 @@ from hpctl.jobs.run.post_mortem import PostMortem, RunRemains, judge_run
 from hpctl.jobs.run.srun import TaskEnd
 from hpctl.vocabulary.failure import Confidence, FailureCause
 from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.model import Verdict
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.fakes.values import T0 as NOW
@@ -122,3 +125,76 @@ def test_a_script_s_end_reads_the_dumps_of_its_ranks(tmp_path, prefix: str) -> N
     else:
         assert (found.kind, found.rank) == (TroubleKind.HANG, 1)
         assert found.why.startswith("rank 1 on n1 did not come to collective 5")
+
+
+CLOSED = (
+    "[rank{}]: RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:20170. It ended"
+)
+
+
+def left_early(*ends: TaskEnd, tail: tuple[str, ...] = ()) -> RunRemains:
+    """A run of three ranks over gloo, of which ranks 0 and 1 lost a peer."""
+    tail = (*tail, CLOSED.format(0), CLOSED.format(1))
+    return RunRemains(exit_code=1, tail=tail, ends=ends, world=3, rank_nodes={2: N2})
+
+
+ENDS = [TaskEnd(N1, rank, 1, "Exited with exit code 1") for rank in (0, 1)]
+
+
+def test_a_rank_that_ended_without_an_error_before_the_others_is_named() -> None:
+    found = judge(left_early(*ENDS))
+    assert (found.verdict.cause, found.verdict.rank) == (FailureCause.PROGRAM, 2)
+    assert found.verdict.node == N2
+
+
+def test_no_rank_has_left_where_srun_reports_too_few_ends_or_a_launcher_s() -> None:
+    launched = "E1128 torch.distributed.elastic.multiprocessing failed"
+    for left in (left_early(ENDS[0]), left_early(*ENDS, tail=(launched,))):
+        assert judge(left).verdict.cause is FailureCause.LINK
+        assert judge(left).verdict.rank is None
+
+
+def test_no_rank_has_left_where_one_of_the_others_aborted() -> None:
+    aborted = TaskEnd(N1, 1, 134, "Aborted")
+    assert judge(left_early(ENDS[0], aborted)).verdict.rank is None
+
+
+@pytest.mark.parametrize(
+    ("check", "seconds", "cause"),
+    [
+        ("kernel.oom", -10, FailureCause.MEMORY),
+        ("kernel.oom", -7200, FailureCause.UNKNOWN),
+        ("kernel.other", -10, FailureCause.UNKNOWN),
+    ],
+)
+def test_a_kill_is_memory_where_the_node_s_kernel_killed_for_memory(check, seconds, cause) -> None:
+    oom = replace(finding(seconds=seconds), check=check, verdict=Verdict.NOTE)
+    ends = [TaskEnd(N2, 1, 137, "Killed")]
+    found = judge(RunRemains(exit_code=137, ends=ends, findings={N2: [oom]}))
+    assert (found.verdict.cause, found.verdict.rank) == (cause, 1)
+
+
+def test_a_killed_data_loader_worker_is_memory_by_a_finding_only() -> None:
+    said = "[rank1]: RuntimeError: DataLoader worker (pid 30) is killed by signal: Killed. "
+    oom = replace(finding(), check="kernel.oom", verdict=Verdict.NOTE)
+    for findings, cause in (({}, FailureCause.DATA), ({N2: [oom]}, FailureCause.MEMORY)):
+        ends = [TaskEnd(N2, 1, 1, "Exited with exit code 1")]
+        left = RunRemains(exit_code=1, tail=[said], ends=ends, findings=findings)
+        assert judge(left).verdict.cause is cause
+
+
+def test_the_rank_whose_tensor_differs_is_named_by_the_dumps(tmp_path) -> None:
+    said = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+    for rank, size in ((0, 64), (1, 128), (2, 64)):
+        row = {
+            "process_group": ("0", "default_pg"), "collective_seq_id": 1, "p2p_seq_id": 0,
+            "is_p2p": False, "profiling_name": "gloo:all_reduce", "input_sizes": [[size]],
+            "input_dtypes": ["Float"], "state": "scheduled", "retired": False, "record_id": 0,
+        }  # fmt: skip
+        config = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}
+        document = {"version": "2.10", "pg_config": config, "entries": [row]}
+        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document))
+    left = RunRemains(exit_code=134, tail=[said], ends=[TaskEnd(N1, 0, 134, "Aborted")], world=3)
+    assert judge(left).verdict.rank == 0
+    found = judge(replace(left, flight_prefix=f"{tmp_path}/fr-"))
+    assert (found.verdict.cause, found.verdict.rank) == (FailureCause.PROGRAM, 1)
