@@ -184,7 +184,7 @@ def test_a_file_that_is_no_database(tmp_path, name, opens):
 
 def test_a_file_that_was_cut_to_nothing(sqlite):
     sqlite.file.touch()
-    with pytest.raises(JournalCorrupt, match="empty file"):
+    with pytest.raises(JournalCorrupt, match="is empty: its content was lost"):
         sqlite.open()
     assert sqlite.file.stat().st_size == 0
 
