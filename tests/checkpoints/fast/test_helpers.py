@@ -829,7 +829,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
 def test_a_stranger_reads_nothing(tmp_path):
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
-        with pytest.raises(PeerError, match=r"secret|lost|nobody"):
+        with pytest.raises(PeerError, match=r"secret|lost|no process"):
             PeerConnection(replace(nodes.spec, secret="0" * 64), "n0")
         port = next(_list_ports(nodes.spec))
         for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
