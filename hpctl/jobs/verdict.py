@@ -114,7 +114,7 @@ _EVIDENCE: Final = re.compile(r"(?:flight recorder \(|NCCL's RAS: |stacks: )")
 """How the lines of a trouble's evidence begin that `hpctl.jobs.run.timeouts` puts there."""
 
 
-class _Finding(Struct, frozen=True):
+class _ProbableCause(Struct, frozen=True):
     """A cause, how sure it is, and why where the trouble does not say it."""
 
     cause: FailureCause
@@ -162,7 +162,7 @@ def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
 
 def _find_cause(
     trouble: Trouble, faulty: Sequence[Assessment], same: Sequence[Trouble]
-) -> _Finding:
+) -> _ProbableCause:
     own = _find_own_cause(trouble)
     if faulty and _may_be_of_node(trouble, own):
         return _blame_node(trouble, faulty)
@@ -171,14 +171,14 @@ def _find_cause(
     places = {one.node for one in (*same, trouble)} - {None}
     if own.cause in (FailureCause.NODE, FailureCause.UNKNOWN, FailureCause.LINK):
         if len(places) > 1 and trouble.kind is not TroubleKind.NODE:
-            return _Finding(FailureCause.PROGRAM, Confidence.HIGH, "it follows the program")
+            return _ProbableCause(FailureCause.PROGRAM, Confidence.HIGH, "it follows the program")
         return own
     if own.cause not in (FailureCause.PROGRAM, FailureCause.DATA):
         return own
     # Twice on one node may be that node, unless the program's own code says what is wrong.
     sure = len(places) != 1 or own.confidence is not Confidence.LOW
     confidence = Confidence.HIGH if sure else Confidence.MEDIUM
-    return _Finding(own.cause, confidence, own.why, own.node)
+    return _ProbableCause(own.cause, confidence, own.why, own.node)
 
 
 def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
@@ -191,7 +191,7 @@ def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
     return is_same_place(before, trouble) or (not vague and is_repeated(before, trouble))
 
 
-def _may_be_of_node(trouble: Trouble, own: _Finding) -> bool:
+def _may_be_of_node(trouble: Trouble, own: _ProbableCause) -> bool:
     """Return whether a node's fault may be behind a trouble."""
     if trouble.kind in _CERTAIN_WITHOUT_NODE:
         return False
@@ -200,7 +200,7 @@ def _may_be_of_node(trouble: Trouble, own: _Finding) -> bool:
     return not explained or own.confidence is Confidence.LOW
 
 
-def _find_own_cause(trouble: Trouble) -> _Finding:
+def _find_own_cause(trouble: Trouble) -> _ProbableCause:
     """Return what the trouble itself amounts to, without nodes and runs before."""
     cause, confidence = _BY_KIND[trouble.kind]
     match trouble.kind:
@@ -211,32 +211,34 @@ def _find_own_cause(trouble: Trouble) -> _Finding:
         case TroubleKind.HANG:
             return _judge_hang(trouble)
         case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
-            return _Finding(FailureCause.LINK, Confidence.HIGH)
+            return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
         case TroubleKind.NETWORK:
             if _LINK_ERRORS.search(trouble.why) or " came to collective " in trouble.why:
-                return _Finding(FailureCause.LINK, Confidence.MEDIUM)
+                return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
         case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
-            return _Finding(FailureCause.PREEMPTION, Confidence.HIGH)
+            return _ProbableCause(FailureCause.PREEMPTION, Confidence.HIGH)
         case TroubleKind.KILLED if trouble.signature == "SIGTERM":
-            return _Finding(FailureCause.PREEMPTION, Confidence.LOW)
+            return _ProbableCause(FailureCause.PREEMPTION, Confidence.LOW)
         case _:
             pass
-    return _Finding(cause, confidence)
+    return _ProbableCause(cause, confidence)
 
 
-def _judge_crash(trouble: Trouble) -> _Finding:
+def _judge_crash(trouble: Trouble) -> _ProbableCause:
     text = f"{trouble.why}\n{trouble.signature}"
     if trouble.signature == _PORT:
-        return _Finding(
+        return _ProbableCause(
             FailureCause.UNKNOWN, Confidence.LOW, "a process on the node still uses the port"
         )
     if trouble.signature == WORKER_DIED or _DATA.search(text):
-        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
+        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
     if _ONLY_CODE.match(trouble.signature):
-        return _Finding(FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end")
+        return _ProbableCause(
+            FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end"
+        )
     if _fails_in_loader(trouble.evidence):
-        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
-    return _Finding(FailureCause.PROGRAM, Confidence.MEDIUM)
+        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
+    return _ProbableCause(FailureCause.PROGRAM, Confidence.MEDIUM)
 
 
 def _fails_in_loader(evidence: str) -> bool:
@@ -245,40 +247,40 @@ def _fails_in_loader(evidence: str) -> bool:
     return "in DataLoader worker process" in evidence or "torch/utils/data/" in evidence
 
 
-def _judge_device(trouble: Trouble) -> _Finding:
+def _judge_device(trouble: Trouble) -> _ProbableCause:
     if _LINK_ERRORS.search(trouble.why):
-        return _Finding(FailureCause.LINK, Confidence.HIGH)
+        return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
     if _BAD_ACCESS.search(trouble.signature):
         why = "a wrong index in a kernel is the usual cause of this error"
-        return _Finding(FailureCause.PROGRAM, Confidence.LOW, why)
+        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW, why)
     certain = "ECC" in trouble.signature or "Xid" in trouble.signature
     if trouble.signature == NO_GPU and trouble.node is None:
-        return _Finding(FailureCause.PROGRAM, Confidence.LOW)
-    return _Finding(FailureCause.NODE, Confidence.HIGH if certain else Confidence.MEDIUM)
+        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW)
+    return _ProbableCause(FailureCause.NODE, Confidence.HIGH if certain else Confidence.MEDIUM)
 
 
-def _judge_hang(trouble: Trouble) -> _Finding:
+def _judge_hang(trouble: Trouble) -> _ProbableCause:
     """Return where a rank is that the others wait for: by its stack, where that was read."""
     text = f"{trouble.why}\n{trouble.evidence}"
     # SIGSTOP and SIGTSTP stop a process, and do not say who sent them.
     if _STOPPED.search(trouble.why):
-        return _Finding(FailureCause.UNKNOWN, Confidence.LOW, "a signal has stopped the rank")
+        return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, "a signal has stopped the rank")
     silent = "wrote no flight recorder dump" in text and "it stands in" not in trouble.why
     if silent or "has no process" in text:
-        return _Finding(
+        return _ProbableCause(
             FailureCause.UNKNOWN, Confidence.LOW, "the rank had ended, or ran no Python code"
         )
     # Where a rank stands now: the place of its last collective says nothing of it.
     stands = "; ".join(piece for piece in re.split(r"[;\n]", text) if _STANDS.search(piece))
     if _FILES.search(stands):
-        return _Finding(FailureCause.STORAGE, Confidence.MEDIUM)
+        return _ProbableCause(FailureCause.STORAGE, Confidence.MEDIUM)
     if re.search(
         r"stands in [^;]*(?:torch/utils/data|_next_data|_try_get_data|DataLoader)", stands
     ):
-        return _Finding(FailureCause.DATA, Confidence.MEDIUM)
+        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
     if trouble.rank is not None and trouble.signature == NOT_COME:
-        return _Finding(FailureCause.PROGRAM, Confidence.LOW)
-    return _Finding(*_BY_KIND[TroubleKind.HANG])
+        return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW)
+    return _ProbableCause(*_BY_KIND[TroubleKind.HANG])
 
 
 def _list_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list[Assessment]:
@@ -293,7 +295,7 @@ def _list_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list
     return [one for _, one in found]
 
 
-def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _Finding:
+def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _ProbableCause:
     worst = faulty[0]
     rule = str(worst.fault.rule) if worst.fault is not None else ""
     cause = FailureCause.LINK if _LINK_RULES.match(rule) else FailureCause.NODE
@@ -301,7 +303,7 @@ def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _Finding:
     # A fault on a node that the run's own error does not name may have nothing to do with it.
     sure = trouble.node in (None, node)
     confidence = Confidence.HIGH if sure else Confidence.MEDIUM
-    return _Finding(cause, confidence, _describe_fault(worst), node)
+    return _ProbableCause(cause, confidence, _describe_fault(worst), node)
 
 
 def _describe_fault(one: Assessment) -> str:

@@ -3,6 +3,10 @@
 It joins what `hpctl run` learns while a step runs with the same functions: `judge_end` for the log
 and the exit codes, `name_absent` for who did not come to a collective, and `judge_failure` for the
 component. It is for runs that have ended, whose log and dumps may be of any user.
+
+`hpctl sbatch` calls `find_trouble` at the end of a script. Only the corpus of recorded failures
+calls `judge_run`, which adds hung runs and the kernel's kills for memory: `hpctl run` and the
+daemon join the same evidence in steps of their own, without these two.
 """
 
 from __future__ import annotations

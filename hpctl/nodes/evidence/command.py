@@ -15,8 +15,8 @@ from hpctl.engine.timeline import build_timeline, finding_text
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import gather_world
 from hpctl.nodes.evidence.store import (
-    ArchiveMember,
     BadArchive,
+    EvidenceText,
     check_members,
     copy_archive,
     open_archive,
@@ -89,7 +89,7 @@ class EvidenceShowView(Struct, frozen=True):
     sha256: str
     why: str
     trouble: str
-    texts: tuple[ArchiveMember, ...]
+    texts: tuple[EvidenceText, ...]
 
     layout: ClassVar[Layout] = (
         Facts(

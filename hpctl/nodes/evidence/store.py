@@ -38,7 +38,7 @@ class BadArchive(HpctlError):
     """The file in the archive's place is not the one that the node reported."""
 
 
-class ArchiveMember(Struct, frozen=True):
+class EvidenceText(Struct, frozen=True):
     """One text of an archive, and how many bytes it has unpacked."""
 
     name: str
@@ -75,13 +75,13 @@ def open_archive(archive: KeptArchive) -> Iterator[IO[bytes]]:
         yield file
 
 
-def check_members(file: IO[bytes]) -> list[ArchiveMember]:
+def check_members(file: IO[bytes]) -> list[EvidenceText]:
     """Return the texts of an archive. Raises BadArchive for one that holds anything else, or more
     than it may."""
-    members: list[ArchiveMember] = []
+    members: list[EvidenceText] = []
     total = 0
     try:
-        unpacked = _Bounded(gzip.GzipFile(fileobj=file), MOST_BYTES + MOST_MEMBERS * 2048)
+        unpacked = _BoundedStream(gzip.GzipFile(fileobj=file), MOST_BYTES + MOST_MEMBERS * 2048)
         with tarfile.open(fileobj=unpacked, mode="r|") as archive:
             for member in archive:
                 total += member.size
@@ -89,13 +89,13 @@ def check_members(file: IO[bytes]) -> list[ArchiveMember]:
                     raise BadArchive("the archive unpacks to more than an archive may hold")
                 if not member.isreg() or not _is_plain(member.name):
                     raise BadArchive(f"the archive holds {member.name!r}, which is no plain file")
-                members.append(ArchiveMember(member.name.partition("/")[2], member.size))
+                members.append(EvidenceText(member.name.partition("/")[2], member.size))
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
         raise BadArchive(f"the archive cannot be read: {error}") from error
     return members
 
 
-class _Bounded(io.RawIOBase):
+class _BoundedStream(io.RawIOBase):
     """A stream of which so many bytes are read at most: what is packed may unpack to anything."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, most: int) -> None:
