@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpctl.engine.adapters import make_scheduler, open_reader
 from hpctl.engine.config import load
@@ -137,13 +138,15 @@ class Live:
         return done.stdout
 
 
-def until(test: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait for something that must come; AssertionError where it does not."""
+def until(test: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """Wait until a test returns something true, and return that; AssertionError where it does not
+    in `timeout_s`, or in a minute where that is longer."""
     limit = time.monotonic() + max(timeout_s, PATIENCE_S)
     while (began := time.monotonic()) < limit:
         try:
-            if test():
-                return
+            found = test()
+            if found:
+                return found
         except (Unavailable, KeyError, IndexError):
             pass
         # Looking forks scontrol or reads the journal: no more than half of the time.

@@ -50,10 +50,12 @@ class FastJob:
     def wait(self, *words: str) -> None:
         until(lambda: all(word in self.text() for word in words), 150, f"{words} in {self.log}")
 
-    def lists_a_copied_step(self) -> bool:
-        """Whether `hpctl checkpoint ls` names a step of which all nodes have their part copied."""
+    def find_copied_step(self) -> int | None:
+        """Return the newest step that `hpctl checkpoint ls` names of which all nodes have their
+        part copied; None where there is none yet."""
         rows = json.loads(self.hpctl("checkpoint", "ls", "--job", str(self.id), "--json"))["fast"]
-        return any(row["copies"] == 2 and len(row["nodes"]) == self.ranks for row in rows)
+        copied = [r["step"] for r in rows if r["copies"] == 2 and len(r["nodes"]) == self.ranks]
+        return max(copied, default=None)
 
     def nodes(self) -> list[str]:
         return sorted(map(str, self.live.job(self.id).nodes))
@@ -102,14 +104,17 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     job.wait("saved 8")
     assert job.left()
     # A helper that gets no processor for a second is left out of the list.
-    until(job.lists_a_copied_step, 60, "a step that each of three nodes holds, and its copies")
+    copied = until(
+        job.find_copied_step, 60, "a step that each of three nodes holds, and its copies"
+    )
     advice = job.hpctl("checkpoint", "advise", str(job.id), "--save-cost", "1s")
     assert "of a node with its partner" in " ".join(advice.split())
     victim, before = job.nodes()[-1], job.text()
     job.lose(victim)
     newest, loaded = job.resumed(before)
     ((path, step),) = set(loaded)
-    assert newest - 1 <= step <= newest, job.text()
+    # On a busy machine the copies fall behind the saves: what was listed as copied is the bound.
+    assert copied <= step <= newest, job.text()
     assert Path(path).is_relative_to(job.disk)
     assert re.search(rf"step {step} comes from .*copy of {victim}", job.text()), job.text()
     until(lambda: job.live.job(job.id).state == "COMPLETED", 60, "it ends")

@@ -24,8 +24,9 @@ from typing import Any
 BORN = time.time()
 CULPRIT = 1
 WIDTH, ROWS = 256, 64
-PATIENT_STEP_S = 0.5
-"""Steps are so long while a fault of the node is on its way: else a short run ends before it."""
+PATIENT_STEP_S = 4.0
+"""How long a step takes while a fault of the node is on its way. The fault ends such a step early;
+on a busy machine it needs seconds, and shorter steps would let a short run end before it."""
 
 
 def parse(words: list[str]) -> argparse.Namespace:
