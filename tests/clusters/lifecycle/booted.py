@@ -41,6 +41,9 @@ cd "$1"
 mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" root
 cd root
 mount -t proc proc proc
+# systemd-sysctl would set values of this machine's kernel (fs.protected_regular, for one).
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
 mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs dev
