@@ -61,7 +61,8 @@ def test_a_hostile_log_ends_in_an_answer(name: str, how: tuple[str, ...]) -> Non
         done = subprocess.run(
             ["prlimit", f"--as={MOST_MIB << 20}", sys.executable, "-m", "hpctl", "agent", "triage",
              str(log), *how],
-            capture_output=True, cwd=ROOT, timeout=100, check=False, env=environ | {"COLUMNS": "200"},
+            capture_output=True, cwd=ROOT, timeout=100, check=False,
+            env=environ | {"COLUMNS": "200"},
         )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode in (0, 1, 3), said[-2000:]
