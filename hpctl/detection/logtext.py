@@ -58,7 +58,7 @@ _SYSLOG = re.compile(
     r"(?:(\d{4}) )?([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))? "
 )
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
+_SAYS = re.compile(r"(?:\S{0,255} )?kernel: ")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 """The line that rsyslog writes for equal lines."""

@@ -112,6 +112,10 @@ def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
         (OOPS, "RIP: 0010:uvm_x+0x12/0x80 [nvidia_uvm]", "kernel.crash", "nvidia_uvm"),
         ("Internal error: Oops: 96000004 [#1] SMP", "pc : nv_poll+0x12/0x80 [nvidia]",
          "kernel.crash", "nvidia"),
+        # To Linux 4.10 with the addresses.
+        (OOPS, "IP: [<ffffffffa0c9b9a6>] _nv005757rm+0x6/0x20 [nvidia]", "kernel.crash", "nvidia"),
+        (OOPS, "RIP: 0010:[<ffffffffa0c9b9a6>]  [<ffffffffa0c9b9a6>] _nv005757rm+0x6/0x20 [nvidia]",
+         "kernel.crash", "nvidia"),
     ],
 )  # fmt: skip
 def test_a_trace_in_a_driver_is_a_fault_of_the_node(trouble, frame, check, module):

@@ -114,6 +114,9 @@ def test_a_word_of_failure_is_told_of_whatever_line_and_nothing_is_done() -> Non
         "[1.0] pagealloc: memory corruption\n[2.0] pagealloc: nothing special\n"
         "[3.0] python3[4711]: memory corruption\n"
         "[4.0] {7}[Hardware Error]: event severity: corrected\n"
+        "[5.0] IPv6: ADDRCONF(NETDEV_UP): eth0: link is not ready\n"
+        "[6.0] LDISKFS-fs (sdc): mounted filesystem with ordered data mode. "
+        "Opts: errors=remount-ro\n"
     )
     assert [(r["line"], r["rule"], r["condition"]) for r in rows(text)] == [
         (1, "kernel-driver-unknown", "healthy"),

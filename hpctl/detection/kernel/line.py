@@ -33,8 +33,8 @@ NAME_CHARS = 128
 # and a few with patterns of their own.
 _OF_A_PROCESS = re.compile(
     r"(?:\\x[0-9a-fA-F]{2}|.){1,15}"
-    r"(?:\[\d{1,10}\]| ?\(\d{1,10}\)|/\d{1,10}\b| invoked oom-killer:? | cpuset=|: .*,? mode:0x"
-    r"|: (?:page allocation (?:failure|stall)|vmalloc (?:error|size|allocation)"
+    r"(?:\[\d{1,10}\]| ?\(\d{1,10}\)(?![^: ])|/\d{1,10}\b| invoked oom-killer:? | cpuset="
+    r"|: .*,? mode:0x|: (?:page allocation (?:failure|stall)|vmalloc (?:error|size|allocation)"
     r"|attempt to access beyond end of device|sending ioctl |potentially unexpected fatal signal)"
     r"| (?:uses|attempts|tried|trying|took|is using|called) )"
 )

@@ -36,6 +36,9 @@ _BANK = re.compile(
 _UNCORRECTED_BIT = 1 << 61
 
 
+_ENABLED_BIT = 1 << 60
+
+
 _CONTEXT_CORRUPT_BIT = 1 << 57
 
 
@@ -75,10 +78,13 @@ def _describe_status(status: int, signalled: int) -> str:
     """Return the meaning of a bank's status word (Intel SDM 3B, 17.3.2.2; AMD APM 2, 9.3.2.3).
 
     An uncorrected error that no processor has consumed and that needs no action (UCNA) is not one
-    yet: the page is retired.
+    yet: the page is retired. One whose reporting was not enabled raises no machine check: the
+    kernel finds it in a register at boot, where firmware left it (mce/severity.c: not enabled).
     """
     if status & _DEFERRED_BIT and not status & _UNCORRECTED_BIT:
         return "deferred"
     if not status & _UNCORRECTED_BIT:
         return "corrected"
+    if not status & _ENABLED_BIT:
+        return "logged"
     return "uncorrected" if status & (_CONTEXT_CORRUPT_BIT | signalled) else "deferred"

@@ -20,7 +20,9 @@ TRACE_FOLLOWS = timedelta(seconds=2)
 """A lockup's or an oops's registers are printed within this time after it."""
 _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _FRAME = re.compile(
-    r"(?:RIP: [0-9a-f]{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
+    # To Linux 4.10 the addresses stand before the names.
+    r"(?:RIP: [0-9a-f]{4}:|pc : |IP: )(?: ?\[<[0-9a-f]{8,16}>\] ){0,2}"
+    r"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
     r"\[(?P<module>nvidia\w*|efa|neuron|mlx5_core)\b"
     # The loop of mlx5 that polls its queues, anywhere below (NVIDIA/NVSentinel: the card's driver
     # is stuck); a frame with a question mark is left over from an earlier call.

@@ -52,7 +52,8 @@ _FAILS = frozenset(_DRIVER_WORDS.split())
 _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
     *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
-    *("no space", "no memory", "zero bytes"),
+    *("no space", "no memory", "zero bytes", "exception emask", "slow to respond"),
+    "killing request",
 )
 
 
@@ -61,7 +62,10 @@ _ORDINARY = re.compile(
     # starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
     r"|NVRM: (?:A GPU crash dump|nvidia-bug-report\.sh as root|the NVIDIA kernel module is )"
-    r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
+    r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end |EDAC \w{1,20} MC\d{1,3}: "
+    r"|(?:EXT4|LDISKFS)-fs \(\S{1,40}\): (?:re-)?mounted[ .]|BTRFS info "
+    r"|ata\d{1,3}: SATA link down |nvidia: module verification failed|IPv6: ADDRCONF"
+    r"|sd \S{1,20} \[\w{1,20}\] Write cache: "
     r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
     r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
