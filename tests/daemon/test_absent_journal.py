@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,8 +61,8 @@ class Head:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[Head]:
-    yield Head(tmp_path)
+def head(tmp_path: Path) -> Head:
+    return Head(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
