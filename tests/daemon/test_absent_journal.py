@@ -93,7 +93,7 @@ def test_a_journal_is_not_created_over_another(head: Head) -> None:
     before = (head.state / "journal.db").stat().st_mtime_ns
     again = command_line.run("journal", "create", "--config", head.config)
     assert again.exit_code != 0
-    assert "journal.db is there already" in again.output
+    assert "journal.db is there already" in str(again.exception)
     assert (head.state / "journal.db").stat().st_mtime_ns == before
 
 
