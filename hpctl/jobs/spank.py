@@ -34,19 +34,16 @@ def main(arguments: list[str]) -> int:
         )
         return 1
     except OSError as error:  # a full disk, a quota
-        print(make_printable(f"hpctl: {error}"), file=sys.stderr)
+        place = error.filename or directory  # a failed write names no file
+        print(make_printable(f"hpctl: {place}: {error.strerror}"), file=sys.stderr)
         return 1
     return 0
 
 
 def _write_answer(directory: Path, answer: list[str]) -> None:
-    """Write the command, whole or not at all. Raises OSError, which names the file."""
+    """Write the command, whole or not at all. Raises OSError."""
     part = directory / f"{ANSWER}.part"
-    try:
-        part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
-    except OSError as error:
-        error.filename = error.filename or str(part)
-        raise
+    part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
     part.rename(part.with_name(ANSWER))
 
 

@@ -52,7 +52,10 @@ def full_disk(*, inodes: bool) -> Iterator[Path]:
 def submit(cluster: Cluster, environment: dict[str, str]) -> tuple[str, str]:
     """Submit a resilient job with a resilient step; return what sbatch said, and the job's log."""
     (cluster.base / "out").mkdir(exist_ok=True)
-    script = cluster.script("srun --resilient echo hello; echo rc $?")
+    # slurmstepd may give a job another TMPDIR.
+    directories = [f"export {name}={path}" for name, path in environment.items()]
+    step = "srun --resilient echo hello; echo rc $?"
+    script = cluster.script("\n".join([*directories, step]))
     settings = {
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(cluster.base / "tmp"),
