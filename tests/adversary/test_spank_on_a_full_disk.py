@@ -49,13 +49,19 @@ def full_disk(*, inodes: bool) -> Iterator[Path]:
             subprocess.run(["umount", "--lazy", str(point)], check=True)
 
 
-def submit(cluster: Cluster, environment: dict[str, str]) -> tuple[str, str]:
-    """Submit a resilient job with a resilient step; return what sbatch said, and the job's log."""
+STEP = """
+mkdir -p {disk} && mount -t tmpfs -o size=1m,nr_inodes={inodes},mode=1777 tmpfs {disk}
+for file in ballast b c d; do head -c 2M /dev/zero >{disk}/$file; done 2>/dev/null
+export {variable}={disk}
+srun --resilient echo hello; echo rc $?
+umount --lazy {disk}
+"""
+"""A job whose step meets a full disk. The nodes of the sandbox do not see mounts of later."""
+
+
+def submit(cluster: Cluster, script: str, **environment: str) -> tuple[str, str]:
+    """Submit a resilient job; return what sbatch said, and the job's log."""
     (cluster.base / "out").mkdir(exist_ok=True)
-    # slurmstepd may give a job another TMPDIR.
-    directories = [f"export {name}={path}" for name, path in environment.items()]
-    step = "srun --resilient echo hello; echo rc $?"
-    script = cluster.script("\n".join([*directories, step]))
     settings = {
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(cluster.base / "tmp"),
@@ -71,26 +77,38 @@ def submit(cluster: Cluster, environment: dict[str, str]) -> tuple[str, str]:
     return done.stderr, cluster.ended(done.stdout.strip())
 
 
+def check_plain_run(text: str, disk: Path) -> None:
+    """Check that the plugin named the disk and the cause once, and went on without hpctl."""
+    assert FULL in text
+    assert str(disk) in text
+    assert "Traceback" not in text
+    assert text.count("going on without it") == 1
+
+
 @pytest.mark.parametrize("inodes", [False, True], ids=["no inode", "no block"])
-def test_a_full_temporary_directory_fails_no_job_and_is_named(
-    cluster: Cluster, inodes: bool
-) -> None:
+def test_a_full_temporary_directory_fails_no_submission(cluster: Cluster, inodes: bool) -> None:
     with full_disk(inodes=inodes) as disk:
-        said, log = submit(cluster, {"TMPDIR": str(disk)})
+        said, log = submit(cluster, cluster.script("echo hello"), TMPDIR=str(disk))
         left = [path.name for path in disk.iterdir() if path.name.startswith("hpctl")]
-    for text in (said, log):
-        assert FULL in text
-        assert str(disk) in text
-        assert "Traceback" not in text
-        assert text.count("going on without it") == 1
-    assert log.splitlines()[-2:] == ["hello", "rc 0"]
+    check_plain_run(said, disk)
+    assert log.splitlines() == ["hello"]
     assert left == []
 
 
-def test_a_full_state_directory_fails_no_supervised_job(cluster: Cluster) -> None:
-    with full_disk(inodes=True) as disk:
-        said, log = submit(cluster, {"XDG_STATE_HOME": str(disk)})
-    assert "going on without it" not in said
+@pytest.mark.parametrize("inodes", [4, 64], ids=["no inode", "no block"])
+def test_a_full_temporary_directory_of_a_node_fails_no_step(cluster: Cluster, inodes: int) -> None:
+    disk = cluster.base / f"disk-{inodes}"
+    body = STEP.format(disk=disk, inodes=inodes, variable="TMPDIR")
+    _, log = submit(cluster, cluster.script(body))
+    check_plain_run(log, disk)
+    assert log.splitlines()[-2:] == ["hello", "rc 0"]
+
+
+def test_a_full_state_directory_of_a_node_fails_no_supervised_step(cluster: Cluster) -> None:
+    disk = cluster.base / "disk-state"
+    body = STEP.format(disk=disk, inodes=64, variable="XDG_STATE_HOME")
+    _, log = submit(cluster, cluster.script(body))
+    assert "going on without it" not in log
     assert "hello" in log.splitlines()
     assert log.splitlines()[-1] == "rc 0"
     assert "Traceback" not in log

@@ -31,12 +31,17 @@ ENDS = st.sampled_from(["operator_cancelled", ""])
 def list_events(draw: st.DrawFn) -> list[Event]:
     """Recoveries in the journal's order, each time as a clock that is set at will says."""
     found: list[Event] = []
+    closed = set(FLEET)
     for number in range(draw(st.integers(0, 6))):
         node, rid = draw(st.sampled_from(FLEET)), f"n-{number}"
+        if node not in closed:
+            continue
+        closed.remove(node)
         found.append(opened(rid, node, (draw(TIMES) - T0).total_seconds()))
         end = draw(ENDS)
         if end:
             found.append(SignalSeen(draw(TIMES), rid, end, ""))
+            closed.add(node)
     return found
 
 
