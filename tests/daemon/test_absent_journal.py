@@ -11,7 +11,7 @@ import yaml
 
 from tests.adversary.bed import STRANGER
 from tests.fakes import command_line
-from tests.process import free_port, room, run_text
+from tests.process import free_port, room
 from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -41,12 +41,14 @@ class Head:
 
     def hpctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hpctl", *words, "--config", str(self.config)]
-        return run_text(command, timeout=PATIENCE_S)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
 
     def leads(self) -> bool:
         """Start the daemon, wait until it leads or has ended, and end it."""
         with (self.place / "log").open("wb") as log:
-            command = [sys.executable, "-m", "hpctl", "daemon", "run", "--config", self.config]
+            command = [sys.executable, "-m", "hpctl", "daemon", "run", "--config", str(self.config)]
             process = subprocess.Popen(command, stderr=log)
         try:
             until(lambda: process.poll() is not None or "running mode" in self.log, PATIENCE_S)

@@ -42,5 +42,7 @@ def test_a_new_mark_after_the_reboot_is_not_spent() -> None:
         reason_at=T0 + timedelta(minutes=9),
         boot_time=first.boot_time,
     )
-    seen = keep_spent(SchedulerView(T0, {"n1": first}), SchedulerView(T0, {"n1": second}))
+    seen = keep_spent(
+        SchedulerView(T0, {first.name: first}), SchedulerView(T0, {second.name: second})
+    )
     assert not is_spent(seen.nodes[second.name])

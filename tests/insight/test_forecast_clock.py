@@ -16,6 +16,7 @@ from hpctl.insight.forecast.history import (
     spares_for,
 )
 from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding, Health, Verdict
 from tests.fakes.values import T0, generation, node_name, opened
 
@@ -33,7 +34,7 @@ def list_events(draw: st.DrawFn) -> list[Event]:
     found: list[Event] = []
     closed = set(FLEET)
     for number in range(draw(st.integers(0, 6))):
-        node, rid = draw(st.sampled_from(FLEET)), f"n-{number}"
+        node, rid = draw(st.sampled_from(FLEET)), RecoveryId(f"n-{number}")
         if node not in closed:
             continue
         closed.remove(node)
@@ -45,7 +46,7 @@ def list_events(draw: st.DrawFn) -> list[Event]:
     return found
 
 
-def report(node: str, checks: list[str], at: datetime) -> Health:
+def report(node: NodeName, checks: list[str], at: datetime) -> Health:
     """What an agent says of its node: any check, any code, any time."""
     findings = tuple(Finding(check, Verdict.WARN, at, at, code=check) for check in checks)
     return Health(generation(node), at, findings=findings)
