@@ -66,6 +66,8 @@ MEANINGS = {
     "loop.gather_s": "wait for other reports of one event",
     "loop.lease_s": "leader lease; unset: 30, and 3 where database_url is set",
     "journal.keep_days": "how long ended recoveries are kept",
+    "journal.create": "the daemon begins a new journal where there is none; `false`: it refuses to"
+    " start ([why](operations.md#an-absent-journal))",
     "notify.sinks": "`{NAME: FILE}`, see [notifications](notify.md)",
     "notify.routes": "`[{to, kinds, partitions, accounts}]`; none: all to all",
     "notify.users": "`mailprog` or a sink: tells job owners",

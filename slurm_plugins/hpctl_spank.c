@@ -157,7 +157,7 @@ static int is_ours(const char *word)
 	return typed >= SHORTEST && !strncmp(word + 2, OPTION, typed) && typed <= strlen(OPTION);
 }
 
-/* A private directory for hpctl's answer; 0 for success. */
+/* A private directory for hpctl's answer; 0 for success, else errno says why not. */
 static int directory_made(char *path, size_t room)
 {
 	const char *tmp = getenv("TMPDIR");
@@ -330,6 +330,7 @@ static void handle(const char *kind)
 		return;
 	}
 	if (directory_made(directory, sizeof(directory))) {
+		slurm_info("hpctl: cannot make %s: %s", directory, strerror(errno));
 		plainly("no directory for temporary files");
 		return;
 	}

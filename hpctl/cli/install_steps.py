@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import sys
@@ -31,7 +32,15 @@ from hpctl.cli.install_layout import (
     Step,
 )
 from hpctl.clusters import bundle
-from hpctl.engine.config import DEFAULT_PATH, ClusterSection, Config, format_example, load
+from hpctl.engine.config import (
+    DEFAULT_PATH,
+    ClusterSection,
+    Config,
+    JournalSection,
+    format_example,
+    load,
+)
+from hpctl.engine.journal.creation import create_journal
 from hpctl.toolkit.errors import HpctlError
 from hpctl.wire.heads import SLURM_USER, slurm_user
 
@@ -66,6 +75,7 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
     """Yield the steps of a role. Raises HpctlError, before the first, where a word is missing."""
     environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
+    is_new = not machine.path(DEFAULT_PATH).exists()
     yield _make_program_step(machine, changed)
     yield _make_link_step(machine)
     if wish.role == "head":
@@ -84,6 +94,8 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
         yield _make_slurm_step(machine, wish.role)
     if wish.role == "head":
         yield from for_slurms_user(machine, changed)
+    if wish.role == "head":
+        yield _make_journal_step(machine, is_new)
     if names:
         yield _make_service_step(machine, names[0], changed)
 
@@ -162,8 +174,51 @@ def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
         if cluster
         else ClusterSection(provider="none")
     )
-    text = format_example(Config(cluster=given))
+    # An image has no SlurmUser yet who could own a journal: there the first daemon begins it.
+    journal = JournalSection(create=not machine.real)
+    text = format_example(Config(cluster=given, journal=journal))
     return Step("configuration", what, path.exists, lambda: machine.write(path, text))
+
+
+def _make_journal_step(machine: Machine, is_new: bool) -> Step:
+    """Create the journal of a configuration that this installation has written.
+
+    Under an older configuration it is not created: an absent file may mean that the file system of
+    the state directory is not mounted.
+    """
+    config = Config(journal=JournalSection(create=not machine.real))
+    if machine.real and Path(DEFAULT_PATH).exists():
+        with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
+            config = load(DEFAULT_PATH)
+    file = config.state_dir / "journal.db"
+    if config.journal.create or config.database_url:
+        what = "the daemon begins it where there is none (journal.create)"
+        return Step("journal", what, lambda: True, bool)
+    absent = ""
+    if not is_new and not file.exists():
+        absent = f"{file} is not there: mount its file system, or hpctl journal create"
+
+    def run() -> None:
+        _make_state_directory(config)
+        create_journal(config.url, DEFAULT_PATH)
+
+    return Step("journal", str(file), file.exists, run, absent)
+
+
+def _make_state_directory(config: Config) -> None:
+    """Make the daemon's directory where it is missing, as its unit would. Raises OSError,
+    HpctlError."""
+    try:
+        config.state_dir.mkdir(0o711)
+    except FileExistsError:
+        return
+    user = slurms_user(config)
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        raise HpctlError(f"the daemon's user {user} has no account here") from None
+    os.chown(config.state_dir, account.pw_uid, account.pw_gid)
+    config.state_dir.chmod(0o711)
 
 
 def _on_hyperpod(machine: Machine) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from hpctl.engine import config_loading
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import json_safe
 from hpctl.toolkit.declared_view import Inner, JsonOnly, Layout, Line
+from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 
 if TYPE_CHECKING:
@@ -178,6 +179,23 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     view = _check_journal(file_url(file), "checking")
     output.show_view("journal-check", view, as_json)
     output.exit_with(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+
+
+@journal.command()
+@output.config_option
+def create(config: str) -> None:
+    """Create an empty journal for a new cluster.
+
+    It is needed once where the configuration says `journal: {create: false}`. Root creates it for
+    the owner of the state directory.
+    """
+    from hpctl.engine.journal.creation import create_journal
+
+    try:
+        file = create_journal(config_loading.load_config(config).url, config)
+    except OSError as error:
+        raise HpctlError(f"the journal was not created: {error}") from error
+    output.echo(f"{file}: created")
 
 
 @journal.command()

@@ -40,6 +40,7 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config, load
 from hpctl.engine.execute import AgentOrders, Effectors, Executor
+from hpctl.engine.journal.creation import check_journal_exists
 from hpctl.engine.journal.reserve import JournalReserve
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
@@ -120,6 +121,7 @@ class _Base(Struct, frozen=True):
 
 def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
     config = load(path)
+    check_journal_exists(config.url, may_create=config.journal.create)
     state_lock = lock_state_dir(config.state_dir)
     undo.callback(state_lock.close)
     # Several heads may share slurm.conf: the lease tells them from each other.

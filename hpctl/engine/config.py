@@ -145,9 +145,11 @@ class LoopSection(Struct, frozen=True):
 
 
 class JournalSection(Struct, frozen=True):
-    """For how many days hpctl explains what has ended (docs/operations.md, 'The journal')."""
+    """How long it explains what has ended, and whether a daemon may begin a new journal
+    (docs/operations.md, 'The journal')."""
 
     keep_days: Count = 400
+    create: bool = True
 
 
 class RouteSection(Struct, frozen=True):

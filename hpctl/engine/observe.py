@@ -44,6 +44,7 @@ from hpctl.engine.view import ReadScope, View
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.health import drop_dismissed
+from hpctl.faults.hma_marks import keep_spent
 from hpctl.faults.reachability import Signs, with_marks_and_reach
 from hpctl.toolkit.errors import Interrupted, Unavailable
 from hpctl.vocabulary.assessment import Assessment, Condition
@@ -319,7 +320,7 @@ class Observer:
                 seen = carry_over(self._slurm, found)
             if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
-            before, self._slurm = self._slurm, seen
+            before, self._slurm = self._slurm, keep_spent(self._slurm, seen)
             self._read_capacity(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
             self.slurm_trouble = ""

@@ -5,12 +5,13 @@ meanwhile is called preempted once it is known.
 """
 
 import logging
-import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Final, Protocol
 
 from hpctl.engine.preemption import may_be_preempted
 from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -34,24 +35,29 @@ class PreemptionWatch:
     """Keeps the order that was read last."""
 
     def __init__(self, source: PreemptionSource, clock: Clock) -> None:
+        """Start the thread that reads. The loop starts none later, when memory may be short."""
         self._source, self._clock = source, clock
         self._order = PreemptionOrder()
         self._due = float("-inf")
-        self._reading: threading.Thread | None = None
+        self._pool = start_pool(1, "preemption")
+        self._reading: Future[None] | None = None
 
     def look(self, jobs: Iterable[SlurmJob]) -> PreemptionOrder:
         """Return what is known. Begin to read it where one of these jobs asks for it."""
-        busy = self._reading is not None and self._reading.is_alive()
+        busy = self._reading is not None and not self._reading.done()
         if busy or self._clock.monotonic() < self._due or not any(map(may_be_preempted, jobs)):
             return self._order
         self._due = self._clock.monotonic() + KNOWN_S
-        self._reading = threading.Thread(target=self._read, name="preemption", daemon=True)
-        self._reading.start()
+        self._reading = self._pool.submit(self._read)
         return self._order
 
     def _read(self) -> None:
         try:
             self._order = self._source.preemption_order()
         except Unavailable as error:
-            self._due = self._clock.monotonic() + AGAIN_S
             log.warning("which jobs preempt which others is not known: %s", error)
+        except Exception:
+            log.exception("which jobs preempt which others is not known")
+        else:
+            return
+        self._due = self._clock.monotonic() + AGAIN_S

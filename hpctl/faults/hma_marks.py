@@ -60,6 +60,24 @@ def is_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
     return node.boot_time is not None and node.reason_at <= node.boot_time
 
 
+def keep_spent(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+    """Return the newer view in which a mark that was spent still is.
+
+    slurmctld computes the boot time of a node from its own clock at each registration, so a clock
+    that is set back moves the boot to before the mark, and the node would be rebooted again. While
+    a node bears the same mark of the same second, its boot time moves forward only.
+    """
+    kept: dict[NodeName, SlurmNode] = {}
+    for name, node in after.nodes.items():
+        known = before.nodes.get(name)
+        if known is None or known is node or known.boot_time is None or not mark_of(node):
+            continue
+        is_same = (known.reason_at, mark_of(known)) == (node.reason_at, mark_of(node))
+        if is_same and (node.boot_time is None or node.boot_time < known.boot_time):
+            kept[name] = replace(node, boot_time=known.boot_time)
+    return replace(after, nodes={**after.nodes, **kept}) if kept else after
+
+
 def with_marks(
     health: Mapping[NodeName, Health],
     slurm: SchedulerView | None,

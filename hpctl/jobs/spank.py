@@ -27,15 +27,24 @@ def main(arguments: list[str]) -> int:
         answer = {"sbatch": _rewrite_sbatch, "srun": _rewrite_srun}[kind](
             Path(directory), policy, text
         )
+        _write_answer(Path(directory), answer)
     except HpctlError as error:
         print(
             make_printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr
         )
         return 1
-    part = Path(directory) / f"{ANSWER}.part"
+    except OSError as error:  # a full disk, a quota
+        place = error.filename or directory  # a failed write names no file
+        print(make_printable(f"hpctl: {place}: {error.strerror}"), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write_answer(directory: Path, answer: list[str]) -> None:
+    """Write the command, whole or not at all. Raises OSError."""
+    part = directory / f"{ANSWER}.part"
     part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
     part.rename(part.with_name(ANSWER))
-    return 0
 
 
 def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:

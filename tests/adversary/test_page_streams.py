@@ -13,6 +13,8 @@ from tests.service.page import site
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
 MANY = 200
+ADDRESSES = 300
+"""More than the page has connections."""
 
 
 @pytest.fixture
@@ -42,3 +44,20 @@ def test_a_reader_that_opens_streams_and_reads_none_keeps_no_other_out(url, path
         with suppress(ConnectionResetError):
             while lines[0].recv(65536):
                 pass  # the oldest goes; until then it has what it had asked for
+
+
+def test_one_slow_stream_from_each_of_many_addresses_keeps_no_other_out(url):
+    host, port = url.removeprefix("http://").split(":")
+    ask = f"GET /live?path=/ HTTP/1.1\r\nhost: {host}\r\n"
+    ask += f"authorization: Bearer {site.TOKEN.decode()}\r\n\r\n"
+    with ExitStack() as held:
+        for number in range(ADDRESSES):
+            line = held.enter_context(socket.socket())
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            line.settimeout(30)
+            line.bind((f"127.0.{5 + number // 200}.{number % 200 + 1}", 0))
+            line.connect((host, int(port)))
+            line.sendall(ask.encode())
+            assert line.recv(1), "it is being answered"
+        assert site.get(url, "/")[0] == 200
+        assert next(site.events(url, "/"))

@@ -410,3 +410,25 @@ def test_a_view_says_whether_reservations_and_topology_were_read_for_it(
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+class Registering(Still):
+    """A Slurm whose one node bears a mark, and whose clock is set back after the node's boot."""
+
+    back = timedelta()
+
+    def view(self) -> SchedulerView:
+        booted = T0 + timedelta(seconds=5) - self.back
+        node = slurm_node(
+            1, flags=frozenset({"FAIL"}), reason="Action:Reboot", reason_at=T0, boot_time=booted
+        )
+        return SchedulerView(self.at, {node.name: node})
+
+
+def test_a_spent_mark_asks_for_no_second_reboot_when_the_clock_is_set_back(tmp_path):
+    slurm = Registering()
+    _, observer = observing(slurm, tmp_path, ProviderView(T0))
+    for back in (timedelta(), timedelta(hours=1)):
+        slurm.back = back
+        (found,) = observer.look(replay_events([]), build_rules()).health["n1"].findings
+        assert found.code == "spent"

@@ -433,8 +433,9 @@ class Bounds(Struct, frozen=True):
     waiting_of_address: int = 64
     busy_of_address: int = 256
     oldest_busy_goes: bool = False
-    """Whether the oldest request that is answered makes room for a new one of its address: it is a
-    stream or a reader that takes its time. False: the new one is dropped."""
+    """Whether the oldest request that is answered makes room for a new one, of its address or where
+    there are too many in all: it is a stream or a reader that takes its time. False: the new one is
+    dropped."""
     kept_of_node: int = 4
     waiting_bytes: int = 32 * 1024 * 1024
 
@@ -475,9 +476,16 @@ class Connections:
         if crowded is not None:
             self._drop(crowded)
         elif len(self._waiting) >= bounds.waiting or len(self._all) > bounds.in_all:
-            self._drop(next(iter(self._waiting), peer))
+            self._drop(self._choose_for_room(peer))
         if peer in self._all:
             self.waits(peer)
+
+    def _choose_for_room(self, newest: ConnectedPeer) -> ConnectedPeer:
+        """Return which peer is dropped where there are too many in all, or too many that wait."""
+        if self._bounds.oldest_busy_goes and len(self._all) > self._bounds.in_all:
+            busy = (peer for peer in self._all if peer not in self._waiting)
+            return next(busy, newest)
+        return next(iter(self._waiting), newest)
 
     def lost(self, peer: ConnectedPeer) -> None:
         """Forget a connection that is over, whichever side ended it."""

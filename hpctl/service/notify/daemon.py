@@ -31,7 +31,7 @@ from hpctl.service.metrics import Metrics
 from hpctl.service.notify import decide, sinks
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice
-from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, SinkMessage
+from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, Reader, SinkMessage
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
@@ -67,7 +67,7 @@ class _Retry(Struct, frozen=True):
 
     attempts: int = 0
     not_before: float = 0.0
-    rows: frozenset[tuple[str, str, Notice]] = frozenset()
+    rows: frozenset[tuple[str, Reader, Notice]] = frozenset()
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -93,7 +93,7 @@ class Notifier:
         self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
-        self._retries: dict[tuple[str, str], _Retry] = {}
+        self._retries: dict[tuple[str, Reader], _Retry] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
         self._seen = -1
 
@@ -195,31 +195,32 @@ class Notifier:
     def _route_notice(self, notice: Notice, now: datetime) -> list[Posted]:
         """Return a notice for each sink that it is for, and for which address there."""
         settings = self._settings
-        account, mail, kinds = self._of_job(notice, now)
+        account, owner, mail, kinds = self._of_job(notice, now)
         routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
         to = dict.fromkeys(
             name for r in routes if _route_matches(r, notice, account) for name in r.to
         )
         rows = [Posted(name, "", notice, now) for name in to]
         if settings.users and mail and _WANTS.get(notice.kind) in kinds:
-            rows.append(Posted(settings.users, mail, notice, now))
+            rows.append(Posted(settings.users, mail, notice, now, owner=owner))
         return rows
 
-    def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, Sequence[str]]:
-        """Return a job's account, whom Slurm mails about it, and about what; empty where Slurm does
-        not say. A user's text can forge nothing here but the user's own address. Raises
+    def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, str, Sequence[str]]:
+        """Return a job's account and user, whom Slurm mails about it, and about what; empty where
+        Slurm does not say. A user's text can forge nothing here but the user's own address. Raises
         Unavailable."""
         if notice.job is None or not (self._settings.users or self._settings.routes):
-            return "", "", ()
+            return "", "", "", ()
         run, job = make_scheduler(self._config).runner.run, str(notice.job)
-        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a")
+        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a %u")
         shown = run("scontrol", "show", "job", job)
         for ran in (account, shown):
             if not ran.ok and "Invalid job id" not in ran.message and _is_recent(notice.at, now):
                 raise Unavailable(f"job {job}: {ran.message}")
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
-        return account.text.strip().partition("\n")[0], sinks.parse_address(mail), kinds.split(",")
+        name, _, owner = account.text.strip().partition("\n")[0].partition(" ")
+        return name, owner.strip(), sinks.parse_address(mail), kinds.split(",")
 
     def _serve(self, name: str) -> None:
         source = self._settings.sinks.get(name)
@@ -232,21 +233,25 @@ class Notifier:
     def _send(self, name: str) -> None:
         """Send each reader of a sink what is due; nothing before all that was sent is noted.
 
-        A reader whose last message failed comes after the others, and one such a turn: an address
-        of a user that takes no mail costs the others one attempt at most.
+        A job owner has one attempt a turn, whichever address it goes to, and at most `per_hour`
+        messages an hour to all of them: addresses that are slow or take no mail cost other owners
+        one attempt. A reader whose last message failed comes after the others, and one such a turn.
         """
         with self._change:
             if self._unkept:
                 self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
         self._forget_retries(name, {p.row for p in posted if not p.sent})
-        readers = {p.to for p in posted if not p.sent}
-        retries = {to: self._retries.get((name, to), _Retry()) for to in sorted(readers)}
-        for to in sorted(retries, key=lambda to: retries[to].order):
-            retry = retries[to]
+        readers = {p.reader for p in posted if not p.sent}
+        retries = {one: self._retries.get((name, one), _Retry()) for one in sorted(readers)}
+        tried = notify_outbox.find_full_owners(posted, self._settings.per_hour, now)
+        for reader in sorted(retries, key=lambda one: retries[one].order):
+            retry, (to, owner) = retries[reader], reader
             if self._stopping.is_set() or time.monotonic() < retry.not_before:
                 continue
-            mine = [p for p in posted if p.to == to]
+            if to and owner in tried:
+                continue
+            mine = [p for p in posted if p.reader == reader]
             quiet = not to and self._settings.quiet_at(now)
             group = tuple(p for p in mine if p.row in retry.rows and not p.sent)
             group = group or notify_outbox.select_due(
@@ -254,7 +259,8 @@ class Notifier:
             )
             if not group:
                 continue
-            if self._deliver(name, to, group):
+            tried.add(owner)
+            if self._deliver(name, reader, group):
                 with self._change:
                     marked = self._outbox.mark(group, self._clock.now())
                     # In memory at once: what cannot be noted is not sent again and again.
@@ -263,30 +269,31 @@ class Notifier:
             if retry.attempts:
                 return
 
-    def _forget_retries(self, name: str, waiting: set[tuple[str, str, Notice]]) -> None:
+    def _forget_retries(self, name: str, waiting: set[tuple[str, Reader, Notice]]) -> None:
         """Forget the failures of readers for whom nothing, or no part of the message, waits."""
-        readers = {to for _, to, _ in waiting}
+        readers = {reader for _, reader, _ in waiting}
         for key, retry in tuple(self._retries.items()):
-            is_over = key[1] not in readers or bool(key[1] and retry.rows.isdisjoint(waiting))
+            is_over = key[1] not in readers or bool(key[1][0] and retry.rows.isdisjoint(waiting))
             if key[0] == name and is_over:
                 self._retries.pop(key, None)
 
-    def _deliver(self, name: str, to: str, group: Sequence[Posted]) -> bool:
+    def _deliver(self, name: str, reader: Reader, group: Sequence[Posted]) -> bool:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
         notices = [p.notice for p in group]
         text = notify_outbox.compose_message(
             self._config.cluster.name or socket.gethostname(), notices
         )
+        to, _ = reader
         why = self._try(name, to, text)
-        attempts = self._retries.pop((name, to), _Retry()).attempts + 1
+        attempts = self._retries.pop((name, reader), _Retry()).attempts + 1
         if not why or (to and attempts >= TRIES):
             return True
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
         wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
         rows = frozenset(p.row for p in group) if to else frozenset()
-        self._retries[name, to] = _Retry(attempts, time.monotonic() + wait_s, rows)
+        self._retries[name, reader] = _Retry(attempts, time.monotonic() + wait_s, rows)
         return False
 
     def _try(self, name: str, to: str, text: SinkMessage) -> str:

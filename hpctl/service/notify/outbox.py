@@ -34,6 +34,10 @@ MOST: Final = 2000
 """Notices in the outbox, beside those that are urgent."""
 
 
+MOST_OF_OWNER: Final = 100
+"""Notices in the outbox for the addresses of one job owner: further ones are dropped."""
+
+
 NAMED: Final = 10
 """Notices of one message that are written out."""
 
@@ -42,10 +46,14 @@ MAX_LINE: Final = 500
 """Characters of a line of a message."""
 
 
+Reader = tuple[str, str]
+"""An address and the job owner who named it, both empty for everybody who reads a sink."""
+
+
 class Posted(Struct, frozen=True):
     """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
     address that Slurm has; empty for everybody who reads the sink. `over`: since when it is too
-    old, where it is urgent."""
+    old, where it is urgent. `owner`: the user who named that address."""
 
     sink: str
     to: str
@@ -53,11 +61,17 @@ class Posted(Struct, frozen=True):
     at: datetime
     sent: datetime | None = None
     over: datetime | None = None
+    owner: str = ""
 
     @property
-    def row(self) -> tuple[str, str, Notice]:
+    def reader(self) -> Reader:
+        """Return who reads it: another owner may name the same address."""
+        return self.to, self.owner
+
+    @property
+    def row(self) -> tuple[str, Reader, Notice]:
         """What, and to whom: the row, whatever became of it."""
-        return self.sink, self.to, self.notice
+        return self.sink, self.reader, self.notice
 
     def looked_at(self, now: datetime) -> Posted | None:
         """Return the row as it stays, None where it leaves. The clock may have been set back: what
@@ -81,14 +95,19 @@ class Outbox(Struct, frozen=True):
 
     def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
         """Add notices, unless they are there: each key goes to a sink once an hour. What is over
-        leaves; so does what is not urgent once there is too much."""
+        leaves; so does what is not urgent once there is too much, and what is for the addresses of
+        one owner."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
+        of_owners = Counter((p.sink, p.owner) for p in kept if p.to)
         sent = {_identify_posted(p) for p in kept if p.sent}
         waits = {(*_identify_posted(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
             this = (*_identify_posted(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
+                if p.to and of_owners[p.sink, p.owner] >= MOST_OF_OWNER:
+                    continue
+                of_owners[p.sink, p.owner] += 1
                 if p.notice.urgent or len(kept) < MOST:
                     kept.append(p)
         return Outbox(position, tuple(kept))
@@ -101,7 +120,7 @@ class Outbox(Struct, frozen=True):
 
 
 def _identify_posted(posted: Posted) -> tuple[str, ...]:
-    return posted.sink, posted.to, posted.notice.kind, posted.notice.key
+    return posted.sink, *posted.reader, posted.notice.kind, posted.notice.key
 
 
 def select_due(
@@ -129,6 +148,15 @@ def select_due(
         return tuple(p for p in waiting if p.notice.kind == ripe[0].notice.kind)
     paced = now - max(sent) >= HOUR / (per_hour - burst)
     return tuple(waiting) if paced else ()
+
+
+def find_full_owners(posted: Sequence[Posted], per_hour: int, now: datetime) -> set[str]:
+    """Return the job owners to whose addresses so many messages went within the hour."""
+    sent = {
+        (p.owner, p.to, p.sent) for p in posted if p.to and p.sent and p.sent <= now < p.sent + HOUR
+    }
+    count = Counter(owner for owner, _, _ in sent)
+    return {owner for owner, number in count.items() if number >= per_hour}
 
 
 class SinkMessage(Struct, frozen=True):

@@ -77,10 +77,13 @@ def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine):
     before = files(machine)
     args = ("install", "head", "--cluster", "demo", "--region", "us-east-1", "--slurm")
     would = steps(machine, *args, "--dry-run")
-    assert would["would"] == {"configuration", "service", "Slurm plugins"}
+    assert would["would"] == {"configuration", "journal", "service", "Slurm plugins"}
     assert files(machine) == before
     assert steps(machine, *args) == {"done": would["would"], "already": would["already"]}
     assert machine.says("systemctl", "is-enabled", "hpctl-daemon") == "enabled"
+    assert machine.says("stat", "-c", "%U", "/var/lib/hpctl/journal.db") == "slurm"
+    machine.says("rm", "/var/lib/hpctl/journal.db")  # as where its file system is not mounted
+    assert steps(machine, *args)["skipped"] == {"journal"}
     conf = machine.path("/etc/slurm/slurm.conf")
     assert conf.read_text() == CONF + (
         "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n"

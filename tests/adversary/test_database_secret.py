@@ -1,0 +1,82 @@
+"""The password of a shared database while a daemon runs: process lists, files and its log."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from sqlalchemy import make_url
+
+from tests.engine.journal.conftest import postgresql as postgresql
+from tests.engine.journal.servers import PostgreSQL
+from tests.process import free_port
+from tests.waiting import until
+
+pytestmark = [pytest.mark.adversary, pytest.mark.integration, pytest.mark.timeout(300)]
+SECRET = "hunter2hunter2"
+LONG_S = 120.0
+
+
+def list_descendants(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    found, below = [], [pid]
+    while below:
+        one = below.pop()
+        found.append(one)
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            below += map(int, children.read_text().split())
+    return found
+
+
+def read_command_lines(pid: int) -> list[bytes]:
+    return [Path(f"/proc/{one}/cmdline").read_bytes() for one in list_descendants(pid)]
+
+
+@pytest.fixture
+def config(tmp_path: Path, postgresql: PostgreSQL) -> Path:
+    """The configuration of a head whose Slurm does not answer."""
+    url = make_url(postgresql.fresh()).set(password=SECRET)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\nexit 1\n")
+    scontrol.chmod(0o755)
+    settings = {
+        "state_dir": str(tmp_path / "state"),
+        "database_url": url.render_as_string(hide_password=False),
+        "cluster": {"name": "demo", "provider": "none"},
+        "slurm": {"adapter": "cli", "bin": str(tmp_path)},
+        "intake": {"listen": f"127.0.0.1:{free_port()}"},
+        "page": {"listen": f"unix:{tmp_path}/page.sock"},
+    }
+    path = tmp_path / "hpctl.yaml"
+    path.touch(0o640)
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+@pytest.fixture
+def daemon(config: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "hpctl", "daemon", "run", f"--config={config}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log)
+    yield process
+    process.terminate()
+    process.wait(60)
+
+
+def test_a_running_daemon_shows_the_password_to_nobody_else(
+    daemon: subprocess.Popen[bytes], config: Path, tmp_path: Path
+) -> None:
+    until(lambda: b"running mode" in (tmp_path / "log").read_bytes(), LONG_S)
+    until(lambda: len(list_descendants(daemon.pid)) >= 3, LONG_S)
+    lines = read_command_lines(daemon.pid)
+    assert [line for line in lines if SECRET.encode() in line] == []
+    for words in (["status"], ["config", "show"], ["journal", "check"], ["journal", "audit"]):
+        command = [sys.executable, "-m", "hpctl", *words, f"--config={config}"]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=LONG_S)
+        assert SECRET.encode() not in done.stdout + done.stderr, words
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and os.access(path, os.R_OK)]
+    holders = [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert holders == [config]
