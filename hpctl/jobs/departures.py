@@ -11,8 +11,8 @@ from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
-_BOOTS_S: Final = 900.0
-"""Seconds before a requeue in which its node may have booted and so caused it."""
+_REGISTERS_S: Final = 120.0
+"""Seconds before a requeue in which its node may have booted and registered, which caused it."""
 
 
 def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
@@ -58,9 +58,11 @@ def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
     if lost:
         return True
     node = view.scheduler.nodes.get(cause.node)
-    if node is None or node.boot_time is None:
+    if node is None or node.slurmd_start is None:
         return False
-    return add_seconds(job.submit, -_BOOTS_S) <= node.boot_time <= find_first(cause)
+    if job.ran_from is not None and node.slurmd_start <= job.ran_from:
+        return False
+    return add_seconds(job.submit, -_REGISTERS_S) <= node.slurmd_start <= find_first(cause)
 
 
 def _began_between(job: SlurmJob, since: datetime, until: datetime) -> bool:

@@ -131,9 +131,9 @@ def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     """Return how many nodes it needs at least: more than it ran on where its owner had shrunk it,
     or where it had lost one with --no-kill.
 
-    Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). The
-    requested TRES still has what it needs after --no-kill. After `scontrol update NumNodes` nothing
-    has: see `excludes_too_many`.
+    Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). After
+    --no-kill the requested TRES has what it needs, once a scheduling pass has looked at the job.
+    After `scontrol update NumNodes` nothing has: see `excludes_too_many`.
     """
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:

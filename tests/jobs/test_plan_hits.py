@@ -92,16 +92,17 @@ SILENT = Finding("slurm", Verdict.FAIL, at(-10), at(-10), "", "down")
         ({}, {}, False),
         ({"rule": NODE_LOST}, {}, True),
         ({"findings": (SILENT,)}, {}, True),
-        ({}, {"boot_time": at(-91)}, True),
-        ({}, {"boot_time": at(-11)}, True),
-        # It booted after the fault, or long before the requeue.
-        ({}, {"boot_time": at(-9)}, False),
-        ({}, {"boot_time": at(-2000)}, False),
+        ({}, {"slurmd_start": at(-200)}, True),
+        ({}, {"slurmd_start": at(-11)}, True),
+        # It registered after the fault, long before the requeue, or before the run began.
+        ({}, {"slurmd_start": at(-9)}, False),
+        ({}, {"slurmd_start": at(-2000)}, False),
+        ({}, {"slurmd_start": at(-206)}, False),
     ],
 )
 def test_slurm_takes_a_job_off_a_dead_node_long_before_the_node_is_called_lost(fault, node, hit):
     """The job was requeued eighty seconds before the fault, by a person or because of the node."""
-    view = view_of(jobs=[requeued(submit=at(-90))], log=treated(**fault))
+    view = view_of(jobs=[requeued(submit=at(-90), ran_from=at(-205))], log=treated(**fault))
     seen = {**view.scheduler.nodes, N1: slurm_node(1, **node)}
     view = replace(view, scheduler=replace(view.scheduler, nodes=seen))
     assert bool(job_opens(view)) is hit
