@@ -28,12 +28,15 @@ class OneCopy:
 
 @pytest.mark.parametrize(("writable", "answered"), [(False, {1: TAKEN}), (True, {})])
 def test_a_user_who_reads_copies_looks_at_a_new_one_for_the_answer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writable: bool, answered: dict
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    writable: bool,
+    answered: dict[int, RequestTaken],
 ) -> None:
     """The first copy is older than the answer. The journal itself is opened once."""
     copies = [OneCopy(None), OneCopy(TAKEN)]
     monkeypatch.setattr("hpctl.engine.adapters.open_reader", lambda _config: copies.pop(0))
-    monkeypatch.setattr(request_client.os, "access", lambda _path, _mode: writable)
+    monkeypatch.setattr("hpctl.engine.request_client.os.access", lambda _path, _mode: writable)
     monkeypatch.setattr(request_client, "COPY_LOOK_S", 0.01)
     config = parse_config(f"state_dir: {tmp_path}\n")
     assert await_answers(config, {1}, 0.3) == answered
@@ -44,7 +47,7 @@ def test_a_copy_is_awaited_for_longer_than_the_journal(
 ) -> None:
     copies = [OneCopy(None)] * 40 + [OneCopy(TAKEN)]
     monkeypatch.setattr("hpctl.engine.adapters.open_reader", lambda _config: copies.pop(0))
-    monkeypatch.setattr(request_client.os, "access", lambda _path, _mode: False)
+    monkeypatch.setattr("hpctl.engine.request_client.os.access", lambda _path, _mode: False)
     monkeypatch.setattr(request_client, "COPY_LOOK_S", 0.01)
     config = parse_config(f"state_dir: {tmp_path}\n")
     assert await_answers(config, {1}, 0.02) == {1: TAKEN}
