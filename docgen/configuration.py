@@ -105,7 +105,8 @@ MEANINGS = {
     "job.final_exit_codes": "exit codes that ask for no restart",
     "job.supervisor_grace_s": "time for `hpctl run` to report that it continues",
     "job.settle_s": "wait for a node fault that explains a job's end",
-    "job.ended_before_fault_s": "a job that failed this long before its node's fault counts as hit",
+    "job.ended_before_fault_s": "a job that failed, or was requeued, this long before its"
+    " node's fault counts as hit",
     "job.completing_shown_s": "a job COMPLETING for so long is a problem that names its nodes",
     "job.completing_deadline_s": "then they are drained and set DOWN, where a restart waits",
     "budgets.drain_min": "nodes that hpctl closes at once, in the cluster and in each"

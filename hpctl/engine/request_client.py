@@ -7,7 +7,7 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,11 @@ ANSWER_S = 5.0
 
 
 LOOK_S = 0.05
+
+
+COPY_LOOK_S, COPY_ANSWER_S = 0.5, 20.0
+"""Seconds between two looks at a copy of the journal, and how long one with an answer may be
+awaited: the daemon makes a copy at most every second, and in a 20th of the time."""
 
 
 SEND_S = 5.0
@@ -70,15 +75,14 @@ def invoking_user() -> str:
 def ask_daemon(
     config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S, detail: str = ""
 ) -> RequestsView:
-    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
+    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds, or
+    COPY_ANSWER_S for a user who reads a copy of the journal.
 
     `detail`: what else the request says, as JSON.
 
     The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
     who may write to the journal's file leaves the request there for the next one.
     """
-    from hpctl.engine.adapters import open_reader
-
     by = invoking_user()
     journal = config.state_dir / "journal.db"
     if config.database_url is None and not journal.exists():
@@ -87,19 +91,9 @@ def ask_daemon(
             "start the daemon first (hpctl daemon run), or name its file with --config",
         )
     ids = {_send_request(config, verb, target, by, detail): target for target in targets}
-    with closing(open_reader(config)) as store:
-        taken: dict[int, RequestTaken] = {}
-        if wait_s > 0:
-            output.echo("hpctl: waiting for the daemon ...", err=True)
-        until = time.monotonic() + wait_s
-        while True:
-            for number in ids.keys() - taken.keys():
-                answer = store.answer(number)
-                if answer is not None:
-                    taken[number] = answer
-            if len(taken) == len(ids) or time.monotonic() >= until:
-                break
-            time.sleep(LOOK_S)
+    if wait_s > 0:
+        output.echo("hpctl: waiting for the daemon ...", err=True)
+    taken = await_answers(config, ids.keys(), wait_s)
     rows = []
     for number, target in ids.items():
         got = taken.get(number)
@@ -114,6 +108,38 @@ def ask_daemon(
         )
         rows.append(row)
     return RequestsView(tuple(rows))
+
+
+def await_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[int, RequestTaken]:
+    """Return the daemon's answers to these requests, by number, as soon as all are there or the
+    seconds are over.
+
+    Who may not write the journal reads a copy of it, which has no answer that is later than it. For
+    each look another copy is requested, and the wait is longer.
+    """
+    from hpctl.engine.adapters import open_reader
+
+    journal = config.state_dir / "journal.db"
+    is_copy = config.database_url is None and not os.access(journal, os.W_OK)
+    taken: dict[int, RequestTaken] = {}
+    if is_copy and wait_s > 0:
+        wait_s = max(wait_s, COPY_ANSWER_S)
+    until = time.monotonic() + wait_s
+    store = open_reader(config)
+    try:
+        while True:
+            for number in numbers - taken.keys():
+                answer = store.answer(number)
+                if answer is not None:
+                    taken[number] = answer
+            if len(taken) == len(numbers) or time.monotonic() >= until:
+                return taken
+            time.sleep(COPY_LOOK_S if is_copy else LOOK_S)
+            if is_copy:
+                store.close()
+                store = open_reader(config)
+    finally:
+        store.close()
 
 
 def _send_request(config: Config, verb: str, target: str, by: str, detail: str) -> int:

@@ -30,7 +30,9 @@ from prometheus_client import CollectorRegistry
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
+from hpctl.engine.journal.events import COMMANDS
 from hpctl.engine.journal.store import Store
+from hpctl.engine.requests import NOW
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -82,10 +84,12 @@ class RequestHandler:
         Raises Refusal."""
         if not (self._is_operator(uid) or self._is_owner(uid, asked)):
             group = self._live.config.access.group or "no group yet (access.group)"
+            verb = asked.verb.removesuffix(NOW)
+            what = f"{COMMANDS.get(verb, verb)} {asked.target}".rstrip()
             raise Refusal(
                 403,
                 "forbidden_uid",
-                f"{_find_user_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
+                f"{_find_user_name(uid)} may not ask to {what}",
                 f"members of {group} and root may ask for everything,"
                 " a job's owner to approve or cancel what is done to that job",
             )

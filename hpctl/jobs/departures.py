@@ -1,12 +1,18 @@
 """Which jobs had left a node before its fault: they wait, but the fault did not hit them."""
 
 from datetime import datetime
+from typing import Final
 
+from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.preemption import RELEASED
 from hpctl.engine.view import View
+from hpctl.faults.reachability import CHECKS
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.slurm_facts import SlurmJob
+
+_REGISTERS_S: Final = 120.0
+"""Seconds before a requeue in which its node may have booted and registered, which caused it."""
 
 
 def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
@@ -17,23 +23,46 @@ def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
     )
 
 
-def had_left(job: SlurmJob, node: NodeName, fault: datetime, view: View) -> bool:
-    """Return whether a job that waits had left a node before its fault: it was preempted, or an
-    operator requeued it, and another job started there between.
+def had_left(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
+    """Return whether a job that waits had left a node before its fault: it was preempted, or a
+    person requeued it, and another job started there between, or the fault came much later.
 
-    The time of the requeue, in whole seconds, is not enough to decide: what slurmctld sees of a
-    dead node may come long before what hpctl finds.
+    `slack_s`: seconds that a fault may come after what it does to a job, as for a job that ended.
+    A script that requeues its own job after a GPU error may do so before hpctl finds the fault.
     """
+    fault = find_first(cause)
     if is_noted_as_preempted(job, view):
         return True
     if fault < add_seconds(job.submit, 1):
         return False
+    late = fault > add_seconds(job.submit, slack_s)
+    if late and not job.launch_failed and not _may_have_been_lost(job, cause, view):
+        return True
     since = add_seconds(job.submit, -RELEASED.total_seconds())
     return any(
         _began_between(other, since, fault)
         for other in view.scheduler.jobs.values()
-        if other.id != job.id and node in other.nodes
+        if other.id != job.id and cause.node in other.nodes
     )
+
+
+def find_first(cause: NodeRecovery) -> datetime:
+    """Return when the fault of a node was first seen."""
+    return min((finding.first for finding in cause.findings), default=cause.opened)
+
+
+def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
+    """Return whether Slurm may have taken the job off the node itself, which it does long before
+    hpctl calls a dead node lost, and where a node has booted under a job."""
+    lost = cause.rule == NODE_LOST or any(finding.check in CHECKS for finding in cause.findings)
+    if lost:
+        return True
+    node = view.scheduler.nodes.get(cause.node)
+    if node is None or node.slurmd_start is None:
+        return False
+    if job.ran_from is not None and node.slurmd_start <= job.ran_from:
+        return False
+    return add_seconds(job.submit, -_REGISTERS_S) <= node.slurmd_start <= find_first(cause)
 
 
 def _began_between(job: SlurmJob, since: datetime, until: datetime) -> bool:

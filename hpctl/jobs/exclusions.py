@@ -48,7 +48,7 @@ def _may_be_lifted(job: SlurmJob) -> bool:
 def _lift_exclusions(
     job: SlurmJob, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
-    kept = kept_out(job.id, view, policy)
+    kept = set() if excludes_too_many(job) else kept_out(job.id, view, policy)
     nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
     if not nodes or _tried_lately(job.id, view, now):
         return None
@@ -105,6 +105,16 @@ def is_in_service(node: NodeName, view: View) -> bool:
     if slurm is None or node in view.state.open_nodes:
         return False
     return slurm.in_service and slurm.responding
+
+
+def excludes_too_many(job: SlurmJob) -> bool:
+    """Return whether Slurm holds a job that it could not start, and hpctl excluded nodes of it.
+
+    A job that never starts is worse off than one that meets a doubtful node again. `can_spare`
+    cannot prevent this for a job of 22.05 that was shrunk by `scontrol update NumNodes`: it is
+    requeued as large as it was submitted, and no field shows that before it starts.
+    """
+    return job.cannot_start and bool(job.excluded_by_hpctl)
 
 
 def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:

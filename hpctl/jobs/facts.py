@@ -4,7 +4,7 @@ from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
 from hpctl.engine.view import View, is_headless, is_urgent, jobs_on, last_report, script_first
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.advance import JobFacts
-from hpctl.jobs.exclusions import can_spare, is_in_service, kept_out
+from hpctl.jobs.exclusions import can_spare, excludes_too_many, is_in_service, kept_out
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, RequestedAction
@@ -115,7 +115,9 @@ def _list_excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[
     treated = {n for n in rec.bad_nodes if view.state.is_treated(n)}
     under_treatment = {n for n in treated if not _is_dynamic(n, view)}
     exclude = under_treatment.union(rec.exclude)
-    if job is None or not can_spare(job, exclude, _count_least_nodes(rec, job, view), view):
+    if job is None or excludes_too_many(job):
+        return ()
+    if not can_spare(job, exclude, _count_least_nodes(rec, job, view), view):
         return ()
     return tuple(sorted(exclude))
 
@@ -126,12 +128,18 @@ def _is_dynamic(node: NodeName, view: View) -> bool:
 
 
 def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
-    """Return how many nodes it needs at least: more than it ran on where its owner had shrunk
-    it."""
+    """Return how many nodes it needs at least: more than it ran on where its owner had shrunk it,
+    or where it had lost one with --no-kill.
+
+    Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). After
+    --no-kill the requested TRES has what it needs, once a scheduling pass has looked at the job.
+    After `scontrol update NumNodes` nothing has: see `excludes_too_many`.
+    """
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
         return ruled.policy.nodes[0]
-    return max(rec.nodes or len(rec.ran_on), job.wants)
+    requested = job.asks.nodes if job.asks is not None else 0
+    return max(rec.nodes or len(rec.ran_on), job.wants, requested)
 
 
 def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
@@ -143,8 +151,12 @@ def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName
     slurmctld gives a node work only once its slurmd has answered a ping since RESUME, some 0.5 s
     later, and it starts no scheduling pass then: a job that is let back too soon waits for the next
     one, up to a minute.
+
+    A job that cannot start without them is given all of them at once: their drains keep it off.
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()
+    if job is not None and excludes_too_many(job):
+        return tuple(sorted(ours))
     kept = kept_out(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))

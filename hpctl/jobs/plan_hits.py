@@ -8,7 +8,7 @@ from typing import Final
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, is_urgent
-from hpctl.jobs.departures import had_left
+from hpctl.jobs.departures import find_first, had_left
 from hpctl.jobs.restart import restart_of
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Urgency
@@ -123,17 +123,16 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
             NodePhase.CORDONED,
         )
         return None if may_run_on else job.attempt
-    first = min((f.first for f in cause.findings), default=cause.opened)
     slack = policy.job.ended_before_fault_s
     if job.state in ENDED_BADLY:
-        hit = job.end is None or add_seconds(job.end, slack) >= first
+        hit = job.end is None or add_seconds(job.end, slack) >= find_first(cause)
         return job.attempt if hit else None
     if (
         job.state == "PENDING"
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
         and not job.put_off
-        and not had_left(job, cause.node, first, view)
+        and not had_left(job, cause, view, slack)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return Attempt(job.id, job.submit, job.restarts - 1)

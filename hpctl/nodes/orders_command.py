@@ -1,7 +1,8 @@
 """The operator's requests: pause, unpause, replace, reboot, undrain.
 
 Each is queued for the daemon; only the daemon acts. Exit code: 0 it agreed, 1 it refused, 3 no
-answer within five seconds (the request stays queued). A replacement or reboot that is followed: 0
+answer within five seconds, or 20 for users who read a copy of the journal (the request stays
+queued). A replacement or reboot that is followed: 0
 every node is back, 1 one is not, 3 that is unknown, 130 interrupted.
 """
 

@@ -195,7 +195,8 @@ class JobPolicy(Struct, frozen=True):
     """How long after its end a run that ended without hpctl may start again: a node's fault that
     explains the end shows itself by then, and the node is closed."""
     ended_before_fault_s: SecondsOrNone = 60.0
-    """A job that ended badly this long before its node's fault was seen still counts as hit."""
+    """A job that ended badly, or was requeued, this long before its node's fault was seen still
+    counts as hit."""
     completing_shown_s: SecondsOrNone = 120.0
     """A job that is COMPLETING for so long is a problem: the nodes that keep it so are named."""
     completing_deadline_s: Seconds = 300.0

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen
 from hpctl.jobs.advance import JobFacts, advance
-from hpctl.jobs.exclusions import LIFT_AGAIN_S, can_spare, lift_decisions
+from hpctl.jobs.exclusions import LIFT_AGAIN_S, can_spare, excludes_too_many, lift_decisions
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.kind import plan_jobs
 from hpctl.vocabulary.demand import Demand
@@ -168,6 +168,41 @@ def test_a_job_that_was_shrunk_needs_all_its_nodes_again(wants, exclude) -> None
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
     assert job_facts(rec, view, OWN).exclude == exclude
+
+
+@pytest.mark.parametrize(("requested", "exclude"), [(6, ("n1",)), (7, ())])
+def test_a_job_that_lost_a_node_with_no_kill_needs_all_its_nodes_again(requested, exclude) -> None:
+    """22.05.8 shows the nodes that it had last, until it starts, and what it needs as its TRES."""
+    asks = Demand(nodes=requested)
+    job = replace(WAITS, excluded=("n2",), admin_comment="", wants=5, asks=asks)
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=5, phase=JobPhase.RELEASED)
+    view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
+    view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
+    assert job_facts(rec, view, OWN).exclude == exclude
+
+
+def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded() -> None:
+    """Of 22.05.8 shrunk by `scontrol update NumNodes`: no field shows how many nodes it needs."""
+    cannot = replace(WAITS, reason="BadConstraints", eligible=at(-1))
+    last = StepRecord(StepKind.START_NOW, 1, "7", at(0), Outcome.accepted(), at(0))
+    rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.STARTING, steps=(last,))
+    view = view_of(jobs=[cannot], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
+    view = replace(view, scheduler=replace(view.scheduler, jobs={7: cannot}))
+    facts = job_facts(rec, view, OWN)
+    assert (facts.exclude, facts.forgive) == ((), ("n1",))
+    do = does(advance(rec, facts, OWN, at(2)))
+    assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, (), ("n1",))
+    # Its owner's exclusion is no cause to lift one: without hpctl's it is Slurm's to hold.
+    theirs = replace(cannot, admin_comment="")
+    assert not excludes_too_many(theirs)
+
+
+def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_out() -> None:
+    log = [left(-60), SignalSeen(at(-50), "j-1", "refused", "")]
+    assert lifts(log=log) is None
+    found = lifts(replace(WAITS, reason="BadConstraints"), log=log)
+    assert isinstance(found, JobRecoveryOpened)
+    assert found.lift == ("n1",)
 
 
 @pytest.mark.parametrize("flag", ["DYNAMIC_NORM", "DYNAMIC_FUTURE"])

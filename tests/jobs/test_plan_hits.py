@@ -1,19 +1,23 @@
 """Which jobs a node under treatment has hit."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen
+from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.view import View
 from hpctl.jobs.plan_hits import job_decisions
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.model import Finding, Verdict
 from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.slurm_facts import LAUNCH_FAILED, SlurmJob
 from tests.detection.test_host_spot import noticed
 from tests.engine.test_plan import planned
 from tests.fakes.capacity import SCALE, cluster, removal
-from tests.fakes.values import OWN, at, attempt, node_name, opened, slurm_job, view_of
+from tests.fakes.values import OWN, at, attempt, node_name, opened, slurm_job, slurm_node, view_of
 from tests.unflawed import unflawed
 
 N1, N2 = node_name(1), node_name(2)
@@ -38,6 +42,12 @@ def test_a_job_may_run_on_where_the_node_is_treated_after_jobs():
     assert job_opens(view_of(jobs=[dead], log=treated(Urgency.AFTER_JOBS)))
 
 
+def requeued(**changes: Any) -> SlurmJob:
+    """Return a job that was requeued five seconds before the fault and waits out its delay."""
+    values = {"state": "PENDING", "restarts": 1, "reason": "BeginTime", "submit": at(-15)}
+    return slurm_job(**{**values, **changes})
+
+
 @pytest.mark.parametrize(
     ("job", "hit"),
     [
@@ -46,16 +56,23 @@ def test_a_job_may_run_on_where_the_node_is_treated_after_jobs():
         (slurm_job(state="NODE_FAIL", end=at(-1)), True),
         (slurm_job(state="COMPLETED", end=at(-1)), False),
         (slurm_job(state="CANCELLED", end=at(-1)), False),
-        (slurm_job(state="PENDING", restarts=3, reason="BeginTime"), True),
-        (slurm_job(state="PENDING", restarts=1, reason="BeginTime"), True),
-        (slurm_job(state="PENDING", restarts=1, reason="JobArrayTaskLimit"), True),
-        (slurm_job(state="PENDING", restarts=1, reason="JobHeldUser"), False),
-        (slurm_job(state="PENDING", restarts=0, reason="BeginTime"), False),
-        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(-3579)), True),
+        (requeued(restarts=3), True),
+        (requeued(), True),
+        (requeued(reason="JobArrayTaskLimit"), True),
+        (requeued(reason="JobHeldUser"), False),
+        (requeued(restarts=0), False),
+        (requeued(eligible=at(106)), True),
         # Put off by a person, for hours: the node that it once ran on says nothing of that.
-        (slurm_job(state="PENDING", restarts=1, reason="BeginTime", eligible=at(30_000)), False),
+        (requeued(eligible=at(30_000)), False),
+        # A person requeued it, and the fault came more than a minute later.
+        (requeued(submit=at(-70)), True),
+        (requeued(submit=at(-71)), False),
+        # slurmctld held it for its launch, which no person did.
+        (requeued(submit=at(-71), reason=LAUNCH_FAILED), True),
     ],
-    ids=lambda v: f"{v.state}-{v.reason}-{v.end}" if isinstance(v, SlurmJob) else str(v),
+    ids=lambda v: (
+        f"{v.state}-{v.reason}-{v.end or v.submit}" if isinstance(v, SlurmJob) else str(v)
+    ),
 )
 def test_which_ended_jobs_were_hit(job, hit):
     """The fault was seen ten seconds before; a minute of slack is given."""
@@ -64,6 +81,38 @@ def test_which_ended_jobs_were_hit(job, hit):
     # One that Slurm requeued counts by the run that was hit.
     ran = job.restarts - (job.state == "PENDING")
     assert [event.attempt.restarts for event in found] == [ran] * hit
+
+
+SILENT = Finding("slurm", Verdict.FAIL, at(-10), at(-10), "", "down")
+
+
+@pytest.mark.parametrize(
+    ("fault", "node", "hit"),
+    [
+        ({}, {}, False),
+        ({"rule": NODE_LOST}, {}, True),
+        ({"findings": (SILENT,)}, {}, True),
+        ({}, {"slurmd_start": at(-200)}, True),
+        ({}, {"slurmd_start": at(-11)}, True),
+        # It registered after the fault, long before the requeue, or before the run began.
+        ({}, {"slurmd_start": at(-9)}, False),
+        ({}, {"slurmd_start": at(-2000)}, False),
+        ({}, {"slurmd_start": at(-206)}, False),
+    ],
+)
+def test_slurm_takes_a_job_off_a_dead_node_long_before_the_node_is_called_lost(fault, node, hit):
+    """The job was requeued eighty seconds before the fault, by a person or because of the node."""
+    view = view_of(jobs=[requeued(submit=at(-90), ran_from=at(-205))], log=treated(**fault))
+    seen = {**view.scheduler.nodes, N1: slurm_node(1, **node)}
+    view = replace(view, scheduler=replace(view.scheduler, nodes=seen))
+    assert bool(job_opens(view)) is hit
+
+
+def test_a_job_that_waits_is_not_hit_by_the_fault_of_a_node_that_slurm_no_longer_has():
+    view = view_of(jobs=[requeued(submit=at(-90))], log=treated())
+    rest = {name: node for name, node in view.scheduler.nodes.items() if name != N1}
+    view = replace(view, scheduler=replace(view.scheduler, nodes=rest))
+    assert not job_opens(view)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,16 @@ pytestmark = [pytest.mark.slurm, pytest.mark.integration, pytest.mark.nightly]
 HEADER = "#!/bin/sh\n#SBATCH --requeue --exclusive\n"
 
 
+# Slurm runs it on the node. The test then ends and boots the node, as the machine would.
+REBOOT = """#!/bin/sh
+touch {base}/rebooting
+"""
+
+
 @pytest.fixture(scope="module")
 def live():
-    with cluster(nodes=6, slurm_conf="RebootProgram=/bin/true\n") as live:
+    files = {"reboot": REBOOT}
+    with cluster(nodes=6, files=files, slurm_conf="RebootProgram={base}/reboot\n") as live:
         yield live
 
 
@@ -64,12 +71,19 @@ def test_a_reconfigure_in_mid_recovery(live: Chaos):
 def test_a_reboot_of_an_administrator_is_left_alone(live: Chaos):
     job, node = running_job(live)
     live.mark(node)
+    booted = live.node(node).boot_time
     ask = ["scontrol", "reboot", "ASAP", "nextstate=resume", "reason=kernel", node]
     live.sandbox.run(ask)
     until(lambda: live.node(node).drained, 60, "Slurm drains it")
     stays(lambda: live.running(job), 3, "the job goes on")
     assert live.of(node) == []
     assert reason_owner(live.node(node).reason) is None
-    live.sandbox.run(["scontrol", "cancel_reboot", node])
-    until(lambda: not live.node(node).drained, 60, "Slurm opens it")
     end(live, job)
+    rebooting = live.sandbox.state_dir.parent / "rebooting"
+    until(rebooting.exists, 90, "Slurm runs RebootProgram")
+    live.sandbox.inject(node, "kill-node")
+    stays(lambda: not live.of(node), 5, "a node that is down for a reboot is left alone")
+    live.sandbox.inject(node, "boot-node")
+    until(lambda: live.node(node).in_service, 120, "it resumes")
+    assert live.node(node).boot_time != booted
+    assert live.of(node) == []

@@ -1,6 +1,9 @@
 """Configless nodes: their slurmd has its slurm.conf from slurmctld, and hpctl finds it there."""
 
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,12 +35,17 @@ def live():
         yield live
 
 
-def on_node(live: Chaos, node: str, *command: str, **environment: str) -> str:
-    """Run a command on a node, as a user who has logged in there."""
+def enter_node(live: Chaos, node: str, **environment: str) -> list[str]:
+    """Return what goes before a command that runs on a node, as a user's who has logged in."""
     pid = (live.sandbox.spec.layout.of_node(node) / "slurmd.pid").read_text()
     inside = ["nsenter", f"--target={pid}", "--mount", "--root", "--wd", "--"]
     env = ["env", "--unset=SLURM_CONF", *(f"{key}={value}" for key, value in environment.items())]
-    return live.sandbox.run([*inside, *env, *command]).stdout
+    return [*inside, *env]
+
+
+def on_node(live: Chaos, node: str, *command: str, **environment: str) -> str:
+    """Run a command on a node, as a user who has logged in there."""
+    return live.sandbox.run([*enter_node(live, node, **environment), *command]).stdout
 
 
 @story(
@@ -109,3 +117,46 @@ def test_hpctls_prolog_reads_what_slurmctld_has_sent(live: Chaos):
     until(lambda: live.running(job, 1), 60, "it runs elsewhere")
     live.returned(node)
     live.sandbox.run(["scancel", str(job)])
+
+
+@contextmanager
+def daemon_on(live: Chaos, node: str, folder: Path) -> Iterator[None]:
+    """Run the daemon on a node in place of the head's, with a file that names no slurm.conf."""
+    config = yaml.safe_load(live.sandbox.config_path.read_text())
+    del config["slurm"]["conf"]
+    path = folder / "daemon.yaml"
+    path.write_text(yaml.safe_dump(config))
+    live.sandbox.kill_daemon()
+    command = enter_node(live, node, PYTHONPATH=ROOT)
+    command += [sys.executable, "-m", "hpctl", "daemon", "run", "--config", str(path)]
+    env = {**live.sandbox.env, "LC_ALL": "C.UTF-8"}
+    with (folder / "daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    try:
+        yield
+        assert daemon.poll() is None, (folder / "daemon.log").read_text()
+    finally:
+        daemon.terminate()
+        daemon.wait(60)
+        live.sandbox.start_daemon()
+
+
+@pytest.mark.nightly
+@story(
+    job="Batch job in a cluster whose daemon runs on a configless host",
+    act="its node has a fault",
+    slurm="The job runs again elsewhere; the node is replaced and returns.",
+    explain="The daemon finds the slurm.conf that slurmctld has sent.",
+    owner="The job runs again by itself.",
+)
+def test_the_daemon_runs_on_a_configless_host(live: Chaos, tmp_path: Path):
+    host = live.sandbox.nodes[-1]
+    with daemon_on(live, host, tmp_path):
+        job = live.start("sleep 600", f"--exclude={host}", header=HEADER)
+        until(lambda: live.daemon_sees(job), 60, "the daemon answers, and sees the job")
+        (victim,) = live.job(job).nodes
+        live.xid(victim)
+        until(lambda: live.running(job, 1), 60, "it runs again")
+        live.returned(victim)
+        assert live.of_job(job)[0].bad_nodes == (victim,)
+        live.sandbox.run(["scancel", str(job)])

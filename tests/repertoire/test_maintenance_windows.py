@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
-from tests.daemon.chaos import Chaos, cluster
+from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
 
@@ -200,3 +200,50 @@ def test_a_window_is_canceled_before_it_begins(live: Chaos):
     until(lambda: name not in live.scheduler.reservations(), 60, "its reservation is deleted")
     until(lambda: phase(live, name) == "done", 60, "the window ends")
     assert not live.of(node)
+
+
+@pytest.mark.nightly
+@story(
+    job="Node in a window of `hpctl maintenance add`",
+    act="the window ends, with `acceptance.returned: quick`",
+    slurm="The node is tested in a reservation of its own, and serves once it has passed.",
+    explain="That the node passed its test.",
+)
+def test_a_node_is_tested_after_a_window(live: Chaos):
+    live.reconfigure(acceptance={"returned": "quick"})
+    (node,) = live.victims(1)
+    live.mark(node)
+    name = add(live, node, "--from", "now", "--until", "+1h")["id"]
+    until(lambda: phase(live, name) == "begun", 60, "the window begins")
+    live.hpctl("maintenance", "end", name)
+    until(lambda: served_again(live, node), 120, "the node is tested and serves")
+    recovery = live.last(node)
+    assert "test_passed" in [move.signal for move in recovery.trail]
+    assert recovery.rule in (MAINTENANCE_BEGINS, MAINTENANCE_OVER)
+    assert "passed its test" in live.hpctl("explain", recovery.id)
+    live.reconfigure()
+
+
+@pytest.mark.nightly
+@story(
+    job="Node that hpctl replaces because of a fault",
+    act="`hpctl maintenance add` begins a window on it, and `hpctl maintenance end` ends that",
+    slurm="The node is replaced by one order, stays drained in the window, and serves after it.",
+    explain="The recovery waits; the gate `maintenance` names the window.",
+)
+def test_a_window_that_begins_while_a_node_is_treated(live: Chaos):
+    (node,) = live.victims(1)
+    instance = live.instance(node)
+    live.sandbox.inject_api("stuck-replace")
+    live.xid(node)
+    until(lambda: live.phase(node) == "remedying", 60, "its instance is being replaced")
+    name = add(live, node, "--from", "now", "--until", "+1h")["id"]
+    until(lambda: phase(live, name) == "begun", 60, "the window begins")
+    live.sandbox.inject_api("clear")
+    until(lambda: live.instance(node) != instance, 60, "another instance is there")
+    stays(lambda: not live.node(node).in_service, 5, "it does not serve in the window")
+    live.hpctl("maintenance", "end", name)
+    until(lambda: served_again(live, node), 90, "the node serves")
+    until(lambda: phase(live, name) == "done", 60, "the window ends")
+    assert live.accepted(instance) == 1
+    assert live.of(node)[0].rule == "xid-79"

@@ -110,8 +110,8 @@ def test_a_job_that_was_shrunk_is_restarted_whole(live: Chaos):
 @story(
     job="Batch job on all nodes of the cluster that its owner has shrunk while it ran",
     act="the node that it kept has a fault",
-    slurm="The job excludes the node, as Slurm shows it with the nodes that it was shrunk to; it is"
-    " given the node again once that serves, and runs on all nodes.",
+    slurm="The job may exclude the node, as Slurm shows it with the nodes that it was shrunk to; it"
+    " is given the node again once that serves, or Slurm holds the job, and runs on all nodes.",
     owner="The job runs again by itself.",
 )
 def test_a_shrunk_job_that_needs_every_node_is_given_all_again(live: Chaos):
@@ -287,3 +287,70 @@ def test_a_job_that_is_held_before_its_restart_stays_held(live: Chaos, verb: str
     live.sandbox.run(["scontrol", "update", f"NodeName={victim}", "State=RESUME"], check=False)
     scontrol(live, "release", str(job))
     live.end_delay(job, 1)
+
+
+@story(
+    job="Registered batch job that runs",
+    act="its owner runs `scontrol requeue` while the daemon is away, and the daemon is started",
+    slurm="The job waits and starts again as Slurm decides; it is neither held nor canceled.",
+    explain="No recovery opens.",
+    owner="No restart is counted against the job's policy.",
+)
+def test_a_requeue_while_the_daemon_is_away_is_the_owners(live: Chaos):
+    job = live.start("sleep 600", COMMENT, header=HEADER)
+    until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
+    live.sandbox.kill_daemon()
+    live.requeue(job)
+    live.sandbox.start_daemon()
+    until(lambda: live.daemon_knows(job, "PENDING"), 60, "hpctl has seen that it waits")
+    stays(lambda: live.job(job).state == "PENDING", 3, "it waits out Slurm's delay")
+    live.end_delay(job, 1)
+    assert live.of_job(job) == []
+    assert str(job) not in live.state().holds
+
+
+@story(
+    job="Batch job that waits because its owner has requeued it",
+    act="the node that it ran on has a fault, after `job.ended_before_fault_s`",
+    slurm="The job waits out Slurm's delay; the node is replaced.",
+    explain="No recovery of the job opens.",
+    owner="No restart is counted.",
+)
+def test_a_fault_after_an_owners_requeue_is_none_of_the_job(live: Chaos):
+    live.reconfigure(job={"ended_before_fault_s": 1.0})
+    job = live.start("sleep 600", COMMENT, header=HEADER)
+    (victim,) = live.job(job).nodes
+    until(lambda: live.daemon_sees(job), 60, "the daemon sees it run")
+    live.requeue(job)
+    stays(lambda: live.job(job).state == "PENDING", 3, "it waits")
+    live.xid(victim)
+    live.returned(victim)
+    assert live.job(job).state == "PENDING"
+    assert live.of_job(job) == []
+    live.end_delay(job, 1)
+    live.reconfigure()
+
+
+@story(
+    job="Batch job with `--no-kill` on all nodes of the cluster that has lost a node",
+    act="another of its nodes has a fault",
+    slurm="The job waits for the replacement, and runs on all nodes.",
+    owner="The job runs again by itself.",
+)
+def test_a_job_that_lost_a_node_with_no_kill_is_given_all_again(live: Chaos):
+    job = live.start("sleep 600", "--nodes=4", "--no-kill", header=HEADER)
+    lost = live.job(job).nodes[-1]
+    scontrol(live, "update", f"NodeName={lost}", "State=DOWN", "Reason=cables")
+    until(lambda: len(live.job(job).nodes) == 3, 60, "it runs on without the node")
+    scontrol(live, "update", f"NodeName={lost}", "State=RESUME")
+    until(lambda: live.node(lost).in_service, 60, "the node serves again")
+    live.sandbox.inject_api("stuck-replace")
+    victim = hit(live, job)
+    until(lambda: live.job(job).state == "PENDING", 60, "it waits")
+    until(lambda: live.of_job(job)[0].phase == "starting", 60, "hpctl has let it start")
+    # Until a scheduling pass has looked at it, slurmctld of 22.05 shows it with fewer nodes.
+    assert live.job(job).excluded in ((), (victim,))
+    live.sandbox.inject_api("clear")
+    live.returned(victim)
+    until(lambda: live.begun(job, 1), 60, "it runs again")
+    assert len(live.job(job).nodes) == 4
