@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.nodes.evidence.store import check_members, open_archive
+from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.store import check_members
 from hpctl.vocabulary.evidence import name_archive, parse_trail
 from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
@@ -69,7 +70,7 @@ def check_kept(recoveries: list, directory: Path) -> None:
         archive = parse_trail(kept[0].why)
         assert archive is not None, kept[0].why
         assert archive.path == str(directory / name_archive(rec.id))
-        with open_archive(archive) as file:
+        with ArchiveReader().open(archive) as file:
             assert check_members(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
