@@ -42,6 +42,7 @@ LEFT_S: Final = 30 * 86400.0
 """How long an archive that did not reach S3 stays on the node, in seconds."""
 _FOLDER: Final = "evidence"
 _MOST_WHY: Final = 240
+_REAP_S: Final = 1.0
 
 
 class GatherRequest(Struct, frozen=True):
@@ -106,14 +107,17 @@ def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherRes
     try:
         with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
             report = Path(scratch, "nvidia-bug-report.log")
-            process = collector.start_bug_report(report)
-            archive.add("order", _describe_order(request.order))
-            archive.add("findings", _list_findings(request))
-            _add_commands(archive, collector, request)
-            if process is not None:
-                archive.add(
-                    "nvidia-bug-report", redact_stream(collector.read_bug_report(process, report))
-                )
+            child = collector.start_bug_report(report)
+            try:
+                archive.add("order", _describe_order(request.order))
+                archive.add("findings", _list_findings(request))
+                _add_commands(archive, collector, request)
+                if child is not None:
+                    text = redact_stream(collector.read_bug_report(child, report))
+                    archive.add("nvidia-bug-report", text)
+            finally:
+                if child is not None:
+                    child.end(_REAP_S)
         size, digest = archive.close()
     except (EvidenceRefused, OSError, ValueError) as error:
         archive.drop()
