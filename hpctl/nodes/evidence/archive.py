@@ -116,6 +116,8 @@ class EvidenceArchive:
 
     def drop(self) -> None:
         """Delete what was written."""
+        with contextlib.suppress(OSError, ValueError, EvidenceRefused):
+            self._tar.close()
         with contextlib.suppress(OSError):
             os.unlink(self._part, dir_fd=self._folder)
         self._file.close()

@@ -1,5 +1,6 @@
 """Evidence is kept before a remedy destroys a node, and no job waits for it: with a real Slurm."""
 
+import json
 import os
 import statistics
 import tarfile
@@ -15,6 +16,9 @@ from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.s3 import BUCKET, s3, s3_endpoint
+
+__all__ = ["s3", "s3_endpoint"]
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 NODES = 8
@@ -29,8 +33,8 @@ SAYS_SECRETS = (
 
 
 @contextmanager
-def keeping_cluster(directory: Path):
-    """A cluster whose evidence is kept in a directory."""
+def keeping_cluster(directory: Path | str):
+    """A cluster whose evidence is kept in a directory, or in S3."""
     kept = {"directory": str(directory)}
     agent = {"evidence": {**kept, "commands": {"uptime": ["/bin/echo", "up 3 days"]}}}
     with cluster({"evidence": kept}, nodes=NODES, agent_config=agent) as live:
@@ -102,6 +106,33 @@ def test_evidence_is_kept_before_each_remedy_and_shown_to_people(tmp_path):
         # A path that is longer than a line of the terminal is broken.
         assert str(path) in live.explained(rec.id).replace(" ", "")
         assert str(path) in live.explained(rec.node).replace(" ", "")
+
+
+def list_checks(live: Chaos) -> list[str]:
+    """Return what `hpctl doctor` says of evidence."""
+    checks = json.loads(live.hpctl("doctor", "--json", check=False))["checks"]
+    return [f"{each['verdict']} {each['what']}" for each in checks if each["name"] == "evidence"]
+
+
+def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, monkeypatch):
+    place = f"s3://{BUCKET}/evidence"
+    with keeping_cluster(place) as live:
+        (rec,), _ = lose_nodes(live, 1)
+        kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
+        assert len(kept) == 1, rec.trail
+        assert kept[0].at <= min(s.started for s in rec.steps if s.kind in FELT)
+        assert f"{place}/{name_archive(rec.id)}" in live.hpctl("evidence", "list", "--json")
+        assert "dmesg.txt" in live.hpctl("evidence", "show", rec.node)
+        live.hpctl("evidence", "fetch", rec.node, "--to", str(tmp_path))
+        texts = read_archive(tmp_path / name_archive(rec.id))
+        assert "fallen off the bus" in texts["dmesg"]
+        for secret in (KEY_ID, SECRET, "hunter2xyz"):
+            assert not any(secret in text for text in texts.values())
+        assert list_checks(live) == [f"ok {place}, as the agents of {NODES} nodes have it"]
+        live.reconfigure(evidence={"directory": f"s3://{BUCKET}/other"})
+        (said,) = list_checks(live)
+        assert said.startswith("warn the agents of")
+        assert f"name {place}, this configuration names s3://{BUCKET}/other" in said
 
 
 @pytest.mark.nightly
