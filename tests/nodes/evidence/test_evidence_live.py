@@ -3,6 +3,7 @@
 import json
 import os
 import statistics
+import sys
 import tarfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,29 +109,38 @@ def test_evidence_is_kept_before_each_remedy_and_shown_to_people(tmp_path):
         assert str(path) in live.explained(rec.node).replace(" ", "")
 
 
-def list_checks(live: Chaos) -> list[str]:
+def ask(live: Chaos, s3_endpoint: str, *words: str) -> str:
+    """Run `hpctl` as an operator of the sandbox would who reaches this S3."""
+    here = f"AWS_ENDPOINT_URL_S3={s3_endpoint}"
+    command = ["env", here, sys.executable, "-m", "hpctl", *words]
+    return live.sandbox.run(command, check=words[0] != "doctor").stdout
+
+
+def list_checks(live: Chaos, s3_endpoint: str) -> list[str]:
     """Return what `hpctl doctor` says of evidence."""
-    checks = json.loads(live.hpctl("doctor", "--json", check=False))["checks"]
+    checks = json.loads(ask(live, s3_endpoint, "doctor", "--json"))["checks"]
     return [f"{each['verdict']} {each['what']}" for each in checks if each["name"] == "evidence"]
 
 
-def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, monkeypatch):
+def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, s3_endpoint):
     place = f"s3://{BUCKET}/evidence"
     with keeping_cluster(place) as live:
         (rec,), _ = lose_nodes(live, 1)
         kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
         assert len(kept) == 1, rec.trail
         assert kept[0].at <= min(s.started for s in rec.steps if s.kind in FELT)
-        assert f"{place}/{name_archive(rec.id)}" in live.hpctl("evidence", "list", "--json")
-        assert "dmesg.txt" in live.hpctl("evidence", "show", rec.node)
-        live.hpctl("evidence", "fetch", rec.node, "--to", str(tmp_path))
+        listed = ask(live, s3_endpoint, "evidence", "list", "--json")
+        assert f"{place}/{name_archive(rec.id)}" in listed
+        assert "dmesg.txt" in ask(live, s3_endpoint, "evidence", "show", rec.node)
+        ask(live, s3_endpoint, "evidence", "fetch", rec.node, "--to", str(tmp_path))
         texts = read_archive(tmp_path / name_archive(rec.id))
         assert "fallen off the bus" in texts["dmesg"]
         for secret in (KEY_ID, SECRET, "hunter2xyz"):
             assert not any(secret in text for text in texts.values())
-        assert list_checks(live) == [f"ok {place}, as the agents of {NODES} nodes have it"]
+        named = f"ok {place}, as the agents of {NODES} nodes have it"
+        assert list_checks(live, s3_endpoint) == [named]
         live.reconfigure(evidence={"directory": f"s3://{BUCKET}/other"})
-        (said,) = list_checks(live)
+        (said,) = list_checks(live, s3_endpoint)
         assert said.startswith("warn the agents of")
         assert f"name {place}, this configuration names s3://{BUCKET}/other" in said
 
