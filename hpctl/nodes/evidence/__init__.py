@@ -10,8 +10,8 @@ counters and the agent's findings, without secrets, in a shared directory or in 
 - `agent` takes the order on the node, writes a line to the node's own log, and starts `gather`, a
   separate process that it ends after `GATHER_S`. `collect` runs the commands and bounds what each
   says, `redact` removes secrets, `archive` writes the file.
-- `store` lists and deletes archives of a directory and checks their members; `bucket` does it in S3,
-  and sends there. `fetch` copies an archive and holds it to the journal: a node may have written
+- `store` lists and deletes archives of a directory and checks what is in them, `bucket` does so in
+  S3 and sends there. `fetch` copies an archive and holds it to the journal: a node may have written
   anything in its place. `daemon` runs the deletion on a thread. `cloudwatch` copies an instance's
   streams where its node could not answer. `command` is `hpctl evidence`, `check` a part of
   `hpctl doctor`.

@@ -82,7 +82,7 @@ def gather(request: GatherRequest) -> GatherResult:
     path = folder / name_archive(request.order.recovery)
     why = send_archive(path, request.directory, result.sha256, begun + COLLECT_S)
     if why:
-        return GatherResult(why=f"{why}; on the node in {path}"[:_MOST_WHY])
+        return GatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
     path.unlink(missing_ok=True)
     return result
 

@@ -113,7 +113,7 @@ def ask(live: Chaos, s3_endpoint: str, *words: str) -> str:
     """Run `hpctl` as an operator of the sandbox would who reaches this S3."""
     here = f"AWS_ENDPOINT_URL_S3={s3_endpoint}"
     command = ["env", here, sys.executable, "-m", "hpctl", *words]
-    return live.sandbox.run(command, check=words[0] != "doctor").stdout
+    return live.sandbox.run(command, check=words[0] != "doctor", timeout=240).stdout
 
 
 def list_checks(live: Chaos, s3_endpoint: str) -> list[str]:
