@@ -34,8 +34,8 @@ class ChildTooLoud(Exception):
 class BoundedChild:
     """One program that has started. `end` has to follow, whatever happens. For one thread.
 
-    `stdout` and `stderr` are as of subprocess.Popen; pipes are for `read`. `own_group`: a session
-    and a process group of its own, which `end` kills as a whole; without it the program stays in
+    `stdout` and `stderr` are as of subprocess.Popen; pipes are for `read`. `own_group`: a separate
+    session and process group, which `end` kills as a whole; without it the program stays in
     that of its parent, and `end` kills the program.
     """
 

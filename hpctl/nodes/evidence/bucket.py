@@ -1,6 +1,6 @@
 """Archives in a bucket of S3, where `evidence.directory` names one.
 
-A node writes with its instance's role and needs `s3:PutObject` for it, no more. Any node may
+A node writes with its instance's role, which needs nothing but `s3:PutObject`. Any node may
 overwrite another's object, as it may in a shared directory: the head compares size and SHA-256 with
 the journal. Errors are OSError, with what to allow in their text.
 """

@@ -9,7 +9,7 @@ in the log group `/aws/sagemaker/Clusters/NAME/ID`.
 
 What a stream says is a node's text: it is bounded in bytes, requests and time, and redacted.
 
-`write_logs` makes an archive of them as a node does of its own.
+`write_logs` makes an archive of them in the form of a node's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from hpctl.nodes.evidence.archive import EvidenceArchive
 from hpctl.nodes.evidence.fetch import write_new
 from hpctl.nodes.evidence.redact import redact_stream
 from hpctl.nodes.evidence.store import open_regular
-from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.errors import Absent, HpctlError
 from hpctl.vocabulary.ports import Aws
 
@@ -150,14 +149,14 @@ def write_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path
             return write_new(place / name, file)
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_STAMP: Final = 10**15
 
 
 def _format_event(event: Mapping[str, Any]) -> bytes:
     """Return one event as a line: its time, which a node may have set to anything, and its text."""
-    try:
-        at = f"{_EPOCH + timedelta(milliseconds=int(event.get('timestamp', 0))):%Y-%m-%dT%H:%M:%SZ}"
-    except (ArithmeticError, TypeError, ValueError):
-        at = "(no time)"
+    stamp, at = event.get("timestamp"), None
+    if isinstance(stamp, int) and abs(stamp) < _MOST_STAMP:
+        at = at_stamp(stamp / 1000)
+    shown = f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else "(no time)"
     text = str(event.get("message", "")).replace("\n", "\n  ").rstrip()
-    return f"{at} {text}\n".encode(errors="replace")
+    return f"{shown} {text}\n".encode(errors="replace")

@@ -161,12 +161,21 @@ def test_a_stream_is_bounded_in_bytes_requests_and_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "event", [{}, {"timestamp": 10**30, "message": "x"}, {"timestamp": "no", "message": "\udc80"}]
+    "event",
+    [
+        *({}, {"timestamp": 10**30, "message": "x"}, {"timestamp": 10**400}),
+        *({"timestamp": 9 * 10**14}, {"timestamp": "no", "message": "\udc80"}),
+    ],
 )
 def test_an_event_of_any_shape_is_a_line(event):
     line = cloudwatch._format_event(event)
     assert line.endswith(b"\n")
-    assert line.startswith((b"1970-01-01T00:00:00Z", b"(no time)"))
+    assert line.startswith(b"(no time)")
+
+
+def test_an_event_begins_with_its_time():
+    event = {"timestamp": 1000, "message": "x"}
+    assert cloudwatch._format_event(event) == b"1970-01-01T00:00:01Z x\n"
 
 
 def test_the_streams_are_those_of_every_group(account):
