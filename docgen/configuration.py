@@ -164,7 +164,7 @@ MEANINGS = {
     "acceptance.floors": "other [floors](cards.md), `{CARD or INSTANCE TYPE: {FIGURE: LEAST}}`; "
     "0: none",
     "evidence.directory": "shared directory in which the [evidence](evidence.md) of nodes is kept, "
-    "as this host sees it; empty: none is kept",
+    "as this host sees it, or `s3://BUCKET/PREFIX`; empty: none is kept",
     "evidence.deadline_s": "how long a node's remedy waits for its evidence, its turn included",
     "evidence.at_once": "how many nodes keep theirs at the same time",
     "evidence.keep_days": "older archives are deleted",

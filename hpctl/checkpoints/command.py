@@ -3,8 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +22,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.progress_bar import show_transfer
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
@@ -355,7 +355,7 @@ def _make_fetcher(
         from hpctl.checkpoints.fetch import fetch_checkpoint
 
         output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
-        with show_progress() as progress:
+        with show_transfer() as progress:
             return fetch_checkpoint(found, into, deep=deep, progress=progress)
 
     return fetch_found
@@ -516,30 +516,6 @@ def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
         unproven="",
         mark=MarkView.of(each.mark),
     )
-
-
-@contextmanager
-def show_progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar on stderr, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich import progress as bars
-
-    with bars.Progress(
-        bars.BarColumn(),
-        bars.DownloadColumn(),
-        bars.TransferSpeedColumn(),
-        bars.TimeRemainingColumn(),
-        console=output.make_console(err=True),
-        transient=True,
-    ) as shown:
-        task = shown.add_task("")
-
-        def update_bar(done: int, total: int) -> None:
-            shown.update(task, advance=done, total=total)
-
-        yield update_bar
 
 
 def row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:

@@ -27,11 +27,13 @@ def list_doctor_checks() -> Mapping[str, Check]:
     """Return what `hpctl doctor` checks after its own, by name."""
     from hpctl.jobs.other_actors import check_other_actors
     from hpctl.nodes.acceptance.check_command import check_tests
+    from hpctl.nodes.evidence.check import check_evidence
     from hpctl.service.checks import check_notifications
 
     return {
         "notifications": check_notifications,
         "acceptance": check_tests,
+        "evidence": check_evidence,
         "other actors": lambda *_: check_other_actors(),
     }
 

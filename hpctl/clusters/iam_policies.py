@@ -154,6 +154,8 @@ class Scope(Struct, frozen=True):
     """Names of the CloudWatch alarms that roll an update back."""
     autoscale: bool = False
     """Whether the daemon scales groups."""
+    evidence: str = ""
+    """`BUCKET` or `BUCKET/PREFIX` where evidence of nodes is kept in S3."""
 
     @property
     def log_group(self) -> str:
@@ -192,6 +194,7 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
     secret: str = "",
     alarms: tuple[str, ...] = (),
     autoscale: bool = False,
+    evidence: str = "",
 ) -> Scope:
     """Make a scope of names and of settings; a cluster's ARN gives region and account as well.
 
@@ -225,6 +228,7 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
         secret,
         alarms,
         autoscale,
+        evidence.removeprefix("s3://").strip("/") if evidence.startswith("s3://") else "",
     )
 
 
@@ -235,7 +239,28 @@ def head_node(to: Scope) -> tuple[Statement, ...]:
     if to.autoscale:
         operations = f"{operations} {AUTOSCALE['sagemaker'][On.CLUSTER]}"
     daemon = _collect_statements({"sagemaker": {On.CLUSTER: operations}}, to)
-    return (*daemon, *accounting_secret(to.secret))
+    return (*daemon, *read_evidence(to), *accounting_secret(to.secret))
+
+
+def read_evidence(to: Scope) -> tuple[Statement, ...]:
+    """Return what a head node needs to check, copy and delete evidence in S3; nothing where it is
+    in a directory."""
+    if not to.evidence:
+        return ()
+    bucket = f"arn:{to.partition}:s3:::{to.evidence.partition('/')[0]}"
+    objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
+    return (
+        Statement("EvidenceObjects", ("s3:DeleteObject", "s3:GetObject"), (objects,)),
+        Statement("EvidenceBucket", ("s3:ListBucket",), (bucket,)),
+    )
+
+
+def write_evidence(to: Scope) -> tuple[Statement, ...]:
+    """Return what each node needs to keep evidence in S3; nothing where it is in a directory."""
+    if not to.evidence:
+        return ()
+    objects = f"arn:{to.partition}:s3:::{to.evidence}/*"
+    return (Statement("Evidence", ("s3:PutObject",), (objects,)),)
 
 
 def accounting_secret(arn: str) -> tuple[Statement, ...]:
@@ -267,6 +292,7 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
         *rollback_alarms(to),
+        *write_evidence(to),
         _make_statement("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
         _make_statement(
             "LogStreams", "logs:CreateLogStream DescribeLogStreams PutLogEvents", On.LOG_STREAMS, to

@@ -15,6 +15,7 @@ from hpctl.detection import budget as detection_budget
 from hpctl.detection.check import Expected
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.errors import FileProblems
+from hpctl.vocabulary.evidence import PLACE
 
 CONFIG = Path("/etc/hpctl/agent.yaml")
 
@@ -38,16 +39,17 @@ class BudgetConfig(Struct, frozen=True):
     memory_mb: _Positive = detection_budget.MEMORY_MB
 
 
-_Path = Annotated[str, Meta(pattern=r"^$|^/[^\x00-\x1f]{1,1000}$")]
+_Place = Annotated[str, Meta(pattern=PLACE)]
 _CommandName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 _CommandWords = Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
 
 
 class EvidenceConfig(Struct, frozen=True):
-    """Where this node's evidence is kept before a remedy (docs/evidence.md), and a site's own
-    commands whose output is kept with it: each a list of words, by name."""
+    """Where this node's evidence is kept before a remedy, a directory or `s3://BUCKET/PREFIX`
+    (docs/evidence.md), and a site's own commands whose output is kept with it: each a list of
+    words, by name."""
 
-    directory: _Path = ""
+    directory: _Place = ""
     commands: Annotated[dict[_CommandName, _CommandWords], Meta(max_length=16)] = msgspec.field(
         default_factory=dict
     )

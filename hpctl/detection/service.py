@@ -27,6 +27,7 @@ from hpctl.detection.slurm_jobs import ProcessJobs
 from hpctl.detection.spool import Spool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.evidence import PLACE_CHECK
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import TEST, Clears, Finding, Verdict
 from hpctl.wire import reports as wire
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def kept_elsewhere(check: str) -> bool:
     """Return whether findings of that check are not to be recalled from the agent's spool."""
-    return is_outside_check(check) or check.startswith(TEST)
+    return is_outside_check(check) or check.startswith(TEST) or check == PLACE_CHECK
 
 
 CHECK_LOG = "kernel.log"
@@ -56,6 +57,10 @@ BATCHES_A_TURN = 32
 
 SENDER_STUCK_S = 60.0
 """A sender without progress for so long is stuck: systemd's watchdog restarts the agent."""
+
+
+MOST_PLACE = 256
+"""Characters of the name of a directory in a report."""
 
 
 STOP_S = 5.0
@@ -118,6 +123,7 @@ class NodeAgent:
         self._stopping = False
         self._pace = SendPace()
         self._turned = datetime.now(UTC)
+        self._place = _describe_place(settings.config.evidence.directory, self._turned)
         self._checks = Checks(settings, recalled.findings, self)
         self._outside = Sources(
             settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
@@ -297,6 +303,7 @@ class NodeAgent:
             *self._checks.findings(),
             *self._outside.findings(),
             *(finding for results in self._tests for finding in results.findings()),
+            *self._place,
         )
         return version, found[: wire.MAX_FINDINGS]
 
@@ -333,6 +340,15 @@ def stop_all(parts: Iterable[Stoppable]) -> None:
     left = sum(thread.is_alive() for thread in stopping)
     if left:
         log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
+
+
+def _describe_place(directory: str, now: datetime) -> tuple[Finding, ...]:
+    """Return where this agent keeps evidence, for the head node to compare with its own setting;
+    nothing where it keeps none."""
+    if not directory:
+        return ()
+    detail = directory[:MOST_PLACE]
+    return (Finding(PLACE_CHECK, Verdict.OK, now, now, detail=detail, clears=Clears.GONE),)
 
 
 def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:

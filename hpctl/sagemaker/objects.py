@@ -1,4 +1,4 @@
-"""Objects of an S3 bucket, read only: listings of a thousand, and ranged reads of one version.
+"""Objects of an S3 bucket: listings of a thousand, ranged reads of one version, and small uploads.
 
 Reads are retried by botocore's standard mode, which knows S3's throttling; a body that breaks
 off after its answer began is asked for again here, because botocore leaves that to its caller.
@@ -11,9 +11,11 @@ import errno
 import hashlib
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, NamedTuple, TypeVar
+from itertools import islice
+from typing import IO, Any, NamedTuple, TypeVar
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -37,6 +39,8 @@ _CHANGED = frozenset({"PreconditionFailed", "412", "InvalidRange", "416"})
 _NOT_ALLOWED = DENIED | {"403", "AllAccessDisabled", "Forbidden"}
 _NOT_KNOWN = UNSIGNED | EXPIRED | {"InvalidAccessKeyId", "InvalidToken"}
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
+_BATCH = 1000
+"""Objects that one request may delete, as the S3 API reference has it."""
 _PARTS = re.compile(r'"?[0-9a-f]{32}-(\d+)"?')
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
@@ -120,6 +124,49 @@ class S3Bucket:
 
         return self._call_s3(listed.key, "GetObject", lambda: self._again(get_object))
 
+    def find(self, key: str) -> Listed:
+        """Return one object as a listing shows it. One HEAD. Raises OSError."""
+
+        def read_head() -> Listed:
+            answer = self.client.head_object(Bucket=self._bucket, Key=key)
+            return Listed(key, int(answer["ContentLength"]), 0, str(answer["ETag"]))
+
+        return self._call_s3(key, "GetObject", read_head)
+
+    def put(self, key: str, body: IO[bytes], size: int, sha256: bytes) -> None:
+        """Write an object in one request, which S3 refuses where the digest differs. `body` is at
+        its begin and may seek. Raises OSError."""
+
+        def put_object() -> None:
+            self.client.put_object(
+                Bucket=self._bucket,
+                Key=key,
+                Body=body,
+                ContentLength=size,
+                ChecksumSHA256=b64encode(sha256).decode(),
+            )
+
+        self._call_s3(key, "PutObject", put_object)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; one that is not there is no error. Raises OSError."""
+        left = iter(keys)
+        while batch := [{"Key": key} for key in islice(left, _BATCH)]:
+            self._delete_batch(batch)
+
+    def _delete_batch(self, batch: Sequence[Mapping[str, str]]) -> None:
+        def delete_objects() -> Sequence[Mapping[str, Any]]:
+            wanted = {"Objects": batch, "Quiet": True}
+            answer = self.client.delete_objects(Bucket=self._bucket, Delete=wanted)
+            found: Sequence[Mapping[str, Any]] = answer.get("Errors", ())
+            return found
+
+        for failed in self._call_s3(batch[0]["Key"], "DeleteObject", delete_objects):
+            key, code = str(failed.get("Key", "")), str(failed.get("Code", ""))
+            if code in _NOT_ALLOWED:
+                raise PermissionError(errno.EACCES, self._explain_denial("DeleteObject"), key)
+            raise OSError(errno.EIO, f"S3 answers {code}", key)
+
     def noted_ns(self, listed: Any) -> int | None:
         """Return the file time that the uploader noted with an object. One HEAD. Raises OSError."""
 
@@ -200,15 +247,17 @@ class S3Bucket:
         if code in _CHANGED:
             return OSError(errno.ESTALE, os.strerror(errno.ESTALE), key)
         if code in _NOT_ALLOWED:
-            on = f"arn:aws:s3:::{self._bucket}" + ("" if action == "ListBucket" else "/*")
-            why = f"access denied: allow s3:{action} on {on} to this role"
-            return PermissionError(errno.EACCES, why, key)
+            return PermissionError(errno.EACCES, self._explain_denial(action), key)
         if code in _NOT_KNOWN:
             why = f"the AWS credentials are wrong or have expired ({code})"
             return PermissionError(errno.EACCES, why, key)
         if code == "InvalidObjectState":
             return OSError(errno.EIO, "archived (Glacier): restore the object first", key)
         return OSError(errno.EIO, f"S3 answers {code}: {text}", key)
+
+    def _explain_denial(self, action: str) -> str:
+        on = f"arn:aws:s3:::{self._bucket}" + ("" if action == "ListBucket" else "/*")
+        return f"access denied: allow s3:{action} on {on} to this role"
 
 
 def parse_file_time(metadata: Mapping[str, str]) -> int | None:

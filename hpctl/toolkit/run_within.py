@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
+import time
 from collections.abc import Sequence
 from typing import IO
 
-_left: list[subprocess.Popen[bytes]] = []
-_lock = threading.Lock()
+from hpctl.toolkit.bounded_child import BoundedChild
 
 
 def run_within(
@@ -16,24 +14,17 @@ def run_within(
 ) -> int | None:
     """Run a program with its output in a file and return its exit code; None after `seconds`.
 
-    The program is killed then, and not waited for, as `subprocess.run` would: a process that sleeps
-    in the kernel (state D), as on a dead file server, ends when that call ends. It is reaped by a
-    later call. Raises OSError where the program cannot be started.
+    The program is killed then, and not waited for. It stays in the process group of its caller.
+    Raises OSError where the program cannot be started.
     """
-    _reap_left()
-    started = subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=error)
+    child = BoundedChild(command, directory=None, stdout=out, stderr=error, own_group=False)
+    done = False
     try:
-        return started.wait(seconds)
-    except subprocess.TimeoutExpired:
-        started.kill()
-        with _lock:
-            _left.append(started)
-        return None
-    except BaseException:
-        started.kill()
-        raise
+        done = child.wait(time.monotonic() + seconds)
+    finally:
+        code = child.end(_REAP_S if done else 0.0)
+    return code if done else None
 
 
-def _reap_left() -> None:
-    with _lock:
-        _left[:] = [each for each in _left if each.poll() is None]
+_REAP_S = 10.0
+"""How long an ended process may take to be reaped; it takes no time."""

@@ -14,6 +14,8 @@ from hpctl.vocabulary.model import Finding, Verdict
 
 EVIDENCE_CHECK: Final = "node.evidence"
 """The check of the finding in which an agent answers; its device is the recovery's id."""
+PLACE_CHECK: Final = "agent.evidence"
+"""The check of the finding in which an agent names its `evidence.directory`, as the detail."""
 KEPT, NOT_KEPT = "kept", "not_kept"
 """The codes of that finding."""
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -23,7 +25,14 @@ GATHER_S: Final = 60.0
 
 _Word = Annotated[str, Meta(max_length=64)]
 _ANSWER: Final = re.compile(r"(\d{1,12}) bytes, sha256 ([0-9a-f]{64})")
-_TRAIL: Final = re.compile(r"(/[^\x00-\x1f]{1,1024}), (\d{1,12}) bytes, sha256 ([0-9a-f]{64})$")
+_TRAIL: Final = re.compile(
+    r"((?:/|s3://)[^\x00-\x1f]{1,1024}), (\d{1,12}) bytes, sha256 ([0-9a-f]{64})$"
+)
+PLACE: Final = (
+    r"^$|^/[^\x00-\x1f]{1,1000}$"
+    r"|^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[^\x00-\x1f]{0,900})?$"
+)
+"""What `evidence.directory` may be: an absolute path, or a bucket of S3 and a prefix in it."""
 
 
 class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,11 +48,16 @@ class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeptArchive(Struct, frozen=True):
-    """One archive: where, how many bytes, and its SHA-256 in hex."""
+    """One archive: where (a path, or `s3://bucket/key`), how many bytes, its SHA-256 in hex."""
 
     path: str
     size: int
     sha256: str
+
+
+def is_bucket(place: str) -> bool:
+    """Return whether a place of evidence is in S3."""
+    return place.startswith("s3://")
 
 
 def name_archive(recovery: str) -> str:

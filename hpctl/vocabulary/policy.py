@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from hpctl.toolkit.bounds import MAX_SECONDS
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.evidence import PLACE
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
@@ -117,13 +118,14 @@ class EvidencePolicy(Struct, frozen=True):
     """What is kept of a node before its GPUs are reset or its instance is rebooted or replaced
     (docs/evidence.md). Off while `directory` is empty.
 
-    `directory`: the shared directory as the head node sees it; each agent has a setting of its own.
+    `directory`: the shared directory as the head node sees it, or `s3://BUCKET/PREFIX`; each agent
+    has a setting of its own.
     `deadline_s`: how long a remedy waits for the evidence, its turn included. `at_once`: how many
     nodes keep theirs at the same time. `keep_days` and `keep_gb`: what is older, or the oldest
     beyond so many gigabytes, is deleted.
     """
 
-    directory: Annotated[str, Meta(pattern=r"^$|^/[^\x00-\x1f]{1,1000}$")] = ""
+    directory: Annotated[str, Meta(pattern=PLACE)] = ""
     deadline_s: Seconds = 120.0
     at_once: Count = 8
     keep_days: Count = 90

@@ -20,7 +20,7 @@ FILES = tuple(map(Path, FOUND))
 BANNED = ("fromtimestamp", "utcfromtimestamp", "fromisoformat", "strptime", "astimezone")
 
 ALLOWED = {
-    "hpctl/sagemaker/objects.py int": 5,
+    "hpctl/sagemaker/objects.py int": 6,
     "hpctl/sagemaker/provider.py int": 3,
     "hpctl/capacity/autoscale.py int": 2,
     "hpctl/faults/table.py int": 2,

@@ -80,7 +80,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
             *("EvidenceArchive.__init__", "EvidenceArchive.close", "EvidenceArchive.drop"),
             "open_directory",
         ),
-        "hpctl/nodes/evidence/store.py": ("list_files", "delete_files"),
+        "hpctl/nodes/evidence/store.py": ("list_files", "delete_files", "open_regular"),
     },
     "the daemon's state directory, which its user alone may write": {
         "hpctl/daemon/locks.py": ("lock_state_dir",),
@@ -114,6 +114,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "hpctl/detection/outside/reported.py": ("Reported._load_state", "Reported._save_state"),
         "hpctl/detection/spool.py": ("Spool.save", "Spool._read"),
+        "hpctl/nodes/evidence/gather.py": ("gather", "_prepare_folder"),
         "hpctl/nodes/acceptance/result.py": ("Inbox.prepare", "Inbox.look", "Inbox._delete_file"),
         "hpctl/nodes/acceptance/run.py": ("write_results",),
     },
@@ -157,17 +158,18 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/nodes/acceptance/run.py": ("known_tests",),
     },
     "a temporary file without a name": {
-        "hpctl/detection/outside/sources.py": ("StackReader._read",)
+        "hpctl/detection/outside/sources.py": ("StackReader._read",),
+        "hpctl/nodes/evidence/agent.py": ("_run_gather",),
+        "hpctl/nodes/evidence/archive.py": ("EvidenceArchive.add",),
     },
     "a person's command, which reads with that person's rights": {
         "hpctl/detection/triage.py": ("_open_log",),
         "hpctl/engine/journal/backup.py": ("copy_journal",),
         "hpctl/jobs/spank.py": ("main",),
-        "hpctl/nodes/evidence/store.py": ("open_archive", "copy_archive"),
     },
     "a temporary directory that root alone may enter": {
         "hpctl/nodes/evidence/collect.py": ("Collector.read_bug_report", "_unpack"),
-        "hpctl/nodes/evidence/gather.py": ("gather",),
+        "hpctl/nodes/evidence/gather.py": ("_gather_into",),
     },
     "opens no file": {
         "hpctl/daemon/reload.py": ("Reload.run",),

@@ -94,6 +94,18 @@ def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
     assert all(action.startswith("sagemaker:") for action in found)
 
 
+def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
+    to = iam_policies.make_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
+    objects = ("arn:aws:s3:::ours/hpctl/evidence/*",)
+    head, node = granted(iam_policies.head_node(to)), granted(iam_policies.execution_role(to))
+    assert (head["s3:GetObject"], head["s3:DeleteObject"]) == (objects, objects)
+    assert head["s3:ListBucket"] == ("arn:aws:s3:::ours",)
+    assert node["s3:PutObject"] == objects
+    to = iam_policies.make_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
+    both = (*iam_policies.head_node(to), *iam_policies.execution_role(to))
+    assert not {"s3:PutObject", "s3:DeleteObject"} & granted(both).keys()
+
+
 def test_roles_are_passed_to_sagemaker_alone() -> None:
     passing = [
         s

@@ -204,8 +204,9 @@ def _read_scope(*, file: str | None, config: str, **names: str) -> Scope:
     settings |= {key: value for key, value in names.items() if value}
     loaded = read_daemon_config(config)
     autoscale = loaded is not None and loaded.autoscale.enabled
+    evidence = loaded.evidence.directory if loaded is not None else ""
     try:
-        return iam_policies.make_scope(**settings, autoscale=autoscale)
+        return iam_policies.make_scope(**settings, autoscale=autoscale, evidence=evidence)
     except HpctlError as error:
         raise make_usage_error(error) from error
 

@@ -6,14 +6,13 @@ answers with one finding. It holds nothing of the archive in its memory.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import subprocess
 import sys
 import syslog
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
@@ -22,6 +21,8 @@ import msgspec
 
 from hpctl.detection.settings import AgentSettings
 from hpctl.nodes.evidence.gather import GatherRequest, GatherResult, decode_result, encode_request
+from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.vocabulary.evidence import (
     EVIDENCE_CHECK,
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 MODULE: Final = "hpctl.nodes.evidence.gather"
 _MOST_DETAIL: Final = 240
 _REAP_S: Final = 2.0
+MOST_ANSWER: Final = 256 * 1024
+"""Bytes of the answer of the process that gathers."""
 
 
 class EvidenceKeeper:
@@ -92,41 +95,41 @@ class EvidenceKeeper:
             spool=str(settings.spool),
             commands=dict(wanted.commands),
         )
+        return _run_gather(request)
+
+
+def _run_gather(request: GatherRequest) -> GatherResult:
+    """Return what the gathering process answers, and end it with all that it has started."""
+    with tempfile.TemporaryFile() as question:
+        question.write(encode_request(request))
+        question.seek(0)
         try:
-            process = subprocess.Popen(
-                [sys.executable, *SAFE_PATH, MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
+            child = BoundedChild(
+                [sys.executable, *SAFE_PATH, MODULE], stdin=question, stderr=subprocess.DEVNULL
             )
         except OSError as error:
             return GatherResult(why=f"it cannot be gathered: {error.strerror}")
-        return _read_result(process, request)
-
-
-def _read_result(process: subprocess.Popen[bytes], request: GatherRequest) -> GatherResult:
-    """Return what the process answers, and end what it has started."""
+    said = bytearray()
     try:
-        out, _ = process.communicate(encode_request(request), timeout=GATHER_S)
-        return decode_result(out)
-    except subprocess.TimeoutExpired:
+        for _, chunk in child.read(time.monotonic() + GATHER_S, MOST_ANSWER):
+            said += chunk
+    except ChildTooSlow:
         return GatherResult(why=f"it took more than {GATHER_S:.0f} s")
-    except (msgspec.MsgspecError, OSError):
-        return GatherResult(why=f"gathering it ended with {process.poll()}")
+    except ChildTooLoud:
+        return GatherResult(why="the process that gathers it says too much")
     finally:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
         # One that sleeps in the kernel, on a file system that is gone, is left behind.
-        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            process.communicate(timeout=_REAP_S)
+        code = child.end(_REAP_S)
+    try:
+        return decode_result(bytes(said))
+    except msgspec.MsgspecError:
+        return GatherResult(why=f"gathering it ended with {code}")
 
 
 def _announce(order: EvidenceOrder) -> None:
     """Write into the system's log who destroys what this node shows, and why."""
     acts = {"reset_gpu": "reset GPUs of this node", "reboot": "reboot this node"}
     act = acts.get(order.remedy, "replace this node")
-    text = f"hpctl is about to {act}: recovery {order.recovery}, {order.why}"
+    text = make_printable(f"hpctl is about to {act}: recovery {order.recovery}, {order.why}")
     syslog.openlog("hpctl-agent", syslog.LOG_PID, syslog.LOG_DAEMON)
     syslog.syslog(syslog.LOG_WARNING, text)

@@ -8,6 +8,7 @@ import io
 import os
 import stat
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -74,21 +75,27 @@ class EvidenceArchive:
 
     def add(self, name: str, lines: Iterable[bytes]) -> None:
         """Add a text, as far as there is room; nothing for an empty one."""
-        parts, size = [], 0
+        # A text waits in a file, because tar has its size first and the agent's unit has little
+        # memory.
+        with tempfile.TemporaryFile() as body:
+            size = self._write_text(body, lines)
+            if size == 0:
+                return
+            self._left = max(0, self._left - size)
+            body.seek(0)
+            member = tarfile.TarInfo(f"{self._name.removesuffix('.tar.gz')}/{name}.txt")
+            member.size, member.mode, member.mtime = size, _MODE, time.time_ns() // 10**9
+            self._tar.addfile(member, body)
+        self.names.append(name)
+
+    def _write_text(self, body: IO[bytes], lines: Iterable[bytes]) -> int:
+        """Write lines as far as there is room; return their bytes."""
+        size = 0
         for line in lines:
             if size + len(line) > self._left:
-                parts.append(b"[ended: the archive is full]\n")
-                break
-            parts.append(line)
-            size += len(line)
-        body = b"".join(parts)
-        if not body:
-            return
-        self._left = max(0, self._left - len(body))
-        member = tarfile.TarInfo(f"{self._name.removesuffix('.tar.gz')}/{name}.txt")
-        member.size, member.mode, member.mtime = len(body), _MODE, time.time_ns() // 10**9
-        self._tar.addfile(member, io.BytesIO(body))
-        self.names.append(name)
+                return size + body.write(b"[ended: the archive is full]\n")
+            size += body.write(line)
+        return size
 
     def close(self) -> tuple[int, str]:
         """Give the archive its name; return its bytes and SHA-256. Raises EvidenceRefused."""
@@ -109,6 +116,8 @@ class EvidenceArchive:
 
     def drop(self) -> None:
         """Delete what was written."""
+        with contextlib.suppress(OSError, ValueError, EvidenceRefused):
+            self._tar.close()
         with contextlib.suppress(OSError):
             os.unlink(self._part, dir_fd=self._folder)
         self._file.close()

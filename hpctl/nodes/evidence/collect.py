@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import selectors
 import subprocess
 import time
 import zlib
@@ -18,6 +17,8 @@ from typing import IO, Final
 
 from msgspec import Struct
 
+from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
+
 BUG_REPORT: Final = "nvidia-bug-report.sh"
 MOST_ITEM: Final = 8 * 1024 * 1024
 """Bytes of one item; of NVIDIA's own report, MOST_REPORT."""
@@ -25,6 +26,8 @@ MOST_REPORT: Final = 24 * 1024 * 1024
 MOST_FILE: Final = 16 * 1024
 MOST_FILES: Final = 4096
 _CHUNK: Final = 64 * 1024
+_REAP_S: Final = 1.0
+"""How long a killed program may take to end, in seconds."""
 _ENVIRONMENT: Final = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin"}
 _FOLDERS: Final = ("usr/sbin", "usr/bin", "sbin", "bin", "opt/nvidia/bin", "usr/local/bin")
 
@@ -83,21 +86,18 @@ class Collector:
             return
         limit = min(self._ends, time.monotonic() + command.limit_s)
         try:
-            process = subprocess.Popen(
+            child = BoundedChild(
                 (program, *command.words[1:]),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                environment=_ENVIRONMENT,
                 stderr=subprocess.STDOUT,
-                cwd="/",
-                env=_ENVIRONMENT,
+                own_group=False,
             )
         except OSError as error:
             yield f"cannot be started: {error.strerror}\n".encode()
             return
-        if process.stdout is not None:
-            yield from _read_output(process, process.stdout, limit, MOST_ITEM)
+        yield from _read_output(child, limit)
 
-    def start_bug_report(self, place: Path) -> subprocess.Popen[bytes] | None:
+    def start_bug_report(self, place: Path) -> BoundedChild | None:
         """Start NVIDIA's own report, which takes long; None where the driver brings none.
 
         `--safe-mode` leaves out what may hang a machine whose GPU is lost.
@@ -106,24 +106,22 @@ class Collector:
         if program is None:
             return None
         try:
-            return subprocess.Popen(
+            return BoundedChild(
                 (program, "--safe-mode", "--output-file", str(place)),
-                stdin=subprocess.DEVNULL,
+                environment=_ENVIRONMENT,
+                directory=str(place.parent),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                cwd=place.parent,
-                env=_ENVIRONMENT,
+                own_group=False,
             )
         except OSError:
             return None
 
-    def read_bug_report(self, process: subprocess.Popen[bytes], place: Path) -> Iterator[bytes]:
+    def read_bug_report(self, child: BoundedChild, place: Path) -> Iterator[bytes]:
         """Yield the report once it has ended, or what there is of it when time is over."""
-        try:
-            process.wait(max(0.0, self._ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
+        if not child.wait(self._ends):
             yield b"[ended: it took too long]\n"
+        child.end(_REAP_S)
         packed, plain = place.with_name(place.name + ".gz"), place
         if packed.exists():
             yield from _unpack(packed, MOST_REPORT)
@@ -191,34 +189,25 @@ def _unpack(path: Path, most: int) -> Iterator[bytes]:
         yield b"\n[ended: the report is not complete]\n"
 
 
-def _read_output(
-    process: subprocess.Popen[bytes], pipe: IO[bytes], limit: float, most: int
-) -> Iterator[bytes]:
-    """Yield what a process says until it ends, time is over, or it says too much."""
-    left, why = most, ""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while not why:
-            wait = limit - time.monotonic()
-            if wait <= 0 or not selector.select(wait):
-                why = "it took too long"
-                break
-            chunk = os.read(pipe.fileno(), min(_CHUNK, left))
-            if not chunk:
-                break
-            left -= len(chunk)
-            yield chunk
-            if left <= 0:
-                why = "it says too much"
-    pipe.close()
-    if why:
-        process.kill()
-        yield f"\n[ended: {why}]\n".encode()
+def _read_output(child: BoundedChild, limit: float) -> Iterator[bytes]:
+    """Yield what a program says until it ends, time is over, or it says too much; and its end.
+
+    The program stays in the group of this process: the agent kills that as a whole.
+    """
+    why, code = "", None
     try:
-        code = process.wait(1.0)
-    except subprocess.TimeoutExpired:
+        for _, chunk in child.read(limit, MOST_ITEM):
+            yield chunk
+    except ChildTooSlow:
+        why = "it took too long"
+    except ChildTooLoud:
+        why = "it says too much"
+    finally:
+        code = child.end(_REAP_S)
+    if why:
+        yield f"\n[ended: {why}]\n".encode()
+    if code is None:
         # It sleeps in the kernel; it ends with the machine.
         yield b"\n[does not end]\n"
-        return
-    if code and not why:
+    elif code and not why:
         yield f"\n[exit code {code}]\n".encode()

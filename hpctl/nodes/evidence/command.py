@@ -10,17 +10,16 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading
+from hpctl.engine.aws_account import open_aws
 from hpctl.engine.completion import complete_any
+from hpctl.engine.config import Config
 from hpctl.engine.timeline import build_timeline, finding_text
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import gather_world
-from hpctl.nodes.evidence.store import (
-    BadArchive,
-    EvidenceText,
-    check_members,
-    copy_archive,
-    open_archive,
-)
+from hpctl.nodes.evidence.bucket import Progress
+from hpctl.nodes.evidence.cloudwatch import write_logs
+from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.store import BadArchive, EvidenceText, check_members
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
@@ -36,6 +35,7 @@ from hpctl.toolkit.declared_view import (
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import Exit
+from hpctl.toolkit.progress_bar import show_transfer
 from hpctl.vocabulary.evidence import KeptArchive, parse_trail
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
@@ -110,14 +110,19 @@ class EvidenceShowView(Struct, frozen=True):
 
 
 class EvidenceFetchView(Struct, frozen=True):
-    """What `hpctl evidence fetch` has copied."""
+    """What `hpctl evidence fetch` has copied. `cloudwatch`: the archive of the instance's streams.
+    A path is empty where that was not copied."""
 
     recovery: str
     path: str
     size: int
     sha256: str
+    cloudwatch: str
 
-    layout: ClassVar[Layout] = (Line("{path}", unbroken=True),)
+    layout: ClassVar[Layout] = (
+        Line("{path}", when="path", unbroken=True),
+        Line("{cloudwatch}", when="cloudwatch", unbroken=True),
+    )
     json_only: ClassVar[JsonOnly] = ("recovery", "size", "sha256")
 
 
@@ -158,8 +163,10 @@ def show(target: str, config: str, as_json: bool) -> None:
     RECOVERY may be a node: its newest recovery with evidence. Exit code: 0 it is whole, 1 it is
     not, or nothing was kept.
     """
-    rec = find_recovery(config, target)
-    view = evidence_show_view(rec)
+    loaded = config_loading.load_config(config)
+    rec = find_recovery(loaded, target)
+    with show_transfer() as progress:
+        view = evidence_show_view(rec, make_reader(loaded, progress))
     output.show_view("evidence-show", view, as_json)
     if view.trouble or view.why:
         output.exit_with(Exit.PROBLEM)
@@ -172,14 +179,44 @@ def show(target: str, config: str, as_json: bool) -> None:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Where the copy goes; an existing file is not overwritten.",
 )  # fmt: skip
+@click.option(
+    "--cloudwatch", is_flag=True,
+    help="Also the instance's streams of CloudWatch Logs, as where no archive was kept.",
+)  # fmt: skip
 @_common
-def fetch(target: str, place: Path, config: str, as_json: bool) -> None:
-    """Copy an archive here, where it is what the node reported."""
-    rec = find_recovery(config, target)
-    archive = _require_archive(rec)
-    copy = copy_archive(archive, place)
-    view = EvidenceFetchView(rec.id, str(copy), archive.size, archive.sha256)
+def fetch(target: str, place: Path, cloudwatch: bool, config: str, as_json: bool) -> None:
+    """Copy an archive here, where it is what the node reported.
+
+    Of a node that kept none, the streams that CloudWatch Logs has of its instance.
+    """
+    loaded = config_loading.load_config(config)
+    rec = find_recovery(loaded, target)
+    archive = find_archive(rec)
+    copy, logs, size, sha256 = "", "", 0, ""
+    if archive is not None:
+        with show_transfer() as progress:
+            copy = str(make_reader(loaded, progress).fetch(archive, place))
+        size, sha256 = archive.size, archive.sha256
+    if archive is None or cloudwatch:
+        logs = str(fetch_logs(loaded, rec, place))
+    view = EvidenceFetchView(rec.id, copy, size, sha256, logs)
     output.show_view("evidence-fetch", view, as_json)
+
+
+def fetch_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
+    """Write the streams of a recovery's instance into a directory; return the archive. Raises
+    HpctlError, where nothing else was kept with the reason for that."""
+    cluster = config.cluster
+    none = "" if find_archive(rec) else f"no evidence was kept for {rec.id}: {_explain_none(rec)}"
+    if cluster.provider == "none":
+        raise HpctlError(none or "no cluster.provider is set: CloudWatch is not asked")
+    aws = open_aws(cluster.profile, cluster.region, cluster.endpoint_url)
+    try:
+        return write_logs(aws, cluster.name, rec.opened_for.instance, rec.id, place)
+    except HpctlError as error:
+        if not none:
+            raise
+        raise HpctlError(f"{none}; {error}", error.hint) from error
 
 
 @evidence.command()
@@ -194,10 +231,14 @@ def case(target: str, config: str, as_json: bool) -> None:
     output.show_view("evidence-case", EvidenceCaseView(rec.id, text), as_json)
 
 
-def find_recovery(config: str, target: str) -> NodeRecovery:
+def make_reader(config: Config, progress: Progress | None) -> ArchiveReader:
+    """Return what reads archives with the configuration's account."""
+    return ArchiveReader(config.cluster.profile, config.cluster.region, progress)
+
+
+def find_recovery(config: Config, target: str) -> NodeRecovery:
     """Return the recovery that a target names. Raises HpctlError."""
-    world = gather_world(config_loading.load_config(config), output.now(), past=True)
-    return choose_recovery(world, target)
+    return choose_recovery(gather_world(config, output.now(), past=True), target)
 
 
 def choose_recovery(w: World, target: str) -> NodeRecovery:
@@ -233,20 +274,13 @@ def find_archive(rec: NodeRecovery) -> KeptArchive | None:
     return parse_trail(rec.evidence.why) if rec.evidence is not None else None
 
 
-def _require_archive(rec: NodeRecovery) -> KeptArchive:
-    archive = find_archive(rec)
-    if archive is None:
-        raise HpctlError(f"no evidence was kept for {rec.id}: {_explain_none(rec)}")
-    return archive
-
-
 def _explain_none(rec: NodeRecovery) -> str:
     if rec.evidence is not None:
         return rec.evidence.why
     return "no remedy has begun that would destroy anything, or `evidence.directory` is not set"
 
 
-def evidence_show_view(rec: NodeRecovery) -> EvidenceShowView:
+def evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShowView:
     """Return one recovery's evidence, looking at the archive."""
     row, why, trouble, texts = _make_row(rec), "", "", []
     archive = find_archive(rec)
@@ -254,7 +288,7 @@ def evidence_show_view(rec: NodeRecovery) -> EvidenceShowView:
         why = _explain_none(rec)
     else:
         try:
-            with open_archive(archive) as file:
+            with reader.open(archive) as file:
                 texts = check_members(file)
         except BadArchive as error:
             trouble = str(error)
@@ -305,5 +339,6 @@ def write_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
         f"  /aws/sagemaker/Clusters/{cluster or 'NAME'}/ID: LifecycleConfig/GROUP/"
         f"{rec.opened_for.instance} and SagemakerHealthMonitoringAgent/GROUP/"
         f"{rec.opened_for.instance}",
+        f"  (`hpctl evidence fetch {rec.id} --cloudwatch` copies them)",
     ]
     return "\n".join(lines)

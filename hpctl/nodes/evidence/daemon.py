@@ -1,4 +1,4 @@
-"""The deletion of old archives, on a thread: a shared directory may hang."""
+"""The deletion of old archives, on a thread: a shared directory may hang, and so may S3."""
 
 import logging
 import threading
@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from hpctl.engine.live_config import LiveConfig
+from hpctl.nodes.evidence.bucket import open_bucket
 from hpctl.nodes.evidence.store import choose_expired, delete_files, list_files
+from hpctl.vocabulary.evidence import is_bucket
+from hpctl.vocabulary.policy import EvidencePolicy
 from hpctl.vocabulary.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -36,18 +39,14 @@ class EvidenceRetention:
             self.look()
 
     def look(self) -> None:
-        """Delete what is due. A directory that cannot be read is logged once."""
+        """Delete what is due. A place that cannot be read is logged once."""
         policy = self._live.policy.evidence
         if not policy.directory:
             return
-        directory, now = Path(policy.directory), self._clock.now().timestamp()
         try:
-            expired = choose_expired(
-                list_files(directory), now, policy.keep_days * 86400.0, policy.keep_gb * 1e9
-            )
-            deleted = delete_files(directory, expired)
+            deleted = self._delete_expired(policy)
         except OSError as error:
-            trouble = f"{directory}: {error.strerror}"
+            trouble = f"{policy.directory}: {error.strerror or error}"
             if trouble != self._trouble:
                 log.warning("old evidence cannot be deleted: %s", trouble)
             self._trouble = trouble
@@ -55,3 +54,16 @@ class EvidenceRetention:
         self._trouble = ""
         if deleted:
             log.info("evidence_deleted=%d", deleted)
+
+    def _delete_expired(self, policy: EvidencePolicy) -> int:
+        """Delete what is due; return how many. Raises OSError."""
+        now = self._clock.now().timestamp()
+        keep_s, keep_bytes = policy.keep_days * 86400.0, policy.keep_gb * 1e9
+        if is_bucket(policy.directory):
+            cluster = self._live.config.cluster
+            bucket = open_bucket(policy.directory, profile=cluster.profile, region=cluster.region)
+            expired = choose_expired(bucket.list_files(), now, keep_s, keep_bytes)
+            return bucket.delete_files(expired)
+        directory = Path(policy.directory)
+        expired = choose_expired(list_files(directory), now, keep_s, keep_bytes)
+        return delete_files(directory, expired)

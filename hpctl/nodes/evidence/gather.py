@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from hpctl.detection.spool import Spool
 from hpctl.nodes.evidence.archive import EvidenceArchive, EvidenceRefused
+from hpctl.nodes.evidence.bucket import send_archive
 from hpctl.nodes.evidence.collect import (
     COMMANDS,
     COUNTERS,
@@ -28,12 +29,20 @@ from hpctl.nodes.evidence.collect import (
     make_site_commands,
 )
 from hpctl.nodes.evidence.redact import redact_stream
+from hpctl.nodes.evidence.store import choose_expired, delete_files, list_files
 from hpctl.toolkit.bounds import at_stamp
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.evidence import GATHER_S, EvidenceOrder, name_archive
+from hpctl.vocabulary.evidence import GATHER_S, MOST_BYTES, EvidenceOrder, is_bucket, name_archive
 
 COLLECT_S: Final = GATHER_S - 12.0
 """After so many seconds nothing is read any longer, and the archive is finished."""
+SEND_S: Final = 15.0
+"""How much earlier the reading ends where the archive goes to S3."""
+LEFT_S: Final = 30 * 86400.0
+"""How long an archive that did not reach S3 stays on the node, in seconds."""
+_FOLDER: Final = "evidence"
+_MOST_WHY: Final = 240
+_REAP_S: Final = 1.0
 
 
 class GatherRequest(Struct, frozen=True):
@@ -56,23 +65,59 @@ class GatherResult(Struct, frozen=True):
 
 
 def gather(request: GatherRequest) -> GatherResult:
-    """Write the archive of one recovery."""
-    collector = Collector(Path(request.root), time.monotonic() + COLLECT_S)
+    """Keep the evidence of one recovery: in the shared directory, or in the spool and then in S3.
+
+    What does not reach S3 stays in the spool.
+    """
+    begun = time.monotonic()
+    if not is_bucket(request.directory):
+        return _gather_into(request, Path(request.directory), begun + COLLECT_S)
     try:
-        archive = EvidenceArchive(Path(request.directory), name_archive(request.order.recovery))
+        folder = _prepare_folder(Path(request.spool))
+    except OSError as error:
+        return GatherResult(why=f"the spool takes no evidence: {error.strerror}")
+    result = _gather_into(request, folder, begun + COLLECT_S - SEND_S)
+    if result.why:
+        return result
+    path = folder / name_archive(request.order.recovery)
+    why = send_archive(path, request.directory, result.sha256, begun + COLLECT_S)
+    if why:
+        return GatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
+    path.unlink(missing_ok=True)
+    return result
+
+
+def _prepare_folder(spool: Path) -> Path:
+    """Return the folder of the spool for archives on their way to S3, with room for one more.
+    Raises OSError."""
+    folder = spool / _FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    expired = choose_expired(list_files(folder), time.time(), LEFT_S, MOST_BYTES)
+    delete_files(folder, expired)
+    return folder
+
+
+def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherResult:
+    """Write the archive of one recovery into a directory, reading until `ends`."""
+    collector = Collector(Path(request.root), ends)
+    try:
+        archive = EvidenceArchive(folder, name_archive(request.order.recovery))
     except EvidenceRefused as error:
         return GatherResult(why=str(error))
     try:
         with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
             report = Path(scratch, "nvidia-bug-report.log")
-            process = collector.start_bug_report(report)
-            archive.add("order", _describe_order(request.order))
-            archive.add("findings", _list_findings(request))
-            _add_commands(archive, collector, request)
-            if process is not None:
-                archive.add(
-                    "nvidia-bug-report", redact_stream(collector.read_bug_report(process, report))
-                )
+            child = collector.start_bug_report(report)
+            try:
+                archive.add("order", _describe_order(request.order))
+                archive.add("findings", _list_findings(request))
+                _add_commands(archive, collector, request)
+                if child is not None:
+                    text = redact_stream(collector.read_bug_report(child, report))
+                    archive.add("nvidia-bug-report", text)
+            finally:
+                if child is not None:
+                    child.end(_REAP_S)
         size, digest = archive.close()
     except (EvidenceRefused, OSError, ValueError) as error:
         archive.drop()

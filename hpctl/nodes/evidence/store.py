@@ -1,29 +1,27 @@
 """The archives in the shared directory, as a head node finds them.
 
 Root of any node may have written anything there. So an archive is a regular file of the size and
-digest that its recovery's journal has, read once and never unpacked: `check_members` looks at names
-and sizes alone.
+digest that its recovery's journal has (`fetch`), and is never unpacked: `check_members` looks at
+names and sizes.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import re
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Final
 
 from msgspec import Struct
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
+from hpctl.vocabulary.evidence import MOST_BYTES
 
 ARCHIVE_NAME: Final = re.compile(r"[a-z]{1,8}-[0-9a-f]{1,32}\.tar\.gz")
 PART_NAME: Final = re.compile(r"\.[a-z]{1,8}-[0-9a-f]{1,32}\.tar\.gz\.\d{1,10}\.part")
@@ -31,7 +29,6 @@ PART_KEPT_S: Final = 3600.0
 """An archive that was never finished is deleted after so long."""
 MOST_MEMBERS: Final = 512
 MOST_LISTED: Final = 100_000
-_CHUNK: Final = 1024 * 1024
 
 
 class BadArchive(HpctlError):
@@ -53,26 +50,14 @@ class StoredFile(Struct, frozen=True):
     changed: float
 
 
-@contextmanager
-def open_archive(archive: KeptArchive) -> Iterator[IO[bytes]]:
-    """Open an archive, at its begin. Raises BadArchive where there is none of the size and digest
-    that the journal has."""
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file, no link followed. Raises OSError, BadArchive for anything else."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(archive.path, flags)
-    except OSError as error:
-        hint = "`evidence.keep_days` or `keep_gb` has ended, or this host does not mount it."
-        raise BadArchive(f"{archive.path}: {error.strerror}", hint) from error
-    with closing(os.fdopen(descriptor, "rb")) as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadArchive(f"{archive.path} is no regular file")
-        if found.st_size != archive.size or found.st_size > MOST_BYTES:
-            raise BadArchive(f"{archive.path} has {found.st_size} bytes, and not {archive.size}")
-        if _digest(file) != archive.sha256:
-            raise BadArchive(f"{archive.path} is not what the node wrote: its SHA-256 differs")
-        file.seek(0)
-        yield file
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise BadArchive(f"{path} is no regular file")
+    return file
 
 
 def check_members(file: IO[bytes]) -> list[EvidenceText]:
@@ -116,41 +101,6 @@ class _BoundedStream(io.RawIOBase):
 
 def _is_plain(name: str) -> bool:
     return re.fullmatch(r"[a-z]{1,8}-[0-9a-f]{1,32}/[\w-]{1,64}\.txt", name) is not None
-
-
-def copy_archive(archive: KeptArchive, place: Path) -> Path:
-    """Copy an archive to a new file in a directory; return its path. Raises BadArchive, HpctlError
-    where the file is there already or cannot be written."""
-    target = place / Path(archive.path).name
-    with open_archive(archive) as file:
-        check_members(file)
-        file.seek(0)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(target, flags, 0o600), "wb") as out:
-                for block in _read_blocks(file):
-                    out.write(block)
-        except OSError as error:
-            raise HpctlError(f"{target} cannot be written: {error.strerror}") from error
-    return target
-
-
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    for block in _read_blocks(file):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _read_blocks(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the blocks of a file, MOST_BYTES at most: it may grow while it is read."""
-    left = MOST_BYTES
-    while left > 0:
-        block = file.read(min(_CHUNK, left))
-        if not block:
-            return
-        left -= len(block)
-        yield block
 
 
 def list_files(directory: Path) -> list[StoredFile]:

@@ -14,13 +14,16 @@ from hpctl.engine.journal.state import State
 from hpctl.nodes.evidence import command, daemon
 from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.service.notify.decide import make_notice
+from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.evidence import describe_archive
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.policy import EvidencePolicy
 from hpctl.vocabulary.recovery import Trail
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli.test_json_contract import holds
+from tests.clusters.bed import CLUSTER
 from tests.fakes.values import OWN, Clock, at
+from tests.nodes.evidence.test_cloudwatch import PaperAccount
 from tests.nodes.evidence.test_decide_evidence import empty
 from tests.nodes.evidence.test_store import keep, member, pack
 
@@ -71,10 +74,49 @@ def test_a_copy_is_made_of_what_the_node_reported_alone(world, tmp_path):
     (tmp_path / "other").mkdir()
     with pytest.raises(command.HpctlError, match="bytes"):
         run("fetch", "n-1", "--to", str(tmp_path / "other"))
-    with pytest.raises(command.HpctlError, match="its agent does not answer"):
-        run("fetch", "n-2")
     with pytest.raises(command.HpctlError, match="n-9"):
         run("show", "n-9")
+
+
+@pytest.fixture
+def account(world, monkeypatch):
+    """CloudWatch with a stream of the second recovery's instance."""
+    paper = PaperAccount()
+    paper.write(
+        f"/aws/sagemaker/Clusters/{CLUSTER}/{paper.id}", "LifecycleConfig/workers/i-n2", "born"
+    )
+    monkeypatch.setattr(command, "open_aws", lambda *_: paper)
+    return paper
+
+
+def test_of_a_node_that_kept_nothing_cloudwatch_is_fetched(account, tmp_path):
+    place = _make(tmp_path)
+    assert run("fetch", "n-2", "--to", str(place)).strip() == f"{place}/n-2-cloudwatch.tar.gz"
+    (place / "n-2-cloudwatch.tar.gz").unlink()
+    account.broken = Unavailable("logs:GetLogEvents: denied", "allow it")
+    why = "no evidence was kept for n-2: its agent does not answer; logs:GetLogEvents: denied"
+    with pytest.raises(command.HpctlError, match=why) as caught:
+        run("fetch", "n-2", "--to", str(place))
+    assert caught.value.hint == "allow it"
+    assert not any(place.iterdir())
+
+
+def test_both_are_fetched_where_both_are_wanted(account, world, tmp_path):
+    group = f"/aws/sagemaker/Clusters/{CLUSTER}/{account.id}"
+    account.write(group, "LifecycleConfig/workers/i-n1", "born")
+    place = _make(tmp_path)
+    said = json.loads(run("fetch", "n-1", "--to", str(place), "--cloudwatch", "--json"))
+    assert sorted(p.name for p in place.iterdir()) == ["n-1-cloudwatch.tar.gz", "n-1.tar.gz"]
+    assert (said["path"], said["cloudwatch"]) == (
+        f"{place}/n-1.tar.gz", f"{place}/n-1-cloudwatch.tar.gz",
+    )  # fmt: skip
+
+
+def test_without_a_cloud_nothing_is_asked_of_cloudwatch(world, tmp_path, monkeypatch):
+    config = Config(cluster=ClusterSection(provider="none"))
+    monkeypatch.setattr(command.config_loading, "load_config", lambda _: config)
+    with pytest.raises(command.HpctlError, match=r"for n-2: its agent does not answer$"):
+        run("fetch", "n-2", "--to", str(tmp_path))
 
 
 def test_a_case_has_the_instance_the_fault_the_times_and_the_file(world, tmp_path):

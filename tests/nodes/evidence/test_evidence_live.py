@@ -1,19 +1,25 @@
 """Evidence is kept before a remedy destroys a node, and no job waits for it: with a real Slurm."""
 
+import json
 import os
 import statistics
+import sys
 import tarfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hpctl.nodes.evidence.store import check_members, open_archive
+from hpctl.nodes.evidence.fetch import ArchiveReader
+from hpctl.nodes.evidence.store import check_members
 from hpctl.vocabulary.evidence import name_archive, parse_trail
 from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
+from tests.s3 import BUCKET, s3, s3_endpoint
+
+__all__ = ["s3", "s3_endpoint"]
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 NODES = 8
@@ -28,8 +34,8 @@ SAYS_SECRETS = (
 
 
 @contextmanager
-def keeping_cluster(directory: Path):
-    """A cluster whose evidence is kept in a directory."""
+def keeping_cluster(directory: Path | str):
+    """A cluster whose evidence is kept in a directory, or in S3."""
     kept = {"directory": str(directory)}
     agent = {"evidence": {**kept, "commands": {"uptime": ["/bin/echo", "up 3 days"]}}}
     with cluster({"evidence": kept}, nodes=NODES, agent_config=agent) as live:
@@ -69,7 +75,7 @@ def check_kept(recoveries: list, directory: Path) -> None:
         archive = parse_trail(kept[0].why)
         assert archive is not None, kept[0].why
         assert archive.path == str(directory / name_archive(rec.id))
-        with open_archive(archive) as file:
+        with ArchiveReader().open(archive) as file:
             assert check_members(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
@@ -101,6 +107,42 @@ def test_evidence_is_kept_before_each_remedy_and_shown_to_people(tmp_path):
         # A path that is longer than a line of the terminal is broken.
         assert str(path) in live.explained(rec.id).replace(" ", "")
         assert str(path) in live.explained(rec.node).replace(" ", "")
+
+
+def ask(live: Chaos, s3_endpoint: str, *words: str) -> str:
+    """Run `hpctl` as an operator of the sandbox would who reaches this S3."""
+    here = f"AWS_ENDPOINT_URL_S3={s3_endpoint}"
+    command = ["env", here, sys.executable, "-m", "hpctl", *words]
+    return live.sandbox.run(command, check=words[0] != "doctor", timeout=240).stdout
+
+
+def list_checks(live: Chaos, s3_endpoint: str) -> list[str]:
+    """Return what `hpctl doctor` says of evidence."""
+    checks = json.loads(ask(live, s3_endpoint, "doctor", "--json"))["checks"]
+    return [f"{each['verdict']} {each['what']}" for each in checks if each["name"] == "evidence"]
+
+
+def test_evidence_in_s3_is_listed_shown_fetched_and_compared(tmp_path, s3, s3_endpoint):
+    place = f"s3://{BUCKET}/evidence"
+    with keeping_cluster(place) as live:
+        (rec,), _ = lose_nodes(live, 1)
+        kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
+        assert len(kept) == 1, rec.trail
+        assert kept[0].at <= min(s.started for s in rec.steps if s.kind in FELT)
+        listed = ask(live, s3_endpoint, "evidence", "list", "--json")
+        assert f"{place}/{name_archive(rec.id)}" in listed
+        assert "dmesg.txt" in ask(live, s3_endpoint, "evidence", "show", rec.node)
+        ask(live, s3_endpoint, "evidence", "fetch", rec.node, "--to", str(tmp_path))
+        texts = read_archive(tmp_path / name_archive(rec.id))
+        assert "fallen off the bus" in texts["dmesg"]
+        for secret in (KEY_ID, SECRET, "hunter2xyz"):
+            assert not any(secret in text for text in texts.values())
+        named = f"ok {place}, as the agents of {NODES} nodes have it"
+        assert list_checks(live, s3_endpoint) == [named]
+        live.reconfigure(evidence={"directory": f"s3://{BUCKET}/other"})
+        (said,) = list_checks(live, s3_endpoint)
+        assert said.startswith("warn the agents of")
+        assert f"name {place}, this configuration names s3://{BUCKET}/other" in said
 
 
 @pytest.mark.nightly

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import tarfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.detection.config import AgentConfig, EvidenceConfig
 from hpctl.detection.settings import AgentSettings
@@ -170,6 +172,21 @@ def test_an_archive_is_never_larger_than_its_bound(machine, monkeypatch):
     assert sum(map(len, texts.values())) < 10_200
 
 
+def test_a_long_text_takes_little_memory(machine):
+    """The agent's unit has 224 MB for everything, and NVIDIA's report alone may have 24."""
+    kept = archive.EvidenceArchive(machine / "evidence", "n-1.tar.gz")
+    line = b"x" * 8191 + b"\n"
+    tracemalloc.start()
+    try:
+        kept.add("nvidia-bug-report", (line for _ in range(collect.MOST_REPORT // len(line))))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    kept.close()
+    assert len(read(machine)["nvidia-bug-report"]) == collect.MOST_REPORT
+    assert most < 4 * 1024 * 1024
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o1777])
 def test_a_directory_to_which_others_may_write_takes_nothing(machine, mode):
     (machine / "evidence").chmod(mode)
@@ -219,6 +236,15 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
     assert "order" in answer.detail
     (line,) = written
     assert line == "hpctl is about to reboot this node: recovery n-1, xid-79: off the bus"
+
+
+def test_a_line_in_the_nodes_log_is_one_line(monkeypatch):
+    written: list[str] = []
+    monkeypatch.setattr(agent.syslog, "syslog", lambda _level, text: written.append(text))
+    agent._announce(replace(order(), remedy="replace", why="xid-79\nroot: all is well\x1b[2J"))
+    (line,) = written
+    assert line.startswith("hpctl is about to replace this node: recovery n-1, xid-79")
+    assert line.isprintable()
 
 
 def test_an_agent_without_a_directory_or_with_a_process_that_hangs_says_so(machine, monkeypatch):

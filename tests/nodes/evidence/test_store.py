@@ -8,6 +8,7 @@ import tarfile
 
 import pytest
 
+from hpctl.nodes.evidence.fetch import ArchiveReader
 from hpctl.nodes.evidence.store import (
     MOST_MEMBERS,
     PART_KEPT_S,
@@ -15,15 +16,14 @@ from hpctl.nodes.evidence.store import (
     StoredFile,
     check_members,
     choose_expired,
-    copy_archive,
     delete_files,
     list_files,
-    open_archive,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
 
 DAY = 86400.0
+READER = ArchiveReader()
 
 
 def pack(*members: tarfile.TarInfo) -> bytes:
@@ -50,15 +50,15 @@ def keep(directory, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
 
 def test_an_archive_is_checked_listed_and_copied(tmp_path):
     archive = keep(tmp_path, pack(member(), member("n-1/site-up_time.txt", 5)))
-    with open_archive(archive) as file:
+    with READER.open(archive) as file:
         assert [(m.name, m.size) for m in check_members(file)] == [
             ("dmesg.txt", 3), ("site-up_time.txt", 5),
         ]  # fmt: skip
     (tmp_path / "to").mkdir()
-    copy = copy_archive(archive, tmp_path / "to")
+    copy = READER.fetch(archive, tmp_path / "to")
     assert copy.read_bytes() == (tmp_path / "n-1.tar.gz").read_bytes()
     with pytest.raises(HpctlError, match="File exists"):
-        copy_archive(archive, tmp_path / "to")
+        READER.fetch(archive, tmp_path / "to")
 
 
 def test_a_file_that_is_not_what_the_node_reported_is_refused(tmp_path):
@@ -73,15 +73,15 @@ def test_a_file_that_is_not_what_the_node_reported_is_refused(tmp_path):
         path.unlink(missing_ok=True)
         if body is not None:
             path.write_bytes(body)
-        with pytest.raises(BadArchive, match=why), open_archive(archive):
+        with pytest.raises(BadArchive, match=why), READER.open(archive):
             pass
     (tmp_path / "other").write_bytes(good)
     path.symlink_to(tmp_path / "other")
-    with pytest.raises(BadArchive), open_archive(archive):
+    with pytest.raises(BadArchive), READER.open(archive):
         pass
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(BadArchive, match="no regular file"), open_archive(archive):
+    with pytest.raises(BadArchive, match="no regular file"), READER.open(archive):
         pass
 
 
@@ -103,7 +103,7 @@ def test_an_archive_with_anything_but_plain_texts_is_refused(tmp_path, members):
     archive = keep(tmp_path, pack(*members))
     (tmp_path / "to").mkdir()
     with pytest.raises(BadArchive):
-        copy_archive(archive, tmp_path / "to")
+        READER.fetch(archive, tmp_path / "to")
     assert not any((tmp_path / "to").iterdir())
 
 
@@ -113,10 +113,10 @@ def test_an_archive_that_unpacks_without_end_is_refused_within_bounds(tmp_path):
     pax.type, pax.size = tarfile.XHDTYPE, MOST_BYTES * 64
     for first in (header, pax.tobuf(tarfile.PAX_FORMAT)):
         bomb = gzip.compress(first + b"\0" * (MOST_BYTES * 2), compresslevel=1)
-        with open_archive(keep(tmp_path, bomb)) as file, pytest.raises(BadArchive):
+        with READER.open(keep(tmp_path, bomb)) as file, pytest.raises(BadArchive):
             check_members(file)
     for garbage in (b"", b"no archive", pack(member())[:-20]):
-        with open_archive(keep(tmp_path, garbage)) as file, pytest.raises(BadArchive):
+        with READER.open(keep(tmp_path, garbage)) as file, pytest.raises(BadArchive):
             check_members(file)
 
 

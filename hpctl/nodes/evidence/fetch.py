@@ -1,0 +1,102 @@
+"""An archive as a head node reads it: from the shared directory or from S3, held to the journal.
+
+What is in its place may be anything that root of any node has written. It is copied first and
+compared then, so that nothing changes between the comparison and its use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from msgspec import Struct
+
+from hpctl.nodes.evidence.bucket import EvidenceBucket, Progress, open_bucket
+from hpctl.nodes.evidence.store import BadArchive, check_members, open_regular
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive, is_bucket
+
+_CHUNK: Final = 1024 * 1024
+_ENDED: Final = "`evidence.keep_days` or `keep_gb` has ended, or this host does not reach it."
+
+
+class ArchiveReader(Struct, frozen=True):
+    """How archives are read: the profile and the region of S3's client, and who is shown the
+    progress of a transfer. None: the defaults of the AWS tools, and no progress."""
+
+    profile: str | None = None
+    region: str | None = None
+    progress: Progress | None = None
+
+    @contextmanager
+    def open(self, archive: KeptArchive) -> Iterator[IO[bytes]]:
+        """Open a copy of an archive, at its begin. Raises BadArchive where there is none of the
+        size and digest that the journal has."""
+        if archive.size > MOST_BYTES:
+            raise BadArchive(f"{archive.path}: {archive.size} bytes are more than one may have")
+        with tempfile.TemporaryFile() as copy:
+            try:
+                self._copy(archive, copy)
+            except OSError as error:
+                raise BadArchive(f"{archive.path}: {error.strerror or error}", _ENDED) from error
+            copy.seek(0)
+            if hashlib.sha256(copy.read()).hexdigest() != archive.sha256:
+                text = f"{archive.path} is not what the node wrote: its SHA-256 differs"
+                raise BadArchive(text)
+            copy.seek(0)
+            yield copy
+
+    def fetch(self, archive: KeptArchive, place: Path) -> Path:
+        """Copy an archive to a new file in a directory; return its path. Raises BadArchive,
+        HpctlError where the file is there already or cannot be written."""
+        with self.open(archive) as file:
+            check_members(file)
+            file.seek(0)
+            return write_new(place / archive.path.rpartition("/")[2], file)
+
+    def _copy(self, archive: KeptArchive, copy: IO[bytes]) -> None:
+        progress = self.progress or _ignore
+        if is_bucket(archive.path):
+            url, _, name = archive.path.rpartition("/")
+            self.open_bucket(url).copy(name, archive.size, copy, progress)
+        else:
+            _copy_file(archive, copy, progress)
+
+    def open_bucket(self, url: str) -> EvidenceBucket:
+        """Return a bucket of evidence. Raises OSError where no client can be made."""
+        return open_bucket(url, profile=self.profile, region=self.region)
+
+
+def _ignore(_come: int, _total: int) -> None:
+    """Show nothing."""
+
+
+def _copy_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> None:
+    """Copy a file of that size. Raises OSError, BadArchive."""
+    with open_regular(Path(archive.path)) as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != archive.size:
+            raise BadArchive(f"{archive.path} has {found} bytes, and not {archive.size}")
+        done = 0
+        while block := file.read(min(_CHUNK, archive.size - done)):
+            copy.write(block)
+            done += len(block)
+            progress(len(block), archive.size)
+
+
+def write_new(target: Path, file: IO[bytes]) -> Path:
+    """Write the rest of a file to a new one; return its path. Raises HpctlError where that is there
+    already or cannot be written."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(target, flags, 0o600), "wb") as out:
+            while block := file.read(_CHUNK):
+                out.write(block)
+    except OSError as error:
+        raise HpctlError(f"{target} cannot be written: {error.strerror}") from error
+    return target
