@@ -21,8 +21,9 @@ from tests.jobs.verdict_corpus.first_half import FIRST
 from tests.jobs.verdict_corpus.outside import remove_groups
 from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
+from tests.jobs.verdict_corpus.third_part import THIRD
 
-HALVES = {"first": FIRST, "second": SECOND}
+HALVES = {"first": FIRST, "second": SECOND, "third": THIRD}
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""
 FIRST_JOB = 900_000
