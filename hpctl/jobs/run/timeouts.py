@@ -25,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
 from hpctl.jobs.hangs.flight_files import read_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import (
@@ -43,8 +43,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 
-DIFFERENT: Final = "the ranks call different collectives"
-"""The signature of a program whose ranks call different collectives."""
+DIFFERENT: Final = CALLS_DIFFER
 TIMED_OUT: Final = "a collective timed out"
 """The signature of the watchdog's line, as in crash_patterns.yaml."""
 WAIT_S: Final = 5.0
@@ -109,7 +108,7 @@ def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
             rank=only,
             node=None,
         )
-    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT):
+    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT, FlightCause.LATE):
         return _make_hang(trouble, flight.text, only)
     return None
 
