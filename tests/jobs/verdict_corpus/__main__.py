@@ -18,12 +18,13 @@ import msgspec
 
 from tests.jobs.verdict_corpus.cases import Case, vary_cases
 from tests.jobs.verdict_corpus.first_half import FIRST
+from tests.jobs.verdict_corpus.fourth_part import FOURTH
 from tests.jobs.verdict_corpus.outside import remove_groups
 from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
 from tests.jobs.verdict_corpus.third_part import THIRD
 
-HALVES = {"first": FIRST, "second": SECOND, "third": THIRD}
+HALVES = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH}
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""
 FIRST_JOB = 900_000
