@@ -73,7 +73,7 @@ FOURTH = (
          launcher="torchrun", disk_mib=1),
     Case(name="storage_stall-9", kind="storage_stall", program=VISION, nodes=(2, 2), rank=2, step=5,
          part="frozenfs", action="batch", how="open", stall="mount"),
-    Case(name="storage_stall-10", kind="storage_stall", program=ACTORS, nodes=(3,), rank=1, step=6,
+    Case(name="storage_stall-10", kind="storage_stall", program=ACTORS, nodes=(3,), rank=1, step=7,
          launcher="torchrun", part="frozenfs", action="archive", how="save"),
     Case(name="network_cut-9", kind="network_cut", program=VISION, nodes=(1, 2), rank=0, step=6,
          outside="address removed", timeout_s=25, culprit=None),
