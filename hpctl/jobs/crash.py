@@ -88,7 +88,9 @@ class ParsedException(Struct, frozen=True):
     @property
     def echoes(self) -> bool:
         """Return whether it only says that another process failed, or that a signal came."""
-        return self.name.rpartition(".")[2] in _ECHOES
+        name = self.name.rpartition(".")[2]
+        # A launcher in a library runs the ranks; a program runs what it needs.
+        return name in _ECHOES and not (self.own and name == "CalledProcessError")
 
     @property
     def why(self) -> str:

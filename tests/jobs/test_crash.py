@@ -322,3 +322,13 @@ def test_a_distributed_checkpoint_names_the_rank_that_failed_on_every_rank(error
     said = [*raised(2, summary), *raised(2, error, " (RANK 1)"), *raised(0, summary)]
     found = died(1, *said, node="n1", rank=2)
     assert (found.kind, found.rank, found.node) == (kind, 1, None)
+
+
+def test_a_subprocess_that_the_program_s_own_code_runs_is_its_own_failure():
+    failed = "subprocess.CalledProcessError: Command 'stage-data' returned non-zero exit status 7."
+    library = "/opt/venv/lib/python3.11/site-packages"
+    found = died(1, *(line.replace(library, "/home/u") for line in raised(0, failed)))
+    assert (found.kind, found.rank) == (TroubleKind.CRASH, 0)
+    assert found.why.startswith("rank 0: subprocess.CalledProcessError in call (lib.py)")
+    launched = died(1, *raised(0, failed), *raised(1, "KeyError: 'bird'"))
+    assert "KeyError" in launched.signature

@@ -23,13 +23,15 @@ from hpctl.toolkit.compat import StrEnum
 MOST_NAMED: Final = 8
 """Ranks that a sentence names."""
 MOST_COMPARED: Final = 64
-"""Ranks whose last sizes a verdict carries."""
+"""Ranks that a verdict lists as waiting, and with their last sizes."""
 _WHOLE_JOB: Final = "default_pg"
 """The description of the group of all ranks (torch/distributed/distributed_c10d.py)."""
 _LATE: Final = 0.8
 """Of the group's timeout: a rank that comes so long after the others finds them gone or leaving."""
 _LEAST_LATE_S: Final = 5.0
-"""Seconds: less than that is not told from clocks that differ."""
+"""Seconds: a machine that is busy for a moment explains less than that."""
+_LEAST_TOGETHER: Final = 3
+"""Ranks of which one can be later than the others."""
 _SAME_SIZES: Final = frozenset(
     {"all_reduce", "broadcast", "reduce", "barrier", "_all_gather_base", "_reduce_scatter_base"}
     | {"allreduce_coalesced", "all_gather_into_tensor", "reduce_scatter_tensor"}
@@ -121,8 +123,8 @@ class FlightVerdict(Struct, frozen=True):
     """Who it is. `ranks` are global ranks; `world` is the size of the largest group; `text` is a
     sentence for a person; `dumps` is how many ranks' dumps were read.
 
-    `last_sizes` are the numbers of elements with which ranks came to the last collective of a
-    group, `(rank, number)`: only where these differ.
+    `waiting` are ranks that wait in a collective. `last_sizes` are the numbers of elements with
+    which ranks came to the last collective of a group, `(rank, number)`: only where these differ.
     """
 
     cause: FlightCause = FlightCause.NOTHING
@@ -130,6 +132,7 @@ class FlightVerdict(Struct, frozen=True):
     ranks: tuple[int, ...] = ()
     world: int = 0
     dumps: int = 0
+    waiting: tuple[int, ...] = ()
     last_sizes: tuple[tuple[int, int], ...] = ()
 
 
@@ -222,8 +225,10 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
         or _find_late(known)
         or FlightVerdict(text=_describe_no_cause(stops))
     )
-    sizes = _compare_last_sizes(known)
-    return replace(verdict, world=world, dumps=len(known.whole), last_sizes=sizes)
+    named = verdict.cause in (FlightCause.DIFFERENT, FlightCause.ABSENT)
+    sizes = () if named else _compare_last_sizes(known)
+    waiting = tuple(sorted({rank for stop in stops for rank in stop.waiting}))[:MOST_COMPARED]
+    return replace(verdict, world=world, dumps=len(known.whole), waiting=waiting, last_sizes=sizes)
 
 
 def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
@@ -391,29 +396,42 @@ def _find_late(known: _Ranks) -> FlightVerdict | None:
     """Return the rank that issued the last collective of a group long after all others, which had
     waited for most of their timeout by then.
 
-    Each rank's own clock dates its entries: clocks that differ by less than that do no harm.
+    How long a rank took from one collective to the next is by its own clock, so that how far the
+    nodes' clocks differ does not count.
     """
     for key, group in known.groups.items():
         came = _list_last(known, key)
-        if len(came) < 3 or any(entry.op not in _NEEDS_ALL for entry in came.values()):
+        pauses = _measure_pauses(known, key, came)
+        if len(came) < _LEAST_TOGETHER or len(pauses) < len(came):
             continue
-        ordered = sorted(came, key=lambda rank: came[rank].created_ns)
-        first, second, last = (came[ordered[n]] for n in (0, -2, -1))
-        lateness_s = (last.created_ns - second.created_ns) / 1e9
-        spread_s = (second.created_ns - first.created_ns) / 1e9
+        *others, rank = sorted(pauses, key=pauses.__getitem__)
+        lateness_s = pauses[rank] - pauses[others[-1]]
+        spread_s = pauses[others[-1]] - pauses[others[0]]
+        last = came[rank]
         limit_s = max(_LEAST_LATE_S, _LATE * last.timeout_s)
-        if not first.created_ns or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
-            continue
         failed = all(entry.may_fail or not entry.completed for entry in came.values())
-        if not failed:
+        if not failed or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
             continue
         name = group.description or f"process group {group.name}"
         text = (
-            f"rank {ordered[-1]} did not come to collective {last.seq} of {name} ({last.what})"
-            f" until {lateness_s:.0f} s after the others, which had given up"
+            f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
+            f" {lateness_s:.0f} s after the others, which had given up"
         )
-        return FlightVerdict(FlightCause.LATE, text, (ordered[-1],))
+        return FlightVerdict(FlightCause.LATE, text, (rank,))
     return None
+
+
+def _measure_pauses(
+    known: _Ranks, key: _GroupKey, came: Mapping[int, FlightEntry]
+) -> dict[int, float]:
+    """Return for how many seconds each rank had issued the collective before when it issued this
+    one; nothing of ranks of which that is not known."""
+    pauses = {}
+    for rank, last in came.items():
+        before = known.by_group[key][rank].get(last.seq - 1)
+        if before is not None and before.created_ns and last.created_ns and last.op in _NEEDS_ALL:
+            pauses[rank] = (last.created_ns - before.created_ns) / 1e9
+    return pauses
 
 
 def _list_last(known: _Ranks, key: _GroupKey) -> dict[int, FlightEntry]:

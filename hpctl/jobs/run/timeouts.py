@@ -75,7 +75,7 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     if named is None and said.ras is not None:
         named = _by_ras(trouble, said.ras, names)
     if named is None and said.stacks is not None:
-        named = _by_stacks(trouble, said.stacks)
+        named = _by_stacks(trouble, said.stacks) or _by_both(trouble, said)
     if named is None:
         named = trouble
     return _with_evidence(_with_place(named, said, names), said)
@@ -136,6 +136,22 @@ def _by_stacks(trouble: Trouble, verdict: StackVerdict) -> Trouble | None:
         return None
     only = verdict.suspects[0] if len(verdict.suspects) == 1 else None
     return _make_hang(trouble, verdict.text, only.rank if only else None)
+
+
+def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
+    """Return the trouble of the one rank that does something else, where the dumps show that the
+    others wait, or stand where one of those stands that do.
+
+    A stack does not always show that its rank waits: `Work.wait()` has no frame of Python's.
+    """
+    waiting = set(said.flight.waiting)
+    groups = said.stacks.groups if said.stacks is not None else ()
+    others = [group for group in groups if not group.waits and waiting.isdisjoint(group.ranks)]
+    if not waiting or len(others) != 1 or len(others[0].ranks) != 1:
+        return None
+    (rank,), place = others[0].ranks, others[0].place
+    why = f"rank {rank} stands in {place}, and others wait in a collective"
+    return _make_hang(trouble, why, rank)
 
 
 def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:

@@ -254,11 +254,14 @@ def test_ranks_of_an_unlisted_group_are_not_known_to_be_all_of_it() -> None:
     assert (found.cause, found.world) == (FlightCause.NOTHING, 0)
 
 
-def came(at_s: float, seq: int = 5, *, failed: bool = True) -> list[FlightEntry]:
-    """A rank's last collective over gloo, issued so many seconds after a fixed time."""
-    created = int((1_000_000 + at_s) * 1e9)
-    last = FlightEntry("0", seq, "all_reduce", (64,), ("Float",), True, may_fail=failed)
-    return [replace(last, created_ns=created, timeout_s=18.0)]
+def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightEntry]:
+    """A rank's last two collectives over gloo, so many seconds apart, by a clock that differs."""
+    entry = FlightEntry("0", 4, "all_reduce", (64,), ("Float",), True, may_fail=failed)
+    begun = 1_000_000 + clock_s
+    return [
+        replace(entry, seq=seq, created_ns=int(created_s * 1e9), timeout_s=18.0)
+        for seq, created_s in ((4, begun), (5, begun + at_s))
+    ]
 
 
 def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
@@ -275,6 +278,7 @@ def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
         (came(26.0), came(11.0)),  # the others came at very different times
         (came(26.0), came(26.0)),  # two are late
         (came(26.0, failed=False), came(0.0)),  # one that completed it has waited for no rank
+        (came(0.1, clock_s=90.0), came(0.0)),  # the clock of its node is fast
     ],
 )
 def test_no_rank_is_late_where_the_others_had_not_given_up_on_it_together(late, other) -> None:

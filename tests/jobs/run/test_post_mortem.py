@@ -216,6 +216,7 @@ def test_the_rank_whose_tensor_differs_is_named_by_the_dumps(tmp_path) -> None:
         ({1: 64, 2: 64, 3: 64}, 0),  # the others agree: it is the reporter's that is short
         ({1: 32, 2: 64, 3: 128}, 0),
         ({2: 128}, 0),
+        ({0: 64, 1: 128}, 0),  # one of each
     ],
 )
 def test_the_rank_that_reports_a_longer_message_has_one_of_the_shorter_tensors(
