@@ -90,9 +90,11 @@ def test_dumps_and_stacks_are_read(name):
 
 
 SIGNS = {
-    "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError)\b",
-    "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate",
-    "dead_loader": r"DataLoader worker \(pid \d+\) is killed by signal: ",
+    "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError"
+    r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError)\b",
+    "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate"
+    r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    "dead_loader": r"DataLoader worker \(pid\S* \d+\) (is killed by signal: |exited unexpectedly)",
     "disk_full": r"No space left on device|File too large|unexpected pos \d+ vs \d+",
     "wrong_shape": r"terminate called after throwing an instance of 'gloo::EnforceNotMet'",
 }
@@ -146,4 +148,4 @@ def test_a_rank_without_memory_says_so_or_the_kernel_does(name):
     bounded = "memory_mib" in json.loads(files["case.json"])
     assert bounded == any(line.startswith("oom-kill:") for line in kernel)
     if not bounded:
-        assert re.search(r"Unable to allocate|can't allocate memory", read_log(files))
+        assert re.search(r"Unable to allocate|can't allocate memory|MemoryError\b", read_log(files))
