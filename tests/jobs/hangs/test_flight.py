@@ -286,6 +286,22 @@ def test_no_rank_is_late_where_the_others_had_not_given_up_on_it_together(late, 
     assert named(dumps) == (FlightCause.NOTHING, ())
 
 
+def test_no_rank_is_late_for_a_broadcast_whose_root_does_not_wait() -> None:
+    dumps = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2)]
+    dumps += [dump(3, came(26.0))]
+    assert named(dumps)[0] is FlightCause.LATE
+    sent = [
+        replace(one, entries=tuple(replace(entry, op="broadcast") for entry in one.entries))
+        for one in dumps
+    ]
+    assert named(sent)[0] is FlightCause.NOTHING
+
+
+def test_a_verdict_lists_the_ranks_that_wait() -> None:
+    assert align_ranks(waiting(0, 2)).waiting == (0, 2)
+    assert align_ranks([dump(0, entries(5))]).waiting == ()
+
+
 def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> None:
     def sized(rank: int, size: int) -> FlightDump:
         last = FlightEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
