@@ -49,8 +49,16 @@ _FILE: Final = re.compile(r"""["'](/[^"']{1,100})["']""")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen |\.pyx$")
 _ECHOES: Final = frozenset(
     {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
-    | {"KeyboardInterrupt", "SignalException", "SystemExit"}
+    | {"KeyboardInterrupt", "SignalException", "SystemExit", "CheckpointException"}
 )
+_CHAINED: Final = (
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception",
+)
+"""What Python prints between the tracebacks of one failure (Lib/traceback.py)."""
+_OTHER_RANK: Final = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
+"""How each rank of a torch.distributed.checkpoint prints the traceback of the ranks that failed
+(CheckpointException in torch/distributed/checkpoint/api.py)."""
 
 _VARIES: Final = (
     (re.compile(r"^\S*[EWIF]\d{4} [\d:. ]+"), ""),
@@ -65,7 +73,8 @@ _VARIES: Final = (
 
 class ParsedException(Struct, frozen=True):
     """An uncaught exception as a log shows it. `where` is `function (file)`: of the user's code
-    where `own`, else of the library that raised."""
+    where `own`, else of the library that raised. `after` is the line of the exception in whose
+    handling it was raised, `rank` the rank that raised it where its traceback says so."""
 
     begin: int
     line: int
@@ -73,11 +82,15 @@ class ParsedException(Struct, frozen=True):
     message: str
     where: str
     own: bool = False
+    after: int | None = None
+    rank: int | None = None
 
     @property
     def echoes(self) -> bool:
         """Return whether it only says that another process failed, or that a signal came."""
-        return self.name.rpartition(".")[2] in _ECHOES
+        name = self.name.rpartition(".")[2]
+        # A launcher in a library runs the ranks; a program runs what it needs.
+        return name in _ECHOES and not (self.own and name == "CalledProcessError")
 
     @property
     def why(self) -> str:
@@ -98,6 +111,8 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
     frames: dict[str, list[tuple[str, str]]] = {}
     indented: dict[str, bool] = {}
     unparsed: dict[str, tuple[int, str, str]] = {}
+    ended: dict[str, int] = {}
+    after: dict[str, int | None] = {}
     for number, line in enumerate(lines):
         if _SLURM.match(line):
             continue  # of srun or slurmstepd, which write between the lines of the ranks
@@ -106,16 +121,10 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
         text = line[len(stream) :]
         if text.startswith("Traceback (most recent call last)"):
             begun[stream], frames[stream], indented[stream] = number, [], False
+        elif text.startswith(_CHAINED):
+            after[stream] = ended.get(stream)
         elif stream not in begun:
-            # A program that Python cannot parse has no traceback, only its file.
-            found = _UNPARSED.match(text)
-            if found:
-                unparsed[stream] = (number, found[1], found[2])
-            elif stream in unparsed and (found := _SYNTAX.match(text)):
-                first, path, at = unparsed.pop(stream)
-                where = f"line {at} ({path.rpartition('/')[2]})"
-                own = not _LIBRARY.search(path)
-                yield ParsedException(first, number, found[1], found[2].strip(), where, own)
+            yield from _find_syntax_error(unparsed, stream, number, text)
         elif found := _FRAME.match(text):
             frames[stream].append((found[1], found[2]))
             indented[stream] = True
@@ -127,7 +136,29 @@ def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
             if found and (indented[stream] or _ERROR.match(found[1])):
                 where, own = _find_innermost_frame(frames.pop(stream))
                 message = (found[2] or "").strip()
-                yield ParsedException(begun.pop(stream), number, found[1], message, where, own)
+                first, ended[stream] = begun.pop(stream), number
+                header = _OTHER_RANK.search(lines[first])
+                yield ParsedException(
+                    first, number, found[1], message, where, own,
+                    after.pop(stream, None), int(header[1]) if header else None,
+                )  # fmt: skip
+
+
+def _find_syntax_error(
+    unparsed: dict[str, tuple[int, str, str]], stream: str, number: int, text: str
+) -> Iterator[ParsedException]:
+    """Yield the error of a program that Python cannot parse: it has no traceback, only its file,
+    whose line `unparsed` keeps for each stream."""
+    found = _UNPARSED.match(text)
+    if found:
+        unparsed[stream] = (number, found[1], found[2])
+        return
+    found = _SYNTAX.match(text)
+    if found and stream in unparsed:
+        first, path, at = unparsed.pop(stream)
+        where = f"line {at} ({path.rpartition('/')[2]})"
+        own = not _LIBRARY.search(path)
+        yield ParsedException(first, number, found[1], found[2].strip(), where, own)
 
 
 def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
@@ -243,6 +274,10 @@ class _Hit(Struct, frozen=True):
     names_node: bool = True
     begin: int = 0
     """The first line that belongs to it."""
+    known: bool = True
+    """A pattern says what the line means."""
+    rank: int | None = None
+    """The rank that failed, where another one prints its traceback."""
 
 
 class _Root(Struct, frozen=True):
@@ -330,7 +365,9 @@ def _add_location(
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
         return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
-    rank = rank_of(line, launched=root.rank is not None)
+    rank = hit.rank
+    if rank is None:
+        rank = rank_of(line, launched=root.rank is not None)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
@@ -418,6 +455,8 @@ PEER_LOST: Final = "a peer was lost"
 """The signature of a rank whose connection a peer has closed, as in crash_patterns.yaml."""
 SIZES_DIFFER: Final = "the ranks' tensors differ in size"
 """The signature of gloo's check of a message's length, as in crash_patterns.yaml."""
+CALLS_DIFFER: Final = "the ranks call different collectives"
+"""The signature of a program whose ranks call different collectives."""
 NOT_COME: Final = "hang: did not come to a collective"
 """The signature of a rank that others wait for in a collective."""
 _ASSERTED: Final = re.compile(r"([\w.-]{1,80}\.cuh?:\d{1,6}): .*Assertion `(.{1,120}?)[`'] failed")
@@ -548,10 +587,24 @@ def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
     )
     fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
     best = min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
+    if best is not None and not best.known:
+        # A later error of the same failure may have a known cause, as a loader's worker that died.
+        later = _list_chained(lines, best.line)
+        known = (hit for hit in fatal if hit.known and hit.line in later)
+        best = next((hit for hit in known if hit.tier is PatternTier.CAUSE), best)
     if best is not None and best.signature == WORKER_DIED:
         # slurmstepd reports the kernel's kill when the step ends: after the worker's parent.
         return next((hit for hit in fatal if hit.kind is TroubleKind.HOST_MEMORY), best)
     return best
+
+
+def _list_chained(lines: Sequence[str], first: int) -> set[int]:
+    """Return the lines of the exceptions that were raised while that of a line was handled."""
+    found = {first}
+    for one in find_tracebacks(lines):
+        if one.after in found:
+            found.add(one.line)
+    return found - {first}
 
 
 def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
@@ -568,7 +621,9 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             if error is not None and error.own and row.tier is PatternTier.CAUSE:
                 why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
-            yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
+            other = error.rank if error else None
+            hit = _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
+            yield replace(hit, rank=other)
         elif error is not None and not error.echoes:
             yield _Hit(
                 number,
@@ -578,6 +633,8 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
                 error.signature,
                 True,
                 begin,
+                known=False,
+                rank=error.rank,
             )
 
 

@@ -23,7 +23,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
+from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -88,7 +88,7 @@ _LINK_ERRORS: Final = re.compile(r"NVLink error|network port failed")
 _DATA: Final = re.compile(
     r"DataLoader worker|_MultiProcessingDataLoader|_try_get_data|_next_data|__getitem__|collate"
     r"|worker_loop|UnidentifiedImageError|UnicodeDecodeError|JSONDecodeError|ParserError"
-    r"|BadZipFile|ArrowInvalid|zlib\.error|[Tt]runcated|[Dd]ata ?set|shard"
+    r"|BadZipFile|ArrowInvalid|zlib\.error|[Tt]runcated|[Dd]ata ?set|shard[-_. ]?\d"
 )
 """Names that appear where a sample is read or decoded (torch.utils.data, PIL, pyarrow)."""
 _FILES: Final = re.compile(
@@ -230,6 +230,9 @@ def _judge_crash(trouble: Trouble) -> _ProbableCause:
         return _ProbableCause(
             FailureCause.UNKNOWN, Confidence.LOW, "a process on the node still uses the port"
         )
+    if trouble.signature in (CALLS_DIFFER, SIZES_DIFFER):
+        # The names of the program's functions and files say nothing of the data.
+        return _ProbableCause(FailureCause.PROGRAM, Confidence.MEDIUM)
     if trouble.signature == WORKER_DIED or _DATA.search(text):
         return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
     if _ONLY_CODE.match(trouble.signature):

@@ -274,3 +274,61 @@ def test_a_killed_data_loader_worker_is_memory_where_slurm_reports_the_kernel_s_
     oom = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks"
     assert died(1, WORKER).kind is TroubleKind.CRASH
     assert died(1, WORKER, oom).kind is TroubleKind.HOST_MEMORY
+
+
+def raised(rank: int, error: str, header: str = "") -> list[str]:
+    """A traceback in a library, as the rank's hook prints it."""
+    lines = [
+        f"Traceback (most recent call last):{header}",
+        '  File "/opt/venv/lib/python3.11/site-packages/lib.py", line 7, in call',
+        "    work()",
+        error,
+    ]
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+HANDLING = "[rank0]: During handling of the above exception, another exception occurred:"
+WORKER = "RuntimeError: DataLoader worker (pid 43) is killed by signal: Killed. "
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
+
+
+def test_a_known_error_of_the_same_failure_goes_before_the_one_that_it_was_raised_in():
+    found = died(1, *raised(0, RESET), "", HANDLING, "", *raised(0, WORKER))
+    assert (found.signature, found.rank) == ("a data loader worker died", 0)
+
+
+def test_a_known_error_of_another_failure_does_not_replace_the_first():
+    own = "KeyError: 'bird'"
+    assert "KeyError" in died(1, *raised(0, own), *raised(0, WORKER)).signature
+    other = HANDLING.replace("rank0", "rank1")
+    assert "KeyError" in died(1, *raised(0, own), other, *raised(0, WORKER)).signature
+
+
+def test_a_lost_peer_does_not_replace_the_error_in_whose_handling_it_was_met():
+    lost = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:7"
+    found = died(1, *raised(0, "KeyError: 'bird'"), HANDLING, *raised(0, lost))
+    assert "KeyError" in found.signature
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("OSError: [Errno 28] No space left on device", TroubleKind.DISK_FULL),
+        ("AttributeError: no such key", TroubleKind.CRASH),
+    ],
+)
+def test_a_distributed_checkpoint_names_the_rank_that_failed_on_every_rank(error, kind):
+    summary = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:..."
+    said = [*raised(2, summary), *raised(2, error, " (RANK 1)"), *raised(0, summary)]
+    found = died(1, *said, node="n1", rank=2)
+    assert (found.kind, found.rank, found.node) == (kind, 1, None)
+
+
+def test_a_subprocess_that_the_program_s_own_code_runs_is_its_own_failure():
+    failed = "subprocess.CalledProcessError: Command 'stage-data' returned non-zero exit status 7."
+    library = "/opt/venv/lib/python3.11/site-packages"
+    found = died(1, *(line.replace(library, "/home/u") for line in raised(0, failed)))
+    assert (found.kind, found.rank) == (TroubleKind.CRASH, 0)
+    assert found.why.startswith("rank 0: subprocess.CalledProcessError in call (lib.py)")
+    launched = died(1, *raised(0, failed), *raised(1, "KeyError: 'bird'"))
+    assert "KeyError" in launched.signature

@@ -244,3 +244,14 @@ def test_a_rank_without_a_dump_is_of_the_program_where_its_stack_is_in_the_progr
 def test_a_data_loader_whose_worker_died_is_of_the_data() -> None:
     found = judge(trouble(TroubleKind.CRASH, signature=WORKER_DIED))
     assert (found.cause, found.confidence) == (FailureCause.DATA, Confidence.MEDIUM)
+
+
+def test_names_of_a_sharded_program_say_nothing_of_its_data() -> None:
+    differ = "the ranks call different collectives"
+    why = "the ranks differ in collective 5: rank 0 called all_gather in load_dataset (data.py:39)"
+    found = judge(trouble(TroubleKind.CRASH, why, signature=differ, rank=0))
+    assert found.cause is FailureCause.PROGRAM
+    why = "rank 2: ValueError in save_shards (sharded.py): shapes differ"
+    assert judge(trouble(TroubleKind.CRASH, why, signature=why)).cause is FailureCause.PROGRAM
+    why = "rank 2: ValueError in read (files.py): shard-0001.tar ends early"
+    assert judge(trouble(TroubleKind.CRASH, why, signature=why)).cause is FailureCause.DATA

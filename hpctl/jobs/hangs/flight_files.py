@@ -202,6 +202,8 @@ def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
         dtypes=tuple(_read_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
         completed=completed,
         may_fail=completed and row.get("state") != "completed" and _is_retired(row),
+        created_ns=_read_time(row.get("time_created_ns")),
+        timeout_s=_read_time(row.get("timeout_ms")) / 1000,
         p2p=row.get("is_p2p") is True,
         place=_find_place(row.get("frames") or ()),
     )
@@ -238,16 +240,19 @@ def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
 def _name_group(
     groups: tuple[FlightGroup, ...], rows: Sequence[Mapping[str, Any]]
 ) -> tuple[FlightGroup, ...]:
-    """Return the groups, one that has no name with that of the entries.
+    """Return the groups, those without a name with the names of the entries.
 
     ProcessGroupGloo registers its ranks before the group has a name (torch 2.13). Of several groups
-    the last one overwrites the others, so it is known only where the entries are of one.
+    the last one overwrites the others, so its ranks are known only where the entries are of one.
     """
     places = {(_group_name(row), row["process_group"][1]) for row in rows}
-    if len(groups) != 1 or groups[0].name or len(places) != 1:
+    if len(groups) != 1 or groups[0].name:
         return groups
-    ((name, description),) = places
-    return (FlightGroup(_read_text(name), _read_text(description), groups[0].ranks),)
+    ranks = groups[0].ranks if len(places) == 1 else ()
+    return tuple(
+        FlightGroup(_read_text(name), _read_text(description), ranks)
+        for name, description in islice(sorted(places), MOST_GROUPS)
+    )
 
 
 def _ranks_of(text: object) -> tuple[int, ...]:
@@ -290,6 +295,11 @@ def _read_text(value: object) -> str:
 @lru_cache(8192)
 def _clean_text(text: str) -> str:
     return make_printable(text)
+
+
+def _read_time(value: object) -> int:
+    """Return a time or a duration of a dump; 0 where it has none."""
+    return value if type(value) is int and 0 < value < 2**63 else 0
 
 
 def _read_number(value: object) -> int:

@@ -22,6 +22,16 @@ from hpctl.toolkit.compat import StrEnum
 
 MOST_NAMED: Final = 8
 """Ranks that a sentence names."""
+MOST_COMPARED: Final = 64
+"""Ranks that a verdict lists as waiting, and with their last sizes."""
+_WHOLE_JOB: Final = "default_pg"
+"""The description of the group of all ranks (torch/distributed/distributed_c10d.py)."""
+_LATE: Final = 0.8
+"""Of the group's timeout: a rank that comes so long after the others finds them gone or leaving."""
+_LEAST_LATE_S: Final = 5.0
+"""Seconds: a machine that is busy for a moment explains less than that."""
+_LEAST_TOGETHER: Final = 3
+"""Ranks of which one can be later than the others."""
 _SAME_SIZES: Final = frozenset(
     {"all_reduce", "broadcast", "reduce", "barrier", "_all_gather_base", "_reduce_scatter_base"}
     | {"allreduce_coalesced", "all_gather_into_tensor", "reduce_scatter_tensor"}
@@ -41,6 +51,8 @@ class FlightEntry(Struct, frozen=True):
 
     `group` is the process group's name, `seq` its number there. `sizes` are the input tensors'
     numbers of elements. `place` is the call in the job's own code, `function (file:line)`.
+    `created_ns` is when it was issued (POSIX ns, by the clock of its node), 0 if unknown;
+    `timeout_s` is its group's timeout in seconds, 0 if unknown.
     """
 
     group: str
@@ -53,6 +65,8 @@ class FlightEntry(Struct, frozen=True):
     place: str = ""
     may_fail: bool = False
     """It has ended, and the recorder does not say whether with an error."""
+    created_ns: int = 0
+    timeout_s: float = 0.0
 
     @property
     def what(self) -> str:
@@ -70,11 +84,13 @@ class FlightEntry(Struct, frozen=True):
 
 
 class FlightGroup(Struct, frozen=True):
-    """A process group: its name, its description and its global ranks."""
+    """A process group: its name, its description and its global ranks. `listed`: the dumps list its
+    ranks; else they are those that issued something there."""
 
     name: str
     description: str = ""
     ranks: tuple[int, ...] = ()
+    listed: bool = True
 
 
 class FlightDump(Struct, frozen=True):
@@ -95,6 +111,8 @@ class FlightCause(StrEnum):
     """Ranks issued different collectives under one number: the program's branches differ."""
     SILENT = "silent"
     """Ranks wrote no dump, while those that did wait in a collective."""
+    LATE = "late"
+    """A rank came to a collective when the others had given up waiting in it."""
     TOGETHER = "together"
     """All ranks came to the collective, and it does not end."""
     NOTHING = "nothing"
@@ -103,13 +121,19 @@ class FlightCause(StrEnum):
 
 class FlightVerdict(Struct, frozen=True):
     """Who it is. `ranks` are global ranks; `world` is the size of the largest group; `text` is a
-    sentence for a person; `dumps` is how many ranks' dumps were read."""
+    sentence for a person; `dumps` is how many ranks' dumps were read.
+
+    `waiting` are ranks that wait in a collective. `last_sizes` are the numbers of elements with
+    which ranks came to the last collective of a group, `(rank, number)`: only where these differ.
+    """
 
     cause: FlightCause = FlightCause.NOTHING
     text: str = ""
     ranks: tuple[int, ...] = ()
     world: int = 0
     dumps: int = 0
+    waiting: tuple[int, ...] = ()
+    last_sizes: tuple[tuple[int, int], ...] = ()
 
 
 _GroupKey = int
@@ -186,9 +210,10 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     buffers may have dropped old entries; what is not known names no rank.
     """
     known = _Ranks(unread=frozenset(unread))
-    for dump in dumps:
+    for dump in _complete_groups(list(dumps)):
         known.add(dump)
-    world = max((len(group.ranks) for group in known.groups.values()), default=0)
+    listed = [len(group.ranks) for group in known.groups.values() if group.listed]
+    world = max(listed, default=0)
     found = [_find_stop(key, known) for key in known.groups]
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
@@ -197,9 +222,39 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
         or _find_absent(stops, known)
         or _find_silent(stops)
         or _find_common_stop(stops)
+        or _find_late(known)
         or FlightVerdict(text=_describe_no_cause(stops))
     )
-    return FlightVerdict(verdict.cause, verdict.text, verdict.ranks, world, len(known.whole))
+    named = verdict.cause in (FlightCause.DIFFERENT, FlightCause.ABSENT)
+    sizes = () if named else _compare_last_sizes(known)
+    waiting = tuple(sorted({rank for stop in stops for rank in stop.waiting}))[:MOST_COMPARED]
+    return replace(verdict, world=world, dumps=len(known.whole), waiting=waiting, last_sizes=sizes)
+
+
+def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
+    """Return the dumps, with the ranks of the groups of which a dump does not list them: those that
+    issued something there, and all that wrote a dump for the group of the whole job."""
+    unlisted = {group.name for dump in dumps for group in dump.groups if not group.ranks}
+    if not unlisted:
+        return dumps
+    members: dict[str, set[int]] = defaultdict(set)
+    for dump in dumps:
+        whole_job = {group.name for group in dump.groups if group.description == _WHOLE_JOB}
+        for name in {entry.group for entry in dump.entries if not entry.p2p} | whole_job:
+            members[name].add(dump.rank)
+    ranks = {name: tuple(sorted(members[name])) for name in unlisted}
+    return [
+        replace(
+            dump,
+            groups=tuple(
+                replace(group, ranks=ranks[group.name], listed=False)
+                if group.name in ranks
+                else group
+                for group in dump.groups
+            ),
+        )
+        for dump in dumps
+    ]
 
 
 def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
@@ -329,12 +384,74 @@ def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
 
 def _find_common_stop(stops: Sequence[_Stop]) -> FlightVerdict | None:
     for stop in stops:
-        if stop.group.ranks and len(stop.waiting) == len(stop.group.ranks):
+        if stop.group.listed and 0 < len(stop.waiting) == len(stop.group.ranks):
             text = (
                 f"all {len(stop.waiting)} ranks came to {_describe_stop(stop)}, and it did not end"
             )
             return FlightVerdict(FlightCause.TOGETHER, text)
     return None
+
+
+def _find_late(known: _Ranks) -> FlightVerdict | None:
+    """Return the rank that issued the last collective of a group long after all others, which had
+    waited for most of their timeout by then.
+
+    How long a rank took from one collective to the next is by its own clock, so that how far the
+    nodes' clocks differ does not count.
+    """
+    for key, group in known.groups.items():
+        came = _list_last(known, key)
+        pauses = _measure_pauses(known, key, came)
+        if len(came) < _LEAST_TOGETHER or len(pauses) < len(came):
+            continue
+        *others, rank = sorted(pauses, key=pauses.__getitem__)
+        lateness_s = pauses[rank] - pauses[others[-1]]
+        spread_s = pauses[others[-1]] - pauses[others[0]]
+        last = came[rank]
+        limit_s = max(_LEAST_LATE_S, _LATE * last.timeout_s)
+        failed = all(entry.may_fail or not entry.completed for entry in came.values())
+        if not failed or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
+            continue
+        name = group.description or f"process group {group.name}"
+        text = (
+            f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
+            f" {lateness_s:.0f} s after the others, which had given up"
+        )
+        return FlightVerdict(FlightCause.LATE, text, (rank,))
+    return None
+
+
+def _measure_pauses(
+    known: _Ranks, key: _GroupKey, came: Mapping[int, FlightEntry]
+) -> dict[int, float]:
+    """Return for how many seconds each rank had issued the collective before when it issued this
+    one; nothing of ranks of which that is not known."""
+    pauses = {}
+    for rank, last in came.items():
+        before = known.by_group[key][rank].get(last.seq - 1)
+        if before is not None and before.created_ns and last.created_ns and last.op in _NEEDS_ALL:
+            pauses[rank] = (last.created_ns - before.created_ns) / 1e9
+    return pauses
+
+
+def _list_last(known: _Ranks, key: _GroupKey) -> dict[int, FlightEntry]:
+    """Return the entries of the newest collective of a group by their ranks; none where a rank that
+    wrote a dump has not issued it."""
+    issued = {rank: entries for rank, entries in known.by_group.get(key, {}).items() if entries}
+    last = max((max(entries) for entries in issued.values()), default=0)
+    members = [rank for rank in known.groups[key].ranks if rank in known.whole]
+    came = {rank: issued[rank][last] for rank in members if last in issued.get(rank, {})}
+    return came if len(came) == len(members) else {}
+
+
+def _compare_last_sizes(known: _Ranks) -> tuple[tuple[int, int], ...]:
+    """Return with how many elements each rank came to the last collective of a group; empty where
+    the numbers are the same."""
+    for key in known.groups:
+        sizes = {rank: sum(entry.sizes) for rank, entry in _list_last(known, key).items()}
+        if len(set(sizes.values())) > 1:
+            return tuple(sorted(sizes.items()))[:MOST_COMPARED]
+    return ()
 
 
 def _describe_no_cause(stops: Sequence[_Stop]) -> str:

@@ -11,6 +11,7 @@ daemon join the same evidence in steps of their own, without these two.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -139,8 +140,28 @@ def _compare_sizes(trouble: Trouble, remains: RunRemains) -> Trouble:
     prefix = remains.flight_prefix
     flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
     if flight.cause is not FlightCause.DIFFERENT:
-        return trouble
+        odd = _find_odd_size(trouble.rank, dict(flight.last_sizes))
+        if odd in (None, trouble.rank):
+            return trouble
+        why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
+        return replace(trouble, why=why, rank=odd, node=None)
     return name_absent(trouble, Witnesses(flight), RankNames({}, {}, remains.world or flight.world))
+
+
+def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
+    """Return the rank whose tensor has another size than those of most others; None where that is
+    open.
+
+    The rank that reports has got more than it waits for, and may have ended without a dump: its
+    tensor is not the longest. Where the others' have two sizes it has the shorter one.
+    """
+    known = dict(sizes)
+    if reporter is not None and reporter not in known and len(set(known.values())) == 2:
+        known[reporter] = min(known.values())
+    counts = Counter(known.values()).most_common()
+    if len(counts) != 2 or counts[1][1] != 1 or counts[0][1] < 2:
+        return None
+    return next(rank for rank, size in known.items() if size == counts[1][0])
 
 
 def _find_rank_that_left(trouble: Trouble, remains: RunRemains) -> Trouble | None:

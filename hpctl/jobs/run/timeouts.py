@@ -25,7 +25,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
 from hpctl.jobs.hangs.flight_files import read_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import (
@@ -43,8 +43,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 
-DIFFERENT: Final = "the ranks call different collectives"
-"""The signature of a program whose ranks call different collectives."""
+DIFFERENT: Final = CALLS_DIFFER
 TIMED_OUT: Final = "a collective timed out"
 """The signature of the watchdog's line, as in crash_patterns.yaml."""
 WAIT_S: Final = 5.0
@@ -76,7 +75,7 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     if named is None and said.ras is not None:
         named = _by_ras(trouble, said.ras, names)
     if named is None and said.stacks is not None:
-        named = _by_stacks(trouble, said.stacks)
+        named = _by_stacks(trouble, said.stacks) or _by_both(trouble, said)
     if named is None:
         named = trouble
     return _with_evidence(_with_place(named, said, names), said)
@@ -109,7 +108,7 @@ def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
             rank=only,
             node=None,
         )
-    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT):
+    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT, FlightCause.LATE):
         return _make_hang(trouble, flight.text, only)
     return None
 
@@ -137,6 +136,22 @@ def _by_stacks(trouble: Trouble, verdict: StackVerdict) -> Trouble | None:
         return None
     only = verdict.suspects[0] if len(verdict.suspects) == 1 else None
     return _make_hang(trouble, verdict.text, only.rank if only else None)
+
+
+def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
+    """Return the trouble of the one rank that does something else, where the dumps show that the
+    others wait, or stand where one of those stands that do.
+
+    A stack does not always show that its rank waits: `Work.wait()` has no frame of Python's.
+    """
+    waiting = set(said.flight.waiting)
+    groups = said.stacks.groups if said.stacks is not None else ()
+    others = [group for group in groups if not group.waits and waiting.isdisjoint(group.ranks)]
+    if not waiting or len(others) != 1 or len(others[0].ranks) != 1:
+        return None
+    (rank,), place = others[0].ranks, others[0].place
+    why = f"rank {rank} stands in {place}, and others wait in a collective"
+    return _make_hang(trouble, why, rank)
 
 
 def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:

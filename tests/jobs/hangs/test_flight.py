@@ -1,6 +1,7 @@
 """Who did not come to a collective, by entries of the flight recorder."""
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.jobs.hangs.flight_recorder import (
     FlightCause,
@@ -227,3 +228,84 @@ def test_failed_collectives_name_no_rank_where_as_many_are_behind_as_ahead() -> 
     ahead = [dump(rank, over(5)) for rank in range(4)]
     behind = [dump(rank, over(4)) for rank in range(4, 8)]
     assert named([*ahead, *behind])[0] is FlightCause.NOTHING
+
+
+UNLISTED = FlightGroup("0", "default_pg")
+PAIR = FlightGroup("1", "undefined")
+
+
+def test_ranks_that_differ_are_named_where_no_dump_lists_the_ranks_of_its_groups() -> None:
+    groups = (UNLISTED, PAIR)
+    dumps = [dump(rank, entries(5, done=4), groups=groups) for rank in (0, 1)]
+    dumps += [dump(2, entries(5, done=4, op="barrier"), groups=groups)]
+    dumps += [dump(3, entries(4), entries(2, group="1", done=1), groups=groups)]
+    assert named(dumps) == (FlightCause.DIFFERENT, (2,))
+
+
+def test_a_rank_that_issued_in_an_unlisted_group_before_is_known_not_to_have_come() -> None:
+    dumps = [dump(rank, entries(5, done=4), groups=(UNLISTED,)) for rank in (0, 1, 2)]
+    dumps += [dump(3, entries(4), groups=(UNLISTED,))]
+    assert named(dumps) == (FlightCause.ABSENT, (3,))
+
+
+def test_ranks_of_an_unlisted_group_are_not_known_to_be_all_of_it() -> None:
+    waits = dump(0, entries(5), entries(2, group="1", done=1), groups=(UNLISTED, PAIR))
+    found = align_ranks([waits])
+    assert (found.cause, found.world) == (FlightCause.NOTHING, 0)
+
+
+def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightEntry]:
+    """A rank's last two collectives over gloo, so many seconds apart, by a clock that differs."""
+    entry = FlightEntry("0", 4, "all_reduce", (64,), ("Float",), True, may_fail=failed)
+    begun = 1_000_000 + clock_s
+    return [
+        replace(entry, seq=seq, created_ns=int(created_s * 1e9), timeout_s=18.0)
+        for seq, created_s in ((4, begun), (5, begun + at_s))
+    ]
+
+
+def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
+    others = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2, 4, 5, 6, 7)]
+    found = align_ranks([*others, dump(3, came(26.0))])
+    assert (found.cause, found.ranks) == (FlightCause.LATE, (3,))
+    assert "until 25 s after the others" in found.text
+
+
+@pytest.mark.parametrize(
+    ("late", "other"),
+    [
+        (came(9.0), came(0.0)),  # within the timeout: they met
+        (came(26.0), came(11.0)),  # the others came at very different times
+        (came(26.0), came(26.0)),  # two are late
+        (came(26.0, failed=False), came(0.0)),  # one that completed it has waited for no rank
+        (came(0.1, clock_s=90.0), came(0.0)),  # the clock of its node is fast
+    ],
+)
+def test_no_rank_is_late_where_the_others_had_not_given_up_on_it_together(late, other) -> None:
+    dumps = [dump(0, came(0.0)), dump(1, other), dump(2, came(0.1)), dump(3, late)]
+    assert named(dumps) == (FlightCause.NOTHING, ())
+
+
+def test_no_rank_is_late_for_a_broadcast_whose_root_does_not_wait() -> None:
+    dumps = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2)]
+    dumps += [dump(3, came(26.0))]
+    assert named(dumps)[0] is FlightCause.LATE
+    sent = [
+        replace(one, entries=tuple(replace(entry, op="broadcast") for entry in one.entries))
+        for one in dumps
+    ]
+    assert named(sent)[0] is FlightCause.NOTHING
+
+
+def test_a_verdict_lists_the_ranks_that_wait() -> None:
+    assert align_ranks(waiting(0, 2)).waiting == (0, 2)
+    assert align_ranks([dump(0, entries(5))]).waiting == ()
+
+
+def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> None:
+    def sized(rank: int, size: int) -> FlightDump:
+        last = FlightEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
+        return dump(rank, [last])
+
+    assert align_ranks([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
+    assert align_ranks([sized(1, 64), sized(2, 64)]).last_sizes == ()

@@ -268,7 +268,16 @@ def test_what_nccl_has_aborted_is_retired_and_not_completed() -> None:
     assert [entry.completed for entry in read_dump(0, pickle.dumps(made)).entries][-1] is False
 
 
-def test_a_group_without_a_name_is_not_guessed_between_two() -> None:
+def test_the_ranks_of_a_group_without_a_name_are_not_guessed_between_two() -> None:
     made = gloo_document(5, 5)
     made["entries"][0]["process_group"] = ("1", "data")
-    assert [group.name for group in read_dump(0, pickle.dumps(made)).groups] == [""]
+    groups = read_dump(0, pickle.dumps(made)).groups
+    assert [(group.name, group.ranks) for group in groups] == [("0", ()), ("1", ())]
+
+
+def test_a_dump_says_when_a_collective_was_issued_and_how_long_it_may_take() -> None:
+    made = document(2, 2)
+    made["entries"][0] |= {"time_created_ns": 3_000_000_000, "timeout_ms": 18_000}
+    made["entries"][1] |= {"time_created_ns": "late", "timeout_ms": -1}
+    found = read_dump(0, pickle.dumps(made)).entries
+    assert [(one.created_ns, one.timeout_s) for one in found] == [(3_000_000_000, 18.0), (0, 0.0)]

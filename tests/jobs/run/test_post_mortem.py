@@ -183,18 +183,45 @@ def test_a_killed_data_loader_worker_is_memory_by_a_finding_only() -> None:
         assert judge(left).verdict.cause is cause
 
 
-def test_the_rank_whose_tensor_differs_is_named_by_the_dumps(tmp_path) -> None:
-    said = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
-    for rank, size in ((0, 64), (1, 128), (2, 64)):
+def write_sizes(folder: Path, sizes: dict[int, int], op: str, *, retired: bool) -> None:
+    """Write dumps of ranks that came to their first collective with so many elements each."""
+    for rank, size in sizes.items():
         row = {
             "process_group": ("0", "default_pg"), "collective_seq_id": 1, "p2p_seq_id": 0,
-            "is_p2p": False, "profiling_name": "gloo:all_reduce", "input_sizes": [[size]],
-            "input_dtypes": ["Float"], "state": "scheduled", "retired": False, "record_id": 0,
+            "is_p2p": False, "profiling_name": f"gloo:{op}", "input_sizes": [[size]],
+            "input_dtypes": ["Float"], "state": "scheduled", "retired": retired, "record_id": 0,
         }  # fmt: skip
-        config = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}
+        config = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2, 3]"}}
         document = {"version": "2.10", "pg_config": config, "entries": [row]}
-        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document))
-    left = RunRemains(exit_code=134, tail=[said], ends=[TaskEnd(N1, 0, 134, "Aborted")], world=3)
-    assert judge(left).verdict.rank == 0
-    found = judge(replace(left, flight_prefix=f"{tmp_path}/fr-"))
+        (folder / f"fr-{rank}").write_bytes(pickle.dumps(document))
+
+
+SAID = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+ABORTED = RunRemains(exit_code=134, tail=[SAID], ends=[TaskEnd(N1, 0, 134, "Aborted")], world=4)
+
+
+def test_the_rank_whose_tensor_differs_is_named_by_the_dumps(tmp_path) -> None:
+    write_sizes(tmp_path, {0: 64, 1: 128, 2: 64}, "all_reduce", retired=False)
+    assert judge(ABORTED).verdict.rank == 0
+    found = judge(replace(ABORTED, flight_prefix=f"{tmp_path}/fr-"))
     assert (found.verdict.cause, found.verdict.rank) == (FailureCause.PROGRAM, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank"),
+    [
+        ({1: 64, 2: 128}, 2),
+        ({1: 64, 2: 64, 3: 128}, 3),
+        ({1: 128, 2: 128, 3: 64}, 0),  # two of two: open, so that the report's own rank stays
+        ({1: 64, 2: 64, 3: 64}, 0),  # the others agree: it is the reporter's that is short
+        ({1: 32, 2: 64, 3: 128}, 0),
+        ({2: 128}, 0),
+        ({0: 64, 1: 128}, 0),  # one of each
+    ],
+)
+def test_the_rank_that_reports_a_longer_message_has_one_of_the_shorter_tensors(
+    tmp_path, sizes, rank
+) -> None:
+    write_sizes(tmp_path, sizes, "all_gather", retired=True)
+    found = judge(replace(ABORTED, flight_prefix=f"{tmp_path}/fr-"))
+    assert (found.verdict.cause, found.verdict.rank) == (FailureCause.PROGRAM, rank)

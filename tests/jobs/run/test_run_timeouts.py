@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import classify_crash
+from hpctl.jobs.crash import NOT_COME, classify_crash
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
 from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
-from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
+from hpctl.jobs.hangs.stack_groups import StackGroup, StackVerdict, Suspect
 from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
@@ -213,6 +213,36 @@ def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> 
         "a collective timed out: all 2 ranks came",
         "a collective timed out",
     )
+
+
+def stand(*groups: tuple[tuple[int, ...], bool]) -> StackVerdict:
+    """Stacks that name no rank: groups of ranks, and whether theirs show that they wait."""
+    made = (StackGroup(ranks, waits, f"call_{ranks[0]} (t.py:7)", ()) for ranks, waits in groups)
+    return StackVerdict("no rank stands out", groups=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "groups", "rank"),
+    [
+        ((0,), [((0,), False), ((1,), False)], 1),
+        ((0,), [((0, 2), False), ((1,), False)], 1),  # rank 2 stands where one waits
+        ((0,), [((0, 3), False), ((1,), False), ((2,), True)], 1),
+        ((0,), [((0,), False), ((1, 2), False)], None),
+        ((0,), [((0,), False), ((1,), False), ((2,), False)], None),
+        ((), [((0,), False)], None),
+    ],
+)
+def test_dumps_show_who_waits_where_stacks_do_not(waiting, groups, rank) -> None:
+    flight = FlightVerdict(text="the dumps name nobody", dumps=1, waiting=waiting)
+    found = name_absent(NETWORK, Witnesses(flight, stacks=stand(*groups)), NAMES)
+    assert found.rank == rank
+    assert ("stands in call_1 (t.py:7)" in found.why) == (rank is not None)
+
+
+def test_a_rank_that_came_late_is_a_hang_of_that_rank() -> None:
+    flight = FlightVerdict(FlightCause.LATE, "rank 5 did not come until", (5,), 8, 8)
+    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    assert (found.kind, found.rank, found.signature) == (TroubleKind.HANG, 5, NOT_COME)
 
 
 def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Make the runs of a half: `python -m tests.jobs.verdict_corpus --out DIR --half first --seed 1`.
+"""Make the runs of a part: `python -m tests.jobs.verdict_corpus --out DIR --part first --seed 1`.
 
 Each run is a process in namespaces of its own, and ends with it at the latest. It needs root: for
 mounts, networks and control groups.
@@ -18,11 +18,13 @@ import msgspec
 
 from tests.jobs.verdict_corpus.cases import Case, vary_cases
 from tests.jobs.verdict_corpus.first_half import FIRST
+from tests.jobs.verdict_corpus.fourth_part import FOURTH
 from tests.jobs.verdict_corpus.outside import remove_groups
 from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
+from tests.jobs.verdict_corpus.third_part import THIRD
 
-HALVES = {"first": FIRST, "second": SECOND}
+PARTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH}
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""
 FIRST_JOB = 900_000
@@ -71,14 +73,14 @@ def make_runs(cases: Sequence[Case], out: Path, at_once: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder of the runs")
-    parser.add_argument("--half", choices=[*HALVES], required=True)
+    parser.add_argument("--part", choices=[*PARTS], required=True)
     parser.add_argument("--seed", type=int, default=0, help="moves steps; 0: as they are listed")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--only", action="append", default=[], help="a name or a kind")
     parser.add_argument("--archive", type=Path, help="also pack every run of --out into this file")
     chosen = parser.parse_args()
     out = chosen.out.absolute()
-    cases = vary_cases(HALVES[chosen.half], chosen.seed)
+    cases = vary_cases(PARTS[chosen.part], chosen.seed)
     if chosen.only:
         cases = [case for case in cases if case.name in chosen.only or case.kind in chosen.only]
     made = make_runs(cases, out, chosen.at_once)

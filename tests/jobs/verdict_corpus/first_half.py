@@ -1,4 +1,4 @@
-"""The runs of the first half: those that the rules may be written from."""
+"""The runs of the first half: those that the first rules were written from."""
 
 from tests.jobs.verdict_corpus.cases import Case
 

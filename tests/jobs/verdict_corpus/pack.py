@@ -1,4 +1,4 @@
-"""The evidence of runs, without what identifies the machine, in one archive for each half.
+"""The evidence of runs, without what identifies the machine, in one archive for each part.
 
 A run is a folder: `run.json` (ends in their order, whether it hung, steps, the kernel's lines),
 `job.log`, `task-N.log`, `stacks.txt` where stacks were read, `flight/nccl_trace_rank_N`, and
@@ -86,9 +86,9 @@ def read_archive(path: Path) -> dict[str, dict[str, bytes]]:
     return runs
 
 
-def archive_of(half: str) -> Path:
-    """Return the committed archive of a half."""
-    return RECORDED / half / "runs.tar.xz"
+def archive_of(part: str) -> Path:
+    """Return the committed archive of a part of the corpus."""
+    return RECORDED / part / "runs.tar.xz"
 
 
 def load_truth(files: Mapping[str, bytes]) -> dict[str, object]:

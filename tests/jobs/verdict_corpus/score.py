@@ -85,7 +85,7 @@ def share(flags: Iterable[bool]) -> float:
 
 
 def format_table(scores: Sequence[Score]) -> str:
-    """Return the table of a half: a row for each kind, and what was wrong."""
+    """Return the table of some runs: a row for each kind, and what was wrong."""
     lines = [f"{'kind':20} runs  cause  rank  false node fault"]
     for kind in sorted({one.kind for one in scores}):
         lines.append(_format_row(kind, [one for one in scores if one.kind == kind]))

@@ -40,6 +40,8 @@ GRACE_S = 15.0
 DUMP_S = 40.0
 """Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
+OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py"})
+"""Programs whose ranks each write into a folder of checkpoints of their own."""
 AHEAD = 2
 """Batches that a data loader fetches before they are needed."""
 
@@ -87,7 +89,7 @@ class Run:
         """Make the folders and the nodes."""
         for name in ("checkpoints", "pids", "steps", "flight"):
             (self.folder / name).mkdir()
-        if "pretrain" in self.case.program:
+        if Path(self.case.program).name in OWN_FOLDERS:
             for rank in range(self.case.world):
                 (self.folder / "checkpoints" / str(rank)).mkdir()
         if self.case.disk_mib:

@@ -6,13 +6,11 @@ import random
 import pytest
 
 from tests.examples import SEED
-from tests.jobs.verdict_corpus.__main__ import make_runs
+from tests.jobs.verdict_corpus.__main__ import PARTS, make_runs
 from tests.jobs.verdict_corpus.cases import CAUSES, vary_cases
-from tests.jobs.verdict_corpus.first_half import FIRST
 from tests.jobs.verdict_corpus.outside import MEMORY_GROUPS
 from tests.jobs.verdict_corpus.pack import read_run
 from tests.jobs.verdict_corpus.score import format_table, score_runs
-from tests.jobs.verdict_corpus.second_half import SECOND
 
 pytestmark = [
     pytest.mark.nightly,
@@ -21,14 +19,14 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces, mounts and control groups need root"),
 ]
 MOST_WRONG = 1
-"""Of the kinds: one run each, and the recorded halves hold nine of ten."""
+"""Of the kinds: one run each, and the recorded parts hold nine of ten."""
 
 
 def choose_cases(seed):
     """Return one case of each kind. A machine with control groups of version 2 only has none of the
     cases that bound a group's memory."""
     choice = random.Random(seed)
-    every = vary_cases([*FIRST, *SECOND], seed)
+    every = vary_cases([case for cases in PARTS.values() for case in cases], seed)
     every = [case for case in every if MEMORY_GROUPS.is_dir() or not case.memory_mib]
     return [choice.choice([case for case in every if case.kind == kind]) for kind in CAUSES]
 

@@ -1,25 +1,40 @@
 """hpctl's verdicts on the recorded runs.
 
-The rules were written with the first half in view and judged once on the second: cause 32 of 35,
-rank 30 of 35 (the aim of 32 is missed by two), no false node fault. The rates are those of
-`judge_run`, which gets all evidence of a run at once; no live run of `hpctl run` is scored.
+What the rules said of a part when they first met it is its measure; all later figures are of rules
+that know it.
+
+| part | runs | at first sight: cause | rank | false node faults | now: cause | rank |
+|---|---|---|---|---|---|---|
+| first half | 35 | - | - | 0 | 35 | 34 |
+| second half | 35 | 32 (91 %) | 30 (86 %) | 0 | 34 | 33 |
+| third part | 42 | 38 (90 %) | 39 (93 %) | 0 | 42 | 42 |
+| fourth part | 36 | 35 (97 %) | 32 (89 %) | 0 | 36 | 34 |
+
+So the rank of a run that no rule has seen is right in 101 of 113 (89 %), and the test below holds
+rules to what they have seen. The rates are those of `judge_run`, which gets all evidence of a run
+at once; no live run of `hpctl run` is scored.
+
+Missed now: where gloo reports a longer message and no rank left a dump, the rank that reports it is
+named, and it may be the one that is right (wrong_shape-2, -5, -9, -11). In skipped_collective-4
+three ranks of four left no dump, and in network_cut-4 the ranks were busy writing theirs.
 """
 
 import pytest
 
+from tests.jobs.verdict_corpus.__main__ import PARTS
 from tests.jobs.verdict_corpus.pack import archive_of, read_archive
 from tests.jobs.verdict_corpus.score import format_table, score_runs, share
 
 pytestmark = pytest.mark.integration
 
-CAUSE_BAR = 0.9
+BAR = 0.9
 
 
-@pytest.mark.parametrize(("half", "rank_bar"), [("first", 0.9), ("second", 0.85)])
-def test_a_half_meets_the_bars(half, rank_bar):
-    scores = score_runs(read_archive(archive_of(half)))
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_meets_the_bars(part):
+    scores = score_runs(read_archive(archive_of(part)))
     table = format_table(scores)
-    assert len(scores) >= 30
-    assert share(one.cause_right for one in scores) >= CAUSE_BAR, table
-    assert share(one.rank_right for one in scores) >= rank_bar, table
+    assert len(scores) >= 35
+    assert share(one.cause_right for one in scores) >= BAR, table
+    assert share(one.rank_right for one in scores) >= BAR, table
     assert not any(one.node_fault for one in scores), table
