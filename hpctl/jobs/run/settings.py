@@ -116,6 +116,16 @@ class RunSettings:
         nodes = self.policy.nodes
         return min(self.wanted, nodes[0]) if nodes else self.wanted
 
+    def count_tasks(self, nodes: int) -> int:
+        """Return how many tasks srun starts in a step on so many nodes; 0 if unknown. What the user
+        typed after `--` goes before sbatch's options, as in srun."""
+        if self.tasks_per_node is not None:
+            return self.tasks_per_node * nodes
+        each = self.environ.get("SLURM_NTASKS_PER_NODE", "")
+        for name in ("ntasks-per-node", "tasks-per-node"):
+            each = self.srun.given.get(name, each)
+        return parse_count(self.srun.given.get("ntasks", "")) or parse_count(each) * nodes
+
     @property
     def tasks(self) -> int | None:
         """Return how many ranks a node of a step has; None if unknown."""
