@@ -70,7 +70,9 @@ def _explain_by_nodes(trouble: Trouble, asked: FailureQuestion) -> Trouble:
     places = {*asked.nodes, *filter(None, (trouble.node,))}
     known = {name: asked.world.health[name] for name in places if name in asked.world.health}
     findings = {name: health.findings for name, health in known.items()}
-    return explain_failure(trouble, RunFacts(nodes=asked.nodes, findings=findings))
+    return explain_failure(
+        trouble, RunFacts(nodes=asked.nodes, findings=findings, job=str(asked.job))
+    )
 
 
 def _find_failure(asked: FailureQuestion) -> Trouble | None:

@@ -131,7 +131,7 @@ def _explain_case(case: RunCase, job: SlurmJob, view: View) -> RunCase:
     places = {*job.nodes, *filter(None, (case.trouble.node,))}
     known = {name: view.health[name] for name in places if name in view.health}
     findings = {name: health.findings for name, health in known.items()}
-    facts = RunFacts(nodes=job.nodes, findings=findings)
+    facts = RunFacts(nodes=job.nodes, findings=findings, job=str(job.id))
     return replace(case, trouble=explain_failure(case.trouble, facts))
 
 

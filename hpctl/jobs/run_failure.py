@@ -54,15 +54,19 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     `tail` are the last lines of the job's log, of all ranks. `ends` are the ranks' ends that srun
     reported, in their order. `world` is the number of ranks, 0 if unknown. `rank_nodes` are the
-    nodes of ranks, and `nodes` those of the run. `findings` are the findings of its nodes.
+    nodes of ranks, `task_nodes` those of srun's tasks, which launchers of ranks may be, and `nodes`
+    those of the run. `findings` are the findings of its nodes, and
+    `job` is its number: what a node says of another job is not about it.
     """
 
     tail: Sequence[str] = ()
     ends: Sequence[TaskEnd] = ()
     world: int = 0
     rank_nodes: Mapping[int, NodeName] = field(default_factory=dict)
+    task_nodes: Mapping[int, NodeName] = field(default_factory=dict)
     nodes: Sequence[NodeName] = ()
     findings: Mapping[NodeName, Sequence[Finding]] = field(default_factory=dict)
+    job: str = ""
 
 
 LocateRank = Callable[[Trouble, RunFacts], Trouble]
@@ -82,7 +86,10 @@ def explain_failure(
     node, where a caller has to read it in the log; None: by the places in `facts`.
     """
     trouble = (locate or _locate_rank)(_find_rank(trouble, facts, ask), facts)
-    return _explain_kill(name_node(trouble), facts)
+    if facts.tail or facts.ends:
+        # Where neither is known, the trouble was reported and keeps the words of its report.
+        trouble = name_node(trouble)
+    return _explain_kill(trouble, facts)
 
 
 def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses) -> Trouble:
@@ -90,7 +97,10 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses) -> Trouble:
 
     The words of `hang`, which say for how long nothing moved, stay at the end of the sentence.
     """
-    named = name_absent(hang, *ask())
+    said, names = ask()
+    named = name_absent(hang, said, names)
+    if said.flight.world != len(facts.task_nodes):
+        facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
         named = replace(named, why=f"{named.why}; {hang.why}")
     return name_node(_locate_rank(named, facts))
@@ -155,7 +165,7 @@ def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
         return trouble
     node = facts.rank_nodes.get(trouble.rank)
     if node is None and not _is_launched(facts):
-        node = node_of(trouble.rank, facts.ends)
+        node = node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
     return replace(trouble, node=node)
 
 
@@ -175,7 +185,8 @@ def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
     if node is None:
         return trouble
     for one in facts.findings.get(node, ()):
-        if one.check == OOM_CHECK and abs(trouble.at - one.last) <= NEAR:
+        another = facts.job and one.job and one.job != facts.job
+        if one.check == OOM_CHECK and not another and abs(trouble.at - one.last) <= NEAR:
             why = f"{trouble.why}; the kernel killed a process for its memory"
             return replace(trouble, kind=TroubleKind.HOST_MEMORY, why=why)
     return trouble
@@ -195,9 +206,9 @@ def _may_be_of_memory(trouble: Trouble) -> bool:
 def strip_kill(trouble: Trouble) -> Trouble:
     """Return a trouble without what `explain_failure` adds to a kill by findings of the moment, to
     tell whether two troubles are the same one."""
+    if trouble.signature == WORKER_DIED:
+        return replace(trouble, kind=TroubleKind.CRASH, why="")
     killed = trouble.kind in (TroubleKind.KILLED, TroubleKind.HOST_MEMORY)
     if killed and (trouble.signature == _KILLED or trouble.exit_code == _KILL_CODE):
         return replace(trouble, kind=TroubleKind.KILLED, why="")
-    if trouble.signature == WORKER_DIED:
-        return replace(trouble, kind=TroubleKind.CRASH, why="")
     return trouble

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from hpctl.toolkit.user_files import is_user_file, open_user_file
+from hpctl.toolkit.user_files import find_user_file_time, is_user_file, open_user_file
 
 OTHER = 65534
 
@@ -27,6 +27,8 @@ def test_a_users_own_file_is_opened(tmp_path, own):
     (tmp_path / "dump").write_text("mine")
     assert open_regular(tmp_path / "dump", own) == b"mine"
     assert is_user_file(str(tmp_path / "dump"), own)
+    os.utime(tmp_path / "dump", (5, 7))
+    assert find_user_file_time(str(tmp_path / "dump"), own) == 7
 
 
 def test_another_users_file_is_neither_opened_nor_told(tmp_path, own):
@@ -35,6 +37,7 @@ def test_another_users_file_is_neither_opened_nor_told(tmp_path, own):
         open_regular(tmp_path / "secret", own + 1)
     assert not is_user_file(str(tmp_path / "secret"), own + 1)
     assert not is_user_file(str(tmp_path / "none"), own + 1)
+    assert find_user_file_time(str(tmp_path / "secret"), own + 1) is None
 
 
 def test_what_is_no_regular_file_is_not_opened(tmp_path, own):

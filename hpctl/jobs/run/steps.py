@@ -259,6 +259,7 @@ class Steps:
         listener = _StepListener(events, say, self.ranks, self._timeouts)
         self._output = OutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
+        self._nodes: tuple[NodeName, ...] = ()
         self._attempt = 0
         self._overlap = False
         self._resume = ResumePoint(judged=False)
@@ -298,6 +299,7 @@ class Steps:
         )
         sinks = self._output.begin()
         world = (given.tasks or 0) * len(nodes)
+        self._nodes = nodes
         self._timeouts.begin(nodes, hosts, given.flight(attempt), world)
         try:
             return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
@@ -397,7 +399,8 @@ class Steps:
     def _explain_hang(self, hang: ExplainedHang) -> Trouble:
         """Return the hang of the running step with whom its ranks wait for."""
         tracked = self._tracked()
-        facts = RunFacts(rank_nodes=_list_places(tracked))
+        tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
+        facts = RunFacts(rank_nodes=_list_places(tracked), task_nodes=tasks)
         return explain_hang(hang.trouble, facts, lambda: self._timeouts.look(hang.finding, tracked))
 
     def _tracked(self) -> Mapping[int, TrackedRank]:
@@ -410,11 +413,13 @@ class Steps:
         Where srun starts launchers, the tasks whose ends it reports are not the ranks.
         """
         launched = self._given.restart_way.has_launcher
+        tasks = {} if launched else self._given.place_tasks(nodes)
         return RunFacts(
             tail=evidence.tail,
             ends=() if launched else evidence.ends,
-            world=0 if launched else self._given.count_tasks(len(nodes)),
+            world=len(tasks),
             rank_nodes=_list_places(self._tracked()),
+            task_nodes=tasks,
             nodes=nodes,
         )
 

@@ -2,7 +2,8 @@
 
 The rules were written with the first half in view and judged once on the second: cause 32 of 35,
 rank 30 of 35 (the aim of 32 is missed by two), no false node fault. The rates are those of
-`judge_run`, which gets all evidence of a run at once; no live run of `hpctl run` is scored.
+`judge_run`, which gets all evidence of a run at once. `tests/jobs/run/test_verdict_live.py` plays
+some of the runs under `hpctl run`, which says the same of them.
 """
 
 import pytest
