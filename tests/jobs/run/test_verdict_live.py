@@ -77,7 +77,8 @@ def count_ranks(name: str) -> int:
 def write_rank(folder: Path, record: Mapping[str, Any], rank: int) -> str:
     """The lines of shell by which one rank plays its part."""
     if record["hung"]:
-        return "echo hpctl-progress step=1\nsleep 1\necho hpctl-progress step=2\nexec sleep 600\n"
+        steps = "echo hpctl-progress step=1\nsleep 1\necho hpctl-progress step=2\n"
+        return f"{steps}exec {sys.executable} -c 'import time; time.sleep(600)'\n"
     ended = [end["task"] for end in record["ends"][: record["ended_alone"]]]
     says = f"cat {folder}/task-{rank}.log >&2\n"
     if rank not in ended:
