@@ -1,4 +1,4 @@
-"""Failures of the corpus, played by real steps: `hpctl run` and the end of a script say of each
+"""Failures of the corpus as real steps: `hpctl run` and the end of a script say of each
 what `judge_run` says of what it left.
 
 A rank prints what the recorded rank printed, writes its dump, and ends as it did, in that order.
@@ -75,7 +75,7 @@ def count_ranks(name: str) -> int:
 
 
 def write_rank(folder: Path, record: Mapping[str, Any], rank: int) -> str:
-    """The lines of shell by which one rank plays its part."""
+    """The lines of shell that one rank runs."""
     if record["hung"]:
         steps = "echo hpctl-progress step=1\nsleep 1\necho hpctl-progress step=2\n"
         return f"{steps}exec {sys.executable} -c 'import time; time.sleep(600)'\n"
@@ -119,7 +119,7 @@ def job(slurm, shared):
 
 
 def run_case(job: Job, name: str) -> tuple[Trouble, Action]:
-    """Have `hpctl run` play a run; return the trouble that it acted on, and its answer."""
+    """Have `hpctl run` simulate a run; return the trouble that it acted on, and its answer."""
     program = write_case(job.dir / name, name)
     run = f"--policy {job.dir}/{name}/policy.yaml"
     job.submit_command(str(program), run=run, nodes=count_ranks(name))

@@ -36,7 +36,7 @@ def count_restarts(trouble, nodes) -> tuple[int, Action]:
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_at_the_same_step_of_the_same_rank_is_not_retried_for_ever(tmp_path, name) -> None:
+def test_a_bug_at_the_same_step_of_the_same_rank_is_not_retried_forever(tmp_path, name) -> None:
     found = judge_run(read_remains(RUNS[name], tmp_path), RunPolicy(), T0)
     assert found.verdict.cause in (FailureCause.PROGRAM, FailureCause.DATA, FailureCause.UNKNOWN)
     trouble = replace(found.trouble, step=50)

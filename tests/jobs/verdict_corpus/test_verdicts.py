@@ -2,8 +2,8 @@
 
 The rules were written with the first half in view and judged once on the second: cause 32 of 35,
 rank 30 of 35 (the aim of 32 is missed by two), no false node fault. The rates are those of
-`judge_run`, which gets all evidence of a run at once. `tests/jobs/run/test_verdict_live.py` plays
-some of the runs under `hpctl run`, which says the same of them.
+`judge_run`, which gets all evidence of a run at once. `tests/jobs/run/test_verdict_live.py` has
+`hpctl run` judge real steps that end as some of the runs did.
 """
 
 import pytest
