@@ -143,6 +143,17 @@ def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None
     assert outcome.why == "rank 1 on n2 did not come to it"
 
 
+def test_the_rank_whose_tensor_has_another_size_is_named_by_the_dumps() -> None:
+    """gloo's check fails in the rank whose message is too long for another one's buffer, and
+    either of the two may be wrong."""
+    line = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+    differs = FlightVerdict(FlightCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3)
+    answered, _ = supervised([line], lambda: (Witnesses(differs), NAMES))
+    assert (answered.kind, answered.rank, answered.node) == (TroubleKind.CRASH, 1, "n2")
+    silent, _ = supervised([line], lambda: (Witnesses(), NAMES))
+    assert silent.rank == 0, "the rank that reports it, where no dump shows another"
+
+
 def test_another_end_asks_no_witness() -> None:
     answered, _ = supervised(["Traceback (most recent call last):", "KeyError: 1"], pytest.fail)
     assert answered.kind is TroubleKind.CRASH
