@@ -25,7 +25,6 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy_file import PolicyFile, merge_policies
 from hpctl.vocabulary.run_policy import RunPolicy
 
-
 MOST_TASKS = 65_536
 """Tasks of a step that are placed: as many ranks as a run may have that is judged."""
 
