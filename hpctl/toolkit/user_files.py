@@ -62,15 +62,9 @@ def read_own_file(path: str | os.PathLike[str], most: int) -> bytes:
         return file.read(most)
 
 
-def is_user_file(path: str, owner: int) -> bool:
-    """Return whether a regular file of the user `owner` has this path, by the same rules. What
-    another user's directories hold is not disclosed."""
-    return find_user_file_time(path, owner) is not None
-
-
 def find_user_file_time(path: str, owner: int) -> float | None:
     """Return when a regular file of the user `owner` was last written (POSIX s), by the same rules;
-    None where there is none."""
+    None where there is none. What another user's directories hold is not disclosed."""
     with suppress(OSError, ValueError):
         place = _find_file(path, owner, stat.S_ISREG)
         try:
