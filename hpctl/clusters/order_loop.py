@@ -227,7 +227,7 @@ class OrderRun:
             jobs=() if self._options.now else observer.jobs.get(name, ()),
             tracked=self._scheduler.tracks(name),
             closed_by=self._scheduler.closed_by_others.get(name, ""),
-            trouble=self._find_trouble(name),
+            trouble=self._find_obstacle(name),
             late=self._lateness.find(rec),
             waits=self._options.wait,
             interrupted=observer.interrupted,
@@ -235,7 +235,7 @@ class OrderRun:
             failure_fix=fix,
         )
 
-    def _find_trouble(self, name: NodeName) -> str:
+    def _find_obstacle(self, name: NodeName) -> str:
         """Return why a node does not go on: Slurm or the service was not read, or hpctl itself
         failed."""
         for flaw in self._loop.flaws:

@@ -10,7 +10,8 @@ from hpctl.engine.run_policies import RunPolicies
 from hpctl.jobs.decide import RestartMeans, decide
 from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.restart import restart_of
-from hpctl.jobs.run_cases import find_trouble, why_ends_at_limit
+from hpctl.jobs.run_cases import find_treated_trouble, why_ends_at_limit
+from hpctl.jobs.run_failure import RunFacts, explain_failure
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE
@@ -53,6 +54,7 @@ def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
     if trouble is None:
         return None
     world, ran_on = asked.world, asked.nodes
+    trouble = _explain_by_nodes(trouble, asked)
     past = [
         one
         for one in list_past_troubles(world.state, asked.job, now=trouble)
@@ -61,6 +63,16 @@ def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
     nodes = {name: world.assessments[name] for name in ran_on if name in world.assessments}
     answer = _find_answer(asked)
     return judge_failure(trouble, past, nodes, _find_policy(asked), world.now, answer)
+
+
+def _explain_by_nodes(trouble: Trouble, asked: FailureQuestion) -> Trouble:
+    """Return the trouble with what the findings of the run's nodes show of it."""
+    places = {*asked.nodes, *filter(None, (trouble.node,))}
+    known = {name: asked.world.health[name] for name in places if name in asked.world.health}
+    findings = {name: health.findings for name, health in known.items()}
+    return explain_failure(
+        trouble, RunFacts(nodes=asked.nodes, findings=findings, job=str(asked.job))
+    )
 
 
 def _find_failure(asked: FailureQuestion) -> Trouble | None:
@@ -74,7 +86,7 @@ def _find_failure(asked: FailureQuestion) -> Trouble | None:
 
 
 def _find_recovered(asked: FailureQuestion, rec: JobRecovery) -> Trouble:
-    trouble = find_trouble(rec)
+    trouble = find_treated_trouble(rec)
     cause = asked.world.state.nodes.get(rec.cause)
     if cause is None:
         return trouble

@@ -1,16 +1,20 @@
 """The processes of a job on this node, and which signals they handle, read from /proc only."""
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 PROC = Path("/proc")
+_START_TICKS = 19
+"""The place of `starttime` in /proc/PID/stat after the name: field 22 (man 5 proc)."""
 
 
 class JobProcess(Struct, frozen=True):
-    """One process of a job. `owner`: its user ID. `python`: it runs an interpreter of Python."""
+    """One process of a job. `owner`: its user ID. `python`: it runs an interpreter of Python.
+    `started`: POSIX s, 0 if unknown."""
 
     pid: int
     owner: int
@@ -18,6 +22,7 @@ class JobProcess(Struct, frozen=True):
     state: str
     env: Mapping[str, str]
     python: bool
+    started: float = 0.0
 
 
 def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
@@ -39,7 +44,14 @@ def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
         return None
     if env.get("SLURM_JOB_ID") != job:
         return None
-    return JobProcess(pid, owner, int(stat[1]), stat[0], env, python)
+    started = _compute_start(int(stat[_START_TICKS]))
+    return JobProcess(pid, owner, int(stat[1]), stat[0], env, python, started)
+
+
+def _compute_start(ticks: int) -> float:
+    """Return the POSIX time of a process's start, which the kernel counts from the boot."""
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
 
 
 def list_pids() -> list[int]:

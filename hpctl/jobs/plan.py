@@ -37,8 +37,9 @@ from hpctl.jobs.run_cases import (
     RunCase,
     find_action,
     find_case,
-    find_trouble,
+    find_treated_trouble,
 )
+from hpctl.jobs.run_failure import RunFacts, explain_failure, strip_kill
 from hpctl.jobs.run_gates import RUN_GATES, GatedRun
 from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import add_seconds, parse_count
@@ -70,14 +71,14 @@ def list_past_troubles(
         for r in state.jobs.values()
         if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
-    counted = {_strip_progress(r.trouble) for r in recoveries} | {_strip_progress(now)}
+    counted = {_strip_additions(r.trouble) for r in recoveries} | {_strip_additions(now)}
     runs = {r.attempt.restarts for r in recoveries}
-    found = [PastTrouble(find_trouble(r), find_action(r)) for r in recoveries]
+    found = [PastTrouble(find_treated_trouble(r), find_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
         if event.report.tells_cause and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
-        known = _strip_progress(trouble)
+        known = _strip_additions(trouble)
         if trouble is None or known in counted or (before is not None and event.at >= before):
             continue
         counted.add(known)
@@ -85,10 +86,10 @@ def list_past_troubles(
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 
 
-def _strip_progress(trouble: Trouble | None) -> Trouble | None:
-    """Return a trouble without the progress, which the daemon adds to one that a script
-    reported."""
-    return None if trouble is None else replace(trouble, progress=None)
+def _strip_additions(trouble: Trouble | None) -> Trouble | None:
+    """Return a trouble without what the daemon adds to one that was reported: the progress, and
+    what the findings of its node show of a kill."""
+    return None if trouble is None else replace(strip_kill(trouble), progress=None)
 
 
 def run_decisions(
@@ -109,6 +110,7 @@ def run_decisions(
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
+        case = _explain_case(case, job, view)
         return _decide_run(_failed_run(job, registered, case, view), view, policy, now)
 
     found, flaws = isolate_each(
@@ -122,6 +124,15 @@ def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
     if isinstance(decision, HoldNoted):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
+
+
+def _explain_case(case: RunCase, job: SlurmJob, view: View) -> RunCase:
+    """Return the case with what the findings of the run's nodes show of its trouble."""
+    places = {*job.nodes, *filter(None, (case.trouble.node,))}
+    known = {name: view.health[name] for name in places if name in view.health}
+    findings = {name: health.findings for name, health in known.items()}
+    facts = RunFacts(nodes=job.nodes, findings=findings, job=str(job.id))
+    return replace(case, trouble=explain_failure(case.trouble, facts))
 
 
 def _is_treated(case: RunCase, view: View) -> bool:
@@ -185,7 +196,7 @@ def _decide_run(
         return make_hold("not_recoverable", reason)
     answer = _delay_restart(_choose_answer(job, case, ruled.policy, view, now), case, policy, now)
     if answer.action is Action.END and job.state in ENDED_BADLY:
-        cause = _judge_run(run, answer, ruled.policy, view, now).text
+        cause = _judge_stopped_run(run, answer, ruled.policy, view, now).text
         said = f"it is not restarted and stays {job.state}: {answer.why} ({cause})"
         return make_hold(ENDED_GATE, said)
     if answer.action not in (Action.REQUEUE, *STOPS):
@@ -196,11 +207,11 @@ def _decide_run(
             return make_hold(gate.name, why)
     cause = ""
     if answer.action is Action.HOLD:
-        cause = _judge_run(run, answer, ruled.policy, view, now).text
+        cause = _judge_stopped_run(run, answer, ruled.policy, view, now).text
     return _open_recovery(run, answer, view, now, cause)
 
 
-def _judge_run(
+def _judge_stopped_run(
     run: _FailedRun, answer: RunDecision, policy: RunPolicy, view: View, now: datetime
 ) -> FailureVerdict:
     """Return the verdict on a run that is not started again, for its owner."""

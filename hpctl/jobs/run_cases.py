@@ -25,8 +25,8 @@ def find_action(rec: JobRecovery) -> Action:
     return Action.HOLD if rec.over_budget else Action.REQUEUE
 
 
-def find_trouble(rec: JobRecovery) -> Trouble:
-    """Return what went wrong; for a node's fault, as the run felt it."""
+def find_treated_trouble(rec: JobRecovery) -> Trouble:
+    """Return the trouble that a job's recovery treats; for a node's fault, as the run felt it."""
     if rec.trouble is not None:
         return rec.trouble
     node = rec.bad_nodes[0] if rec.bad_nodes else None

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
+from hpctl.jobs.hangs.stack_groups import IN_KERNEL, STOPPED, WAITS_FOR_FILE
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import NodeName
@@ -93,11 +94,11 @@ _DATA: Final = re.compile(
 """Names that appear where a sample is read or decoded (torch.utils.data, PIL, pyarrow)."""
 _FILES: Final = re.compile(
     r"checkpoint/(?:filesystem|state_dict_saver|state_dict_loader)|\bsave_checkpoint\b"
-    r"|in the kernel, where no signal reaches it|torch/serialization\.py"
-    r"|waits for a file in the kernel|\(pathlib\.py:\d"
+    rf"|{IN_KERNEL}|torch/serialization\.py"
+    rf"|{WAITS_FOR_FILE}|\(pathlib\.py:\d"
 )
 """Where the stack of a rank shows that it waits for a file system."""
-_STOPPED: Final = re.compile(r"(?:\Arank \d+(?: on \S+)?|; it) is stopped by a signal")
+_STOPPED: Final = re.compile(rf"(?:\Arank \d+(?: on \S+)?|; it) is {STOPPED}")
 """How a rank in the kernel's state T is described (`hpctl.jobs.hangs.stack_groups`)."""
 _STANDS: Final = re.compile(r"\bstands in |\bin the kernel\b")
 """A piece of a sentence that says where one rank is."""

@@ -62,13 +62,16 @@ def read_own_file(path: str | os.PathLike[str], most: int) -> bytes:
         return file.read(most)
 
 
-def is_user_file(path: str, owner: int) -> bool:
-    """Return whether a regular file of the user `owner` has this path, by the same rules. What
-    another user's directories hold is not disclosed."""
+def find_user_file_time(path: str, owner: int) -> float | None:
+    """Return when a regular file of the user `owner` was last written (POSIX s), by the same rules;
+    None where there is none. What another user's directories hold is not disclosed."""
     with suppress(OSError, ValueError):
-        os.close(_find_file(path, owner, stat.S_ISREG))
-        return True
-    return False
+        place = _find_file(path, owner, stat.S_ISREG)
+        try:
+            return os.fstat(place).st_mtime
+        finally:
+            os.close(place)
+    return None
 
 
 def _find_file(path: str, owner: int, is_kind: IsKind) -> int:

@@ -28,8 +28,9 @@ def test_another_user_names_no_rank_of_a_hang() -> None:
     assert query_ras(where, owner=STRANGER.pw_uid).communicators
     with pytest.raises(RasError, match=f"answers as uid {STRANGER.pw_uid}, not 0"):
         query_ras(where)
-    trouble = RasInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
-    assert trouble is not None
-    assert trouble.rank is None
-    assert "answers as uid" in trouble.evidence
+    hang = RasInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
+    assert hang is not None
+    assert hang.finding is None
+    assert hang.trouble.rank is None
+    assert "answers as uid" in hang.trouble.evidence
     assert stranger.result() == 1

@@ -6,7 +6,7 @@ with bounds on memory, processor time and size: a hostile file costs that file, 
 answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
 the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
 
-`read_verdict` starts that process; `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE` is it.
+`read_verdict` starts that process: `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE ...`.
 Many files are shared between several processes that it forks: unpickling takes one core, and one
 that a file ends costs its share.
 """
@@ -26,6 +26,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 import msgspec
@@ -66,6 +67,9 @@ ANSWER: Final = 1 << 16
 READ_AHEAD: Final = 1 << 17
 EARLY_S: Final = 5.0
 """A file server's clock may be so much behind ours."""
+
+DEFAULT_GROUP: Final = "default_pg"
+"""torch's description of the group of all ranks (init_process_group)."""
 
 _RANK_NUMBER: Final = re.compile(r"\d{1,6}")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
@@ -430,6 +434,11 @@ def _names_of(prefix: str) -> list[str]:
     ]
 
 
+def list_dumps(prefix: str) -> list[Path]:
+    """Return the files that have the names of an attempt's dumps. Raise OSError."""
+    return [Path(prefix + name) for name in _names_of(prefix)] if prefix else []
+
+
 def _bytes_of(path: str, since: float) -> bytes:
     """Return the bytes of a plain file of ours. Raise OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
@@ -442,19 +451,40 @@ def _bytes_of(path: str, since: float) -> bytes:
         return file.read(LARGEST)
 
 
+def keep_own_dumps(
+    dumps: Sequence[FlightDump], unread: set[int], world: int
+) -> tuple[list[FlightDump], set[int]]:
+    """Return the dumps of a run of `world` ranks (0: unknown), and the ranks whose dumps are not
+    read. A dump that names another number of ranks is another run's: its rank counts as not read,
+    because what it did is not known."""
+    own = [dump for dump in dumps if not world or _is_of_world(dump, world)]
+    return own, unread | ({dump.rank for dump in dumps} - {dump.rank for dump in own})
+
+
+def _is_of_world(dump: FlightDump, world: int) -> bool:
+    """Return whether a dump may be of a run of so many ranks: its default group has them all, and
+    no group has more."""
+    sizes = [len(group.ranks) for group in dump.groups]
+    whole = [len(group.ranks) for group in dump.groups if group.description == DEFAULT_GROUP]
+    fits = all(size in (0, world) for size in whole)
+    return fits and dump.rank < world and max(sizes, default=0) <= world
+
+
 def read_verdict(
-    prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = ()
+    prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = (), world: int = 0
 ) -> FlightVerdict:
     """Read and align an attempt's dumps in a separate process. Raise nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
     that there are none, or that they could not be read. Where there is no file, no process is
     started: a run whose network broke continues without waiting for one. `become`: the command and
-    options by which root becomes the owner of the dumps.
+    options by which root becomes the owner of the dumps. `world`: how many ranks the run has; dumps
+    of another number of ranks do not count. 0: any.
     """
     command = [
         *become,
-        sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.flight_files", prefix, str(since), str(read_s)
+        sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.flight_files",
+        prefix, str(since), str(read_s), str(world),
     ]  # fmt: skip
     try:
         # Root does not look where a user may lead it.
@@ -480,6 +510,7 @@ def read_verdict(
 def main(arguments: Sequence[str]) -> None:
     """Print the verdict on the dumps of PREFIX as JSON. Bounds itself first."""
     prefix, since, read_s = arguments[0], float(arguments[1]), float(arguments[2])
+    world = int(arguments[3])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (int(read_s + MARGIN_S), int(read_s + MARGIN_S) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -488,6 +519,7 @@ def main(arguments: Sequence[str]) -> None:
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     deadline = time.monotonic() + read_s
     dumps, unread = read_shared(prefix, since - EARLY_S, deadline, processes)
+    dumps, unread = keep_own_dumps(dumps, unread, world)
     print(make_printable(msgspec.json.encode(align_ranks(dumps, unread)).decode()))
 
 

@@ -18,7 +18,9 @@ FRESH_S = 600.0
 def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
     """Return what the flight recorders of a job's ranks show, where this host sees their dumps.
 
-    Raises nothing. Ranks that dump to several places are those of several steps: nothing is read.
+    A dump counts that was written since the job's ranks were started and in the last FRESH_S, by a
+    rank of as many as the job has: several jobs of a user may dump to one place. Raises nothing.
+    Ranks that dump to several places are those of several steps: nothing is read.
     """
     prefixes = {
         one.flight.removesuffix(str(one.rank))
@@ -32,4 +34,6 @@ def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
         become = become_owner(uid)
     except KeyError:  # an account that this host does not know
         return FlightVerdict()
-    return read_verdict(prefixes.pop(), time.time() - FRESH_S, become=become)
+    since = max([time.time() - FRESH_S, *(node.began for node in dumps)])
+    world = max((node.world for node in dumps), default=0)
+    return read_verdict(prefixes.pop(), since, become=become, world=world)

@@ -311,6 +311,13 @@ class RankNames(Struct, frozen=True):
         return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
 
 
+class ExplainedHang(Struct, frozen=True):
+    """A hang with NCCL's answer in its evidence. `finding` is whom NCCL names; None: no rank."""
+
+    trouble: Trouble
+    finding: RasFinding | None = None
+
+
 LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
@@ -346,9 +353,9 @@ class RasInquiry:
             self._thread = threading.Thread(target=self._take_sample, name="ras", daemon=True)
             self._thread.start()
 
-    def explain(self, progress: RunProgress, trouble: Trouble) -> Trouble | None:
-        """Return the hang `trouble` of `progress` with a name to it, None where NCCL shows there is
-        none.
+    def explain(self, progress: RunProgress, trouble: Trouble) -> ExplainedHang | None:
+        """Return the hang `trouble` of `progress` with what NCCL says of it, None where NCCL shows
+        that there is none.
 
         Waits until the two looks are `APART_S` apart, but never longer than half of the silence
         that the policy calls a hang: who asks for a short one gets a less certain answer. Without
@@ -364,11 +371,12 @@ class RasInquiry:
             time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
             self._take_sample()
         if self._first is None or self._second is None:
-            return replace(trouble, evidence=_append_evidence(trouble, f"NCCL RAS: {self._error}"))
+            answer = _append_evidence(trouble, f"NCCL RAS: {self._error}")
+            return ExplainedHang(replace(trouble, evidence=answer))
         finding = find_culprits(self._first, self._second, self._read_names(progress).name)
         if finding.cause is HangCause.MOVING:
             return self._judge_moving(progress, trouble, finding)
-        return self._add_names(progress, trouble, finding, self._second.report)
+        return self._add_answer(progress, trouble, finding, self._second.report)
 
     def _read_names(self, progress: RunProgress) -> RankNames:
         return RankNames(progress.ranks, self._hosts, len(progress.ranks))
@@ -391,38 +399,31 @@ class RasInquiry:
 
     def _judge_moving(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding
-    ) -> Trouble | None:
+    ) -> ExplainedHang | None:
         """Return None, or the hang where the run has not made a step for as long as its start may
         take."""
         now = time.monotonic()
         if now - progress.stepped_at > progress.policy.hang_start_s:
             why = f"{trouble.why}; {finding.why}, but without steps"
-            return replace(trouble, why=why, signature="hang: collectives without steps")
+            signature = "hang: collectives without steps"
+            return ExplainedHang(replace(trouble, why=why, signature=signature))
         progress.alive(now)
         return None
 
-    def _add_names(
+    def _add_answer(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
-    ) -> Trouble:
-        answer = f"NCCL {report.nccl_version} RAS:\n{report.text}"
+    ) -> ExplainedHang:
+        evidence = _append_evidence(trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}")
+        trouble = replace(trouble, evidence=evidence)
         if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
             # NCCL names no rank; the ranks' own notes may.
-            why = f"{trouble.why}; {finding.why}"
-            return replace(trouble, why=why, evidence=_append_evidence(trouble, answer))
-        names = self._read_names(progress)
-        found = [(m, names.rank(m, finding.communicator)) for m in finding.members]
-        nodes = {names.node(member, rank) for member, rank in found} - {None}
-        only = found[0] if len(found) == 1 else None
+            return ExplainedHang(replace(trouble, why=f"{trouble.why}; {finding.why}"))
         unsure = "" if finding.sure else " (two looks only a short time apart)"
-        return replace(
-            trouble,
-            why=f"{finding.why}{unsure}; {progress.silence(time.monotonic())}",
-            signature=f"hang: {finding.cause}",
-            node=nodes.pop() if len(nodes) == 1 else None,
-            rank=only[1].rank if only and only[1] else None,
-            device=format_device(only[0]) if only else "",
-            evidence=_append_evidence(trouble, answer),
+        # NCCL counts collectives, the notes count steps: whom it names, it knows better.
+        bare = replace(
+            trouble, why=progress.silence(time.monotonic()), rank=None, node=None, device=""
         )
+        return ExplainedHang(bare, replace(finding, why=f"{finding.why}{unsure}"))
 
 
 def _append_evidence(trouble: Trouble, more: str) -> str:

@@ -56,9 +56,15 @@ _NO_WAIT: Final = re.compile(r"torch/(utils/data|distributed/checkpoint)/")
 _NUMBERS: Final = re.compile(r"\d+|0x[0-9a-f]+")
 
 
+IN_KERNEL: Final = "in the kernel, where no signal reaches it"
+STOPPED: Final = "stopped by a signal"
+WAITS_FOR_FILE: Final = "waits for a file in the kernel"
+"""How a sentence describes a rank in the kernel's state D, in T, and in a wait of `_FILE_WAITS`."""
+
+
 _STATES: Final = {
-    "D": "in the kernel, where no signal reaches it",
-    "T": "stopped by a signal",
+    "D": IN_KERNEL,
+    "T": STOPPED,
     "t": "stopped by a debugger",
     "Z": "dead, and not yet waited for",
 }
@@ -127,14 +133,16 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
     """What one node's collector says. `world`: ranks of the job, 0 if unknown. `ras`: the beginning
-    of what NCCL's RAS service said. `error`: why it cannot say more. With neither ranks nor an
-    error, no Python process of the job runs there."""
+    of what NCCL's RAS service said. `error`: why it cannot say more. `began`: when the first of its
+    ranks was started (POSIX s), 0 if unknown. With neither ranks nor an error, no Python process of
+    the job runs there."""
 
     node: str
     world: int = 0
     ranks: tuple[RankStack, ...] = ()
     error: str = ""
     ras: str = ""
+    began: float = 0.0
 
     def __post_init__(self) -> None:
         bounds.clean_texts(self, "node", "error", "ras")
@@ -358,7 +366,7 @@ def _describe_kernel_wait(rank: RankStack) -> str:
     if rank.state == "D":
         return f"is {_STATES['D']} ({rank.wchan})"
     if _FILE_WAITS.match(rank.wchan):
-        return f"waits for a file in the kernel ({rank.wchan})"
+        return f"{WAITS_FOR_FILE} ({rank.wchan})"
     return ""
 
 

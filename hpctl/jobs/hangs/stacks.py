@@ -24,8 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
 from hpctl.jobs.hangs.stack_groups import (
@@ -46,15 +44,15 @@ from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.run_within import run_within
-from hpctl.toolkit.user_files import is_user_file, open_user_file
-from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
+from hpctl.toolkit.user_files import find_user_file_time, open_user_file
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
 """How long a look at one rank, one at its native calls, and NCCL's answer may take, in seconds."""
 NODE_S, EXPLAIN_S = 60.0, 30.0
 """How long all nodes together may take, by hand and while a run waits to be restarted, in s."""
 LARGEST_DUMP = 8 << 20
+CLOCKS_S = 5.0
+"""Seconds by which a file server's clock may be behind this node's."""
 AT_ONCE = 4
 _PTRACE = re.compile(r"(?i)permission denied|operation not permitted|EPERM")
 _HOW_TO_PERMIT = (
@@ -194,9 +192,12 @@ def _dead_children(pid: int) -> tuple[str, ...]:
 
 
 def _read_flight_dump(process: JobProcess, rank: int) -> str:
-    """Return the dump of torch's flight recorder, asked for where the job set a pipe for that.
+    """Return the dump of torch's flight recorder, asked for where the job set a pipe for that;
+    empty where there is none of this process.
 
-    An agent that runs as root reads these paths from the environment of a user's process.
+    All jobs of a node dump to one name unless they set another (torch's default), so a file that is
+    older than the process is another run's. An agent that runs as root reads these paths from the
+    environment of a user's process.
     """
     env = process.env
     pipe = env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
@@ -212,7 +213,10 @@ def _read_flight_dump(process: JobProcess, rank: int) -> str:
             pass
     new, old = env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     dump = (new or old or "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
-    return dump[:200] if is_user_file(dump, process.owner) else ""
+    written = find_user_file_time(dump, process.owner)
+    if written is None or written < process.started - CLOCKS_S:
+        return ""
+    return dump[:200]
 
 
 def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
@@ -241,7 +245,8 @@ def read_node_stacks(
         ras = pool.submit(_read_ras_verdict, found) if native else None
         stacks = tuple(pool.map(partial(_read_rank, native), found.items()))
         text = ras.result() if ras else ""
-    return NodeStacks(node, max(sizes, default=0), stacks, ras=text)
+    began = min((one.started for one in found.values()), default=0.0)
+    return NodeStacks(node, max(sizes, default=0), stacks, ras=text, began=began)
 
 
 def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
@@ -250,22 +255,6 @@ def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVe
     return aggregate_stacks(
         collect_stacks(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes
     )
-
-
-def explain_hang(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
-    """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
-    where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
-    try:
-        verdict = read_stacks(job, nodes, bin_dir)
-    except HpctlError as error:
-        verdict = StackVerdict(str(error))
-    evidence = f"stacks: {verdict.text}\n{trouble.evidence}"[:EVIDENCE_CHARS]
-    if len(verdict.suspects) != 1 or trouble.rank is not None or trouble.node is not None:
-        return replace(trouble, evidence=evidence)
-    (only,) = verdict.suspects
-    node = NodeName(only.node) if only.node else None
-    why = f"{trouble.why}; {verdict.text}"
-    return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
 
 
 def become_owner(uid: int | None) -> list[str]:

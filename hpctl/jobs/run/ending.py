@@ -78,7 +78,7 @@ def judge_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """Return the trouble that ended the step; None where the run is done."""
-    trouble = _find_trouble(evidence, policy, now, classify)
+    trouble = _classify_end(evidence, policy, now, classify)
     if trouble is None:
         return None
     trouble = explain_gpus(trouble, _describe_grant(evidence, trouble))
@@ -100,7 +100,7 @@ def name_node(trouble: Trouble) -> Trouble:
     return replace(trouble, why=f"{rank} on {trouble.node}{trouble.why.removeprefix(rank)}")
 
 
-def _find_trouble(
+def _classify_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     code = code_of(evidence, policy)

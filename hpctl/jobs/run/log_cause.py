@@ -2,8 +2,9 @@
 
 What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and the
 last lines of the ranks, and the ranks' flight recorders are where the script's first lines had them
-dumped. All become the RunRemains that `post_mortem` judges, so that a rank's exception has the same
-words in a job with plain srun or torchrun.
+dumped. All become the RunRemains that `post_mortem` reads, so that a rank's exception has the same
+words in a job with plain srun or torchrun. The findings of the job's nodes are known to the daemon
+only, which adds them to what is reported here.
 """
 
 import json
@@ -12,18 +13,19 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash, without_label
-from hpctl.jobs.run import ending
 from hpctl.jobs.run.flight import flight_prefix_of_script
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
-from hpctl.jobs.run.post_mortem import RunRemains, find_trouble
+from hpctl.jobs.run.post_mortem import RunRemains, explain_remains
 from hpctl.jobs.run.settings import find_gpu_grant
 from hpctl.jobs.run.srun import node_of
+from hpctl.jobs.run_failure import RunFacts
 from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import UTC
@@ -78,14 +80,15 @@ def find_cause(
         flight_since=float(parse_count(environ.get("HPCTL_RUN_START", ""))),
     )
     policy = _read_policy(environ)
-    trouble = find_trouble(remains, policy, now)
+    locate = partial(_locate_rank, nodes=_read_nodes(environ))
+    trouble = explain_remains(remains, policy, now, locate)
     if trouble is None:
         return None
     if not heard.ends and not heard.failed and trouble.rank is None:
         silent = classify_crash(code, (), at=now, policy=policy, again=remains.again)
         if trouble.signature == silent.signature:
             return None
-    return _with_place(trouble, remains, environ)
+    return trouble
 
 
 def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
@@ -97,31 +100,27 @@ def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
         return merge_policies([])
 
 
-def _with_place(trouble: Trouble, evidence: RunRemains, environ: Mapping[str, str]) -> Trouble:
+def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]) -> Trouble:
     """Return the trouble with a node of this job, where the log names one.
 
     A program knows its host by another name than Slurm does, or by none.
     """
-    nodes, tail, ends = _read_nodes(environ), evidence.tail, evidence.ends
-    rank = trouble.rank
+    tail, rank = facts.tail, trouble.rank
     places = [trouble.node]
     if any(_LAUNCHER in line for line in tail):
         reported = _hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
-        places.append(_agent_of(trouble, reported, evidence, nodes))
+        places.append(_agent_of(trouble, reported, facts, nodes))
     elif rank is not None:
-        places.append(node_of(rank, ends))
+        places.append(node_of(rank, facts.ends))
     if len(nodes) == 1:
         places.append(nodes[0])
     node = next((node for node in places if node in nodes), None)
-    return ending.name_node(replace(trouble, node=node))
+    return replace(trouble, node=node)
 
 
 def _agent_of(
-    trouble: Trouble,
-    reported: Mapping[int, NodeName],
-    evidence: RunRemains,
-    nodes: Sequence[NodeName],
+    trouble: Trouble, reported: Mapping[int, NodeName], facts: RunFacts, nodes: Sequence[NodeName]
 ) -> NodeName | None:
     """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is
     open.
@@ -129,10 +128,10 @@ def _agent_of(
     The first agent to end is the one whose rank failed. A rank that others wait for is not of an
     agent that reports them, so of two nodes it is on the other one.
     """
-    first = evidence.ends[0].node if evidence.ends else None
+    first = facts.ends[0].node if facts.ends else None
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return first
-    one_reports = sum(_ROOT_CAUSE in line for line in evidence.tail) == 1
+    one_reports = sum(_ROOT_CAUSE in line for line in facts.tail) == 1
     if trouble.rank is None or not one_reports:
         return None
     if trouble.rank in reported:

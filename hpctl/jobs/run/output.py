@@ -16,7 +16,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +24,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.hangs.ras_judge import RasInquiry
+from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasInquiry
 from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.logs.engine import Engine, LineCutter, LogFollower, RuleVerdict
 from hpctl.jobs.logs.rules import RuleSet
@@ -269,11 +269,10 @@ class RankProgress:
         policy: RunPolicy,
         ras: Address,
         put: Callable[[Trouble], object],
-        stacks: Callable[[Trouble, Sequence[NodeName]], Trouble] = lambda trouble, _: trouble,
+        explain: Callable[[ExplainedHang], Trouble] = lambda hang: hang.trouble,
     ) -> None:
-        """`stacks` adds to a hang what the ranks on some nodes do; it may take half a minute."""
-        self._policy, self._ras, self._put, self._stacks = policy, ras, put, stacks
-        self._nodes: tuple[NodeName, ...] = ()
+        """`explain` names whom the ranks of a hang wait for; it may take a minute."""
+        self._policy, self._ras, self._put, self._explain = policy, ras, put, explain
         self._source: NoteListener | NoteFileReader | None = None
         self._logged: deque[ReceivedNote] = deque(maxlen=KEPT)
         self._pace: RunPace | None = None
@@ -307,7 +306,6 @@ class RankProgress:
         now = self._looked = time.monotonic()
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
         self._inquiry = RasInquiry(self._ras, hosts)
-        self._nodes = tuple(sorted(set(hosts.values())))
         if file is not None:
             self._source = NoteFileReader(file, at_end=True)
             self._source.take()  # what is in it now is an older step's
@@ -361,10 +359,11 @@ class RankProgress:
 
     def _ask(self, inquiry: RasInquiry, progress: RunProgress, trouble: Trouble) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
-        nodes, explained = self._nodes, inquiry.explain(progress, trouble)
-        if explained is not None and self.progress is progress:
-            explained = self._stacks(explained, nodes)
-        if explained is not None and self.progress is progress:
+        hang = inquiry.explain(progress, trouble)
+        if hang is None or self.progress is not progress:
+            return
+        explained = self._explain(hang)
+        if self.progress is progress:
             self._put(explained)
 
     def renew(self) -> None:

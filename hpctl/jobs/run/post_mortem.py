@@ -1,17 +1,17 @@
 """Judge a run by what it left behind: dumps, output, exit codes, and the findings of its nodes.
 
-It joins what `hpctl run` learns while a step runs with the same functions: `judge_end` for the log
-and the exit codes, `name_absent` for who did not come to a collective, and `judge_failure` for the
-component. It is for runs that have ended, whose log and dumps may be of any user.
+This is for runs that have ended, whose log and dumps may be of any user. `RunRemains` is what such
+a run left. `judge_run` reads it and takes the steps that a verdict takes everywhere: `judge_end`
+for the log and the exit codes, `explain_failure` (`hpctl.jobs.run_failure`) for the other evidence,
+and `judge_failure` (`hpctl.jobs.verdict`) for the component.
 
-`hpctl sbatch` calls `find_trouble` at the end of a script. Only the corpus of recorded failures
-calls `judge_run`, which adds hung runs and the kernel's kills for memory: `hpctl run` and the
-daemon join the same evidence in steps of their own, without these two.
+The end of a script of `hpctl sbatch` (`log_cause`) and the corpus of recorded failures read what a
+run left. `hpctl run` takes the same steps with what it learns while a step runs, and the daemon
+takes the last two with what was reported to it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -20,24 +20,18 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import SETTLED, assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.crash import (
-    NOT_COME,
-    PEER_LOST,
-    SIZES_DIFFER,
-    WORKER_DIED,
-    GpuGrant,
-    classify_crash,
-)
+from hpctl.jobs.crash import GpuGrant, classify_crash
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.hangs.flight_files import read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
+from hpctl.jobs.hangs.flight_recorder import FlightVerdict
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.hangs.ras_report import RasReport, read_json
 from hpctl.jobs.hangs.stack_groups import StackVerdict
 from hpctl.jobs.run import ending
-from hpctl.jobs.run.srun import NotLaunched, TaskEnd, node_of
-from hpctl.jobs.run.timeouts import Witnesses, judge_ras, name_absent
-from hpctl.jobs.verdict import NEAR, judge_failure
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd
+from hpctl.jobs.run.timeouts import Witnesses, judge_ras
+from hpctl.jobs.run_failure import LocateRank, RunFacts, explain_failure, explain_hang
+from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.assessment import Assessment
@@ -47,8 +41,6 @@ from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.run_policy import Action, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
-OOM_CHECK = "kernel.oom"
-"""The check of a node that reads the kernel's line of each kill for memory."""
 NO_STEP_MADE = "no progress"
 """The signature of a run that was ended because it made no progress."""
 
@@ -93,27 +85,39 @@ class PostMortem(Struct, frozen=True):
 
 def judge_run(remains: RunRemains, policy: RunPolicy, now: datetime) -> PostMortem:
     """Judge a run that has ended. Reads dumps in a bounded process; raises nothing."""
-    trouble = find_trouble(remains, policy, now)
+    trouble = explain_remains(remains, policy, now)
     if trouble is None:
         return PostMortem(None, None)
-    trouble = ending.name_node(_with_node(trouble, remains))
-    trouble = _explain_kill(trouble, remains.findings, now)
     nodes = {name: assess_findings(name, found) for name, found in remains.findings.items()}
     past = [PastTrouble(one, Action.STEP) for one in remains.past]
     return PostMortem(trouble, judge_failure(trouble, past, nodes, policy, now))
 
 
-def find_trouble(remains: RunRemains, policy: RunPolicy, now: datetime) -> Trouble | None:
-    """Return what ended a run, with whom its ranks waited for; None where the run is done."""
+def explain_remains(
+    remains: RunRemains, policy: RunPolicy, now: datetime, locate: LocateRank | None = None
+) -> Trouble | None:
+    """Return what ended a run, with its rank and node; None where the run is done. `locate` is as
+    in `explain_failure`."""
     tail = list(remains.tail)
     if not tail:
         lines = sorted(remains.rank_stderr.items())
         tail = [_label_line(rank, line) for rank, said in lines for line in said]
+    facts = RunFacts(
+        tail=tail,
+        ends=remains.ends,
+        world=remains.world,
+        rank_nodes=remains.rank_nodes,
+        findings=remains.findings,
+    )
+
+    def ask() -> tuple[Witnesses, RankNames]:
+        return _read_witnesses(remains)
+
     if remains.hung:
         hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
         excerpt = ending.cut_excerpt(tail)
         hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
-        return _ask_witnesses(hang, remains)
+        return explain_hang(hang, facts, ask)
     evidence = ending.Evidence(
         remains.exit_code,
         ends=remains.ends,
@@ -124,90 +128,7 @@ def find_trouble(remains: RunRemains, policy: RunPolicy, now: datetime) -> Troub
         gpus=remains.gpus,
     )
     trouble = ending.judge_end(evidence, policy, now, classify_crash)
-    if trouble is not None and trouble.signature == SIZES_DIFFER:
-        return _compare_sizes(trouble, remains)
-    if trouble is None or trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
-        return trouble
-    left = _find_rank_that_left(trouble, remains)
-    if left is not None:
-        return left
-    return _ask_witnesses(trouble, remains)
-
-
-def _compare_sizes(trouble: Trouble, remains: RunRemains) -> Trouble:
-    """Return the trouble with the rank whose tensor has another size than the others', where the
-    dumps show it: the rank that reports it may be the one that is right."""
-    prefix = remains.flight_prefix
-    flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
-    if flight.cause is not FlightCause.DIFFERENT:
-        odd = _find_odd_size(trouble.rank, dict(flight.last_sizes))
-        if odd in (None, trouble.rank):
-            return trouble
-        why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
-        return replace(trouble, why=why, rank=odd, node=None)
-    return name_absent(trouble, Witnesses(flight), RankNames({}, {}, remains.world or flight.world))
-
-
-def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
-    """Return the rank whose tensor has another size than those of most others; None where that is
-    open.
-
-    The rank that reports has got more than it waits for, and may have ended without a dump: its
-    tensor is not the longest. Where the others' have two sizes it has the shorter one.
-    """
-    known = dict(sizes)
-    if reporter is not None and reporter not in known and len(set(known.values())) == 2:
-        known[reporter] = min(known.values())
-    counts = Counter(known.values()).most_common()
-    if len(counts) != 2 or counts[1][1] != 1 or counts[0][1] < 2:
-        return None
-    return next(rank for rank, size in known.items() if size == counts[1][0])
-
-
-def _find_rank_that_left(trouble: Trouble, remains: RunRemains) -> Trouble | None:
-    """Return the trouble with the rank that ended without an error while the others waited; None
-    where there is no such rank.
-
-    A socket closes when its process ends. Where all ranks but one report that a peer closed its
-    connection, and srun reports the ends of just those (it reports every end but exit code 0), the
-    remaining one has left: its program came to its end before the others'.
-    """
-    launched = any("torch.distributed.elastic" in line for line in remains.tail)
-    closed = any("Connection closed by peer" in line for line in remains.tail)
-    if trouble.signature != PEER_LOST or launched or not closed:
-        return None
-    absent = [rank for rank in range(remains.world) if not _has_ended(rank, remains.ends)]
-    if len(absent) != 1 or not remains.ends or any(end.code != 1 for end in remains.ends):
-        return None
-    rank = absent[0]
-    why = f"rank {rank}: it ended without an error while the others waited for it"
-    return replace(
-        trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
-    )
-
-
-def _has_ended(rank: int, ends: Sequence[TaskEnd]) -> bool:
-    return any(
-        first <= rank <= last
-        for end in ends
-        for first, last in end.spans or ((end.rank, end.rank),)
-    )
-
-
-def _explain_kill(
-    trouble: Trouble, findings: Mapping[NodeName, Sequence[Finding]], now: datetime
-) -> Trouble:
-    """Return the trouble of a killed process as one of memory, where the kernel of its node killed
-    a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
-    killed = trouble.kind is TroubleKind.KILLED and trouble.signature == "SIGKILL"
-    loader = trouble.signature == WORKER_DIED and "signal: Killed" in trouble.evidence
-    if not (killed or loader) or trouble.node is None:
-        return trouble
-    for one in findings.get(trouble.node, ()):
-        if one.check == OOM_CHECK and abs(now - one.last) <= NEAR:
-            why = f"{trouble.why}; the kernel killed a process for its memory"
-            return replace(trouble, kind=TroubleKind.HOST_MEMORY, why=why)
-    return trouble
+    return None if trouble is None else explain_failure(trouble, facts, ask, locate)
 
 
 def _label_line(rank: int, line: str) -> str:
@@ -215,13 +136,14 @@ def _label_line(rank: int, line: str) -> str:
     return f"{rank}: {line}"
 
 
-def _ask_witnesses(trouble: Trouble, remains: RunRemains) -> Trouble:
+def _read_witnesses(remains: RunRemains) -> tuple[Witnesses, RankNames]:
+    """Return what the dumps, NCCL's RAS service and the stacks of a run say."""
     prefix = remains.flight_prefix
     flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
     names = RankNames({}, {}, remains.world or flight.world)
     report = _read_report(remains.ras)
     ras = judge_ras(report, names) if report is not None else None
-    return name_absent(trouble, Witnesses(flight, ras, remains.stacks), names)
+    return Witnesses(flight, ras, remains.stacks), names
 
 
 def _read_report(raw: bytes) -> RasReport | None:
@@ -230,14 +152,6 @@ def _read_report(raw: bytes) -> RasReport | None:
         return read_json(raw) if raw else None
     except HpctlError:
         return None
-
-
-def _with_node(trouble: Trouble, remains: RunRemains) -> Trouble:
-    """Return the trouble with the node on which its rank ran, where it names none."""
-    if trouble.node is not None or trouble.rank is None:
-        return trouble
-    node = remains.rank_nodes.get(trouble.rank) or node_of(trouble.rank, remains.ends)
-    return replace(trouble, node=node)
 
 
 def assess_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:

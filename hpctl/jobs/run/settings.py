@@ -25,6 +25,9 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy_file import PolicyFile, merge_policies
 from hpctl.vocabulary.run_policy import RunPolicy
 
+MOST_TASKS = 65_536
+"""Tasks of a step that are placed: as many ranks as a run may have that is judged."""
+
 
 class TorchRanks(Struct, frozen=True):
     """What a launcher on each node starts. `count`: on a node, 0 for as many as GPUs. `in_process`:
@@ -115,6 +118,26 @@ class RunSettings:
         """Return the smallest step that may be launched."""
         nodes = self.policy.nodes
         return min(self.wanted, nodes[0]) if nodes else self.wanted
+
+    def place_tasks(self, nodes: Sequence[NodeName]) -> dict[int, NodeName]:
+        """Return the node of each task that srun starts in a step on these nodes; none where that
+        is not known.
+
+        What the user typed after `--` goes before sbatch's options, as in srun. With the same
+        number of tasks on each node, srun's default distribution numbers them node by node.
+        """
+        given = self.srun.given
+        each = self.tasks_per_node or 0
+        if not each:
+            text = self.environ.get("SLURM_NTASKS_PER_NODE", "")
+            for name in ("ntasks-per-node", "tasks-per-node"):
+                text = given.get(name, text)
+            each = parse_count(text)
+        placed = "distribution" in given or "SLURM_DISTRIBUTION" in self.environ
+        most = parse_count(given.get("ntasks", "")) or each * len(nodes)
+        if placed or most != each * len(nodes) or most > MOST_TASKS:
+            return {}
+        return {rank: nodes[rank // each] for rank in range(each * len(nodes))}
 
     @property
     def tasks(self) -> int | None:

@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +20,14 @@ from hpctl.checkpoints.resume import ResumePoint, find_compared_point
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import send_request
-from hpctl.jobs.hangs.stacks import explain_hang, read_stacks
+from hpctl.jobs.hangs.ras_judge import ExplainedHang, RankNames
+from hpctl.jobs.hangs.stacks import read_stacks
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.restart import RestartWay
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import clear_dumps, flight_environment
 from hpctl.jobs.run.output import OutputReader, RankProgress
+from hpctl.jobs.run.progress import TrackedRank
 from hpctl.jobs.run.progress_notes import Note
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import (
@@ -37,7 +39,8 @@ from hpctl.jobs.run.srun import (
     step_arguments,
     with_step_nodes,
 )
-from hpctl.jobs.run.timeouts import TimeoutInquiry
+from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses
+from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.slurm.step_environment import step_environment
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -249,18 +252,14 @@ class Steps:
         say: Callable[[str], None],
     ) -> None:
         self._given, self._launcher, self._events, self._say = given, launcher, events, say
-        self.ranks = RankProgress(
-            given.policy,
-            given.ras,
-            events.put,
-            lambda trouble, nodes: explain_hang(trouble, given.job, nodes, launcher.runner.bin_dir),
-        )
+        self.ranks = RankProgress(given.policy, given.ras, events.put, self._explain_hang)
         self._timeouts = TimeoutInquiry(
             given.ras, lambda nodes: read_stacks(given.job, nodes, launcher.runner.bin_dir)
         )
         listener = _StepListener(events, say, self.ranks, self._timeouts)
         self._output = OutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
+        self._nodes: tuple[NodeName, ...] = ()
         self._attempt = 0
         self._overlap = False
         self._resume = ResumePoint(judged=False)
@@ -300,6 +299,7 @@ class Steps:
         )
         sinks = self._output.begin()
         world = (given.tasks or 0) * len(nodes)
+        self._nodes = nodes
         self._timeouts.begin(nodes, hosts, given.flight(attempt), world)
         try:
             return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
@@ -392,11 +392,36 @@ class Steps:
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
-    def explain_timeout(self, trouble: Trouble) -> Trouble:
-        """Return the trouble of a step that has ended, with whom its ranks waited for in a
-        collective."""
-        progress = self.ranks.progress
-        return self._timeouts.explain(trouble, progress.ranks if progress else {})
+    def ask_witnesses(self) -> tuple[Witnesses, RankNames]:
+        """Return what the witnesses say of the ranks of a step that has ended."""
+        return self._timeouts.gather(self._tracked())
+
+    def _explain_hang(self, hang: ExplainedHang) -> Trouble:
+        """Return the hang of the running step with whom its ranks wait for."""
+        tracked = self._tracked()
+        tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
+        facts = RunFacts(rank_nodes=_list_places(tracked), task_nodes=tasks)
+        return explain_hang(hang.trouble, facts, lambda: self._timeouts.look(hang.finding, tracked))
+
+    def _tracked(self) -> Mapping[int, TrackedRank]:
+        """Return the ranks that have reported themselves in this step."""
+        return dict(self.ranks.progress.ranks) if self.ranks.progress else {}
+
+    def facts(self, evidence: Evidence, nodes: Sequence[NodeName]) -> RunFacts:
+        """Return what is known of a step on these nodes that has ended, besides its trouble.
+
+        Where srun starts launchers, the tasks whose ends it reports are not the ranks.
+        """
+        launched = self._given.restart_way.has_launcher
+        tasks = {} if launched else self._given.place_tasks(nodes)
+        return RunFacts(
+            tail=evidence.tail,
+            ends=() if launched else evidence.ends,
+            world=len(tasks),
+            rank_nodes=_list_places(self._tracked()),
+            task_nodes=tasks,
+            nodes=nodes,
+        )
 
     def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> Evidence:
         """Return all that is known of a step that has ended. `gpus`: a node has so many by
@@ -551,6 +576,11 @@ class _StepListener:
 
     def hear_timeout(self) -> None:
         self._timeouts.timed_out()
+
+
+def _list_places(ranks: Mapping[int, TrackedRank]) -> dict[int, NodeName]:
+    """Return the nodes of ranks, as they have reported them."""
+    return {number: rank.node for number, rank in ranks.items() if rank.node is not None}
 
 
 def _clear_mark(mark: Path | None) -> Path | None:

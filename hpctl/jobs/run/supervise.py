@@ -28,7 +28,7 @@ from hpctl.jobs.run.allocation import (
 )
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
-from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd, node_of
+from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd
 from hpctl.jobs.run.steps import (
     ClusterPolicy,
     EventQueue,
@@ -38,6 +38,7 @@ from hpctl.jobs.run.steps import (
     Steps,
 )
 from hpctl.jobs.run.trouble_handler import TroubleHandler
+from hpctl.jobs.run_failure import explain_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
@@ -361,11 +362,8 @@ class StepSupervisor:
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
-        if trouble.kind in (TroubleKind.NETWORK, TroubleKind.HANG) and trouble.node is None:
-            trouble = self.steps.explain_timeout(trouble)
-            if trouble.rank is not None and trouble.node is None:
-                trouble = replace(trouble, node=node_of(trouble.rank, evidence.ends))
-        trouble = ending.name_node(trouble)
+        facts = self.steps.facts(evidence, step.nodes)
+        trouble = explain_failure(trouble, facts, self.steps.ask_witnesses)
         if trouble.kind is TroubleKind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()

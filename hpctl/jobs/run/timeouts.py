@@ -11,7 +11,8 @@ in this order:
 The first that names a rank decides, and the others add what they know of it. Where none does, or
 where the dumps show that all ranks came, it is the network's trouble. RAS and stacks can be asked
 only while the ranks live: torch's watchdog reports the timeout 20 s and more before it ends its
-process, so they are asked at that line.
+process, so they are asked at that line. Of a step that makes no progress they are asked when that
+shows.
 
 The dumps are written where `jobs.run.flight` says, one file a rank, and are read as the user.
 """
@@ -26,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
-from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_files import EARLY_S, list_dumps, read_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import (
     LAST_LOOK_S,
@@ -35,6 +36,7 @@ from hpctl.jobs.hangs.ras_judge import (
     RasFinding,
     RasSample,
     find_culprits,
+    format_device,
 )
 from hpctl.jobs.hangs.ras_report import Address, RasReport, RasWithoutJsonError, query_ras
 from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
@@ -48,6 +50,10 @@ TIMED_OUT: Final = "a collective timed out"
 """The signature of the watchdog's line, as in crash_patterns.yaml."""
 WAIT_S: Final = 5.0
 """Seconds that the end of a step waits for witnesses that were asked while it ran."""
+DUMPS_S: Final = 20.0
+"""Seconds that all ranks have for a dump that they were asked for while they wait: the first one of
+a rank imports torch's compiler, 1.2 s of a processor."""
+DUMPS_LOOK_S: Final = 0.5
 PIECE_CHARS: Final = 600
 
 
@@ -116,6 +122,8 @@ def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
 def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble | None:
     ranks = [names.rank(member, finding.communicator) for member in finding.members]
     only = ranks[0].rank if len(ranks) == 1 and ranks[0] is not None else None
+    device = format_device(finding.members[0]) if len(finding.members) == 1 else ""
+    trouble = replace(trouble, device=device or trouble.device)
     why = f"NCCL's RAS: {finding.why}"
     nodes = {
         names.node(member, rank) for member, rank in zip(finding.members, ranks, strict=True)
@@ -251,12 +259,12 @@ class TimeoutInquiry:
             with contextlib.suppress(RuntimeError):
                 thread.start()
 
-    def explain(self, trouble: Trouble, ranks: Mapping[int, TrackedRank]) -> Trouble:
-        """Return the trouble of a step that has ended, with whom its ranks waited for.
+    def gather(self, ranks: Mapping[int, TrackedRank]) -> tuple[Witnesses, RankNames]:
+        """Return what the witnesses of a step that has ended say, and the names of its ranks.
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
         """
-        flight = self._flight(self._prefix, self._began) if self._prefix else FlightVerdict()
+        flight = self._read_flight()
         limit = time.monotonic() + WAIT_S
         for thread in self._threads:
             if thread.is_alive():
@@ -270,7 +278,44 @@ class TimeoutInquiry:
             stacks if isinstance(stacks, StackVerdict) else None,
             str(report) if isinstance(report, RasWithoutJsonError) else "",
         )
-        return name_absent(trouble, said, names)
+        return said, names
+
+    def look(
+        self, ras: RasFinding | None, ranks: Mapping[int, TrackedRank]
+    ) -> tuple[Witnesses, RankNames]:
+        """Return what the witnesses of a step say that makes no progress. `ras`: what NCCL's RAS
+        service has shown.
+
+        Reading the stacks asks ranks that have a debug pipe for a dump, so the dumps come after
+        them. Takes up to a minute.
+        """
+        try:
+            stacks = self._stacks(self._nodes)
+        except HpctlError as error:
+            stacks = StackVerdict(str(error))
+        read = sum(len(group.ranks) for group in stacks.groups)
+        self._await_dumps(max(self._world, read))
+        flight = self._read_flight()
+        names = RankNames(ranks, self._hosts, self._world or flight.world)
+        return Witnesses(flight, ras, stacks), names
+
+    def _read_flight(self) -> FlightVerdict:
+        return self._flight(self._prefix, self._began) if self._prefix else FlightVerdict()
+
+    def _await_dumps(self, world: int) -> None:
+        """Wait until all of so many ranks have dumped, where some have: one that is slow to dump is
+        not a rank that cannot."""
+        limit = time.monotonic() + DUMPS_S
+        while 0 < self._count_dumps() < world and time.monotonic() < limit:
+            time.sleep(DUMPS_LOOK_S)
+
+    def _count_dumps(self) -> int:
+        """Return how many ranks have dumped since the step began; 0 where that cannot be seen."""
+        try:
+            times = [path.stat().st_mtime for path in list_dumps(self._prefix)]
+        except OSError:
+            return 0
+        return sum(at >= self._began - EARLY_S for at in times)
 
     def _ask_ras(self, heard: dict[str, object]) -> None:
         try:

@@ -15,11 +15,12 @@ from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import StepLauncher
+from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.run_policy import CERTAIN, Action, RunDecision, RunPolicy
+from hpctl.vocabulary.run_policy import CERTAIN, RESTARTS, STOPS, Action, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 
@@ -82,7 +83,12 @@ class TroubleHandler:
                 answer = decide(
                     policy, past, trouble, replace(means, process=False), datetime.now(UTC)
                 )
-        self._say(f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}")
+        said = f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}"
+        if answer.action in (*RESTARTS, *STOPS):
+            # What the agents say of the nodes is known to the daemon only.
+            verdict = judge_failure(trouble, past, {}, policy, datetime.now(UTC), answer.action)
+            said += f" ({verdict.text})"
+        self._say(said)
         self._note_attempt(attempt, trouble, answer)
         if answer.action not in (Action.REQUEUE, Action.END, Action.HOLD):
             # Those three are reported when the step has ended: two as requests, END as the last.

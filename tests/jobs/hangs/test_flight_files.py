@@ -281,3 +281,24 @@ def test_a_dump_says_when_a_collective_was_issued_and_how_long_it_may_take() -> 
     made["entries"][1] |= {"time_created_ns": "late", "timeout_ms": -1}
     found = read_dump(0, pickle.dumps(made)).entries
     assert [(one.created_ns, one.timeout_s) for one in found] == [(3_000_000_000, 18.0), (0, 0.0)]
+
+
+@pytest.mark.parametrize(("world", "dumps"), [(0, 2), (2, 2), (3, 0), (1, 0)])
+def test_a_dump_of_another_number_of_ranks_is_another_run_s(tmp_path, world, dumps) -> None:
+    for rank, count in ((0, 5), (1, 4)):
+        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(count, 4)))
+    found = read_verdict(f"{tmp_path}/fr-", 0.0, world=world)
+    assert found.dumps == dumps
+    assert found.ranks == ((1,) if dumps else ())
+
+
+def test_a_rank_whose_dump_is_another_run_s_is_not_called_silent(tmp_path) -> None:
+    """What it did is not known: its own dump may have been overwritten by the other run's."""
+    for rank in (0, 1):
+        (tmp_path / f"fr-{rank}").write_bytes(pickle.dumps(document(5, 4, "[0, 1, 2]")))
+    (tmp_path / "fr-2").write_bytes(pickle.dumps(document(5, 4, "[0, 1, 2, 3]")))
+    found = read_verdict(f"{tmp_path}/fr-", 0.0, world=3)
+    assert found.dumps == 2
+    assert found.cause is not FlightCause.SILENT
+    (tmp_path / "fr-2").unlink()
+    assert read_verdict(f"{tmp_path}/fr-", 0.0, world=3).cause is FlightCause.SILENT

@@ -5,10 +5,13 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import RasInquiry
+from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.hangs.ras_judge import RankNames, RasInquiry
 from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.run.progress import RunProgress
 from hpctl.jobs.run.progress_notes import Note
+from hpctl.jobs.run.timeouts import Witnesses
+from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -52,10 +55,13 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     progress = hung(state)
     with Service(state) as service:
         inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
-        trouble = inquiry.explain(progress, trouble_of(progress))
+        hang = inquiry.explain(progress, trouble_of(progress))
+    names = RankNames(progress.ranks, HOSTS, 8)
+    trouble = explain_hang(hang.trouble, RunFacts(), lambda: (Witnesses(ras=hang.finding), names))
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
-    assert trouble.signature == "hang: behind"
-    assert trouble.why.startswith("rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 (")
+    assert trouble.signature == NOT_COME
+    said = "NCCL's RAS: rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 ("
+    assert trouble.why.startswith(said)
     assert "no step for" in trouble.why
     assert '"nccl_version"' in trouble.evidence
 
@@ -66,7 +72,7 @@ def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> Non
         progress.add(Note(step=20, rank=rank), progress.started + 0.3)
     with Service(state) as service:
         inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
-        trouble = inquiry.explain(progress, trouble_of(progress))
+        trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
 
@@ -98,7 +104,7 @@ def test_counts_that_grow_for_ever_without_a_step_do_not(state: Job) -> None:
         inquiry._thread.join(10)
         state.communicators[0].step()
         explained = inquiry.explain(progress, hang)
-    assert "without steps" in explained.why
+    assert "without steps" in explained.trouble.why
 
 
 def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
@@ -108,7 +114,8 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
         if rank != 3:
             progress.add(Note(step=20, rank=rank), progress.started + 0.3)
     begun = time.monotonic()
-    trouble = RasInquiry(Address("127.0.0.1", 1)).explain(progress, trouble_of(progress))
+    inquiry = RasInquiry(Address("127.0.0.1", 1))
+    trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
     assert "NCCL RAS: cannot ask" in trouble.evidence
@@ -118,7 +125,7 @@ def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> Non
     progress = hung(state)
     with Service(state, "2.26.2") as service:
         inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
-        trouble = inquiry.explain(progress, trouble_of(progress))
+        trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert "NCCL RAS: RAS answers no JSON before NCCL 2.28" in trouble.evidence
 
 
@@ -128,4 +135,4 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) 
     hang = trouble_of(progress)
     with Service(state, fault=fault) as service:
         explained = RasInquiry(Address("localhost", service.port)).explain(progress, hang)
-    assert explained.why == hang.why
+    assert explained.trouble.why == hang.why

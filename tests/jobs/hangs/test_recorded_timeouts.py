@@ -94,7 +94,7 @@ def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run))
     inquiry.begin([N1], HOSTS, "", RANKS[run])
     inquiry.timed_out()
-    found = inquiry.explain(NETWORK, {})
+    found = name_absent(NETWORK, *inquiry.gather({}))
     assert (found.kind, found.rank, found.node) == (TroubleKind.HANG, 1, N1)
     assert found.signature == NOT_COME
 
@@ -147,7 +147,7 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
     prefix = beside(tmp_path, run) if witness == "flight" else f"{tmp_path}/flight-"
     inquiry.begin([N1], HOSTS, prefix, RANKS[run])
     inquiry.timed_out()
-    found = inquiry.explain(ended(run), {})
+    found = name_absent(ended(run), *inquiry.gather({}))
     if witness == "none":
         assert (found.kind, found.why) == (TroubleKind.NETWORK, "a collective timed out")
     else:
@@ -161,7 +161,7 @@ def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=without_json)
     inquiry.begin([N1], HOSTS, "", 2)
     inquiry.timed_out()
-    found = inquiry.explain(NETWORK, {})
+    found = name_absent(NETWORK, *inquiry.gather({}))
     assert found.kind is TroubleKind.NETWORK
     assert "RAS answers no JSON before NCCL 2.28" in found.evidence
 

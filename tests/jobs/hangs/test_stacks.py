@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from hpctl.jobs.hangs.stack_groups import (
     format_lines,
     parse_lines,
 )
+from hpctl.jobs.job_processes import JobProcess, read_process
+from tests.waiting import until
 
 C10D = "torch/distributed/distributed_c10d.py"
 MAIN = (Frame("train", "train.py", 30, True), Frame("<module>", "train.py", 50, True))
@@ -189,3 +192,40 @@ def test_library_code_above_a_rank_s_place_is_named(file) -> None:
     inside = (Frame("_recv", "multiprocessing/connection.py", 378), Frame("f", file, 5), *MAIN)
     (one,) = aggregate_stacks([node("n1", 0, REDUCE, inside)]).suspects
     assert f"called by {file.removesuffix('/dataloader.py')}" in one.why
+
+
+def start_process(**more) -> JobProcess:
+    """A rank that was started an hour ago."""
+    env = {"TORCH_FR_DUMP_TEMP_FILE": more.pop("prefix")}
+    known = {"owner": os.geteuid(), "started": time.time() - 3600.0, **more}
+    return JobProcess(pid=1, parent=0, state="S", env=env, python=True, **known)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "changes", "own"),
+    [
+        (60, {}, True),
+        (3602, {}, True),  # a file server's clock is a little behind
+        (7200, {}, False),
+        (60, {"owner": 65534}, False),
+    ],
+)
+def test_a_dump_is_the_rank_s_only_if_it_is_its_user_s_and_younger(
+    tmp_path, age_s, changes, own
+) -> None:
+    """Jobs of a node dump to the same name unless they set another."""
+    dump = tmp_path / "nccl_trace_rank_3"
+    dump.touch()
+    os.utime(dump, (time.time() - age_s,) * 2)
+    process = start_process(prefix=f"{tmp_path}/nccl_trace_rank_", **changes)
+    assert stacks._read_flight_dump(process, 3) == (str(dump) if own else "")
+
+
+def test_the_start_of_a_process_is_known() -> None:
+    child = subprocess.Popen(["sleep", "60"], env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]})
+    try:
+        until(lambda: read_process(child.pid, None, "7") is not None, seconds=10)
+        assert abs(read_process(child.pid, None, "7").started - time.time()) < 15
+    finally:
+        child.kill()
+        child.wait()

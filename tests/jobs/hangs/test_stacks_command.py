@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hpctl.jobs.hangs.command import RunningJob, stacks
 from hpctl.jobs.hangs.fresh_dumps import FRESH_S, read_flight
@@ -55,6 +56,16 @@ def test_old_dumps_are_of_another_hang(monkeypatch, prefix: str) -> None:
         os.utime(path, (old, old))
     found = show(monkeypatch, said=node(prefix))
     assert (found.exit_code, "Flight recorder" in found.output) == (0, False)
+
+
+def test_dumps_from_before_the_run_and_of_another_size_are_other_runs(prefix: str) -> None:
+    """Ten minutes hold the end of one job and the start of the next."""
+    said, written = node(prefix), os.stat(f"{prefix}0").st_mtime
+    assert read_flight([replace(said, began=written - 60)], None).ranks == (1,)
+    assert read_flight([replace(said, began=written + 60)], None).dumps == 0
+    other = NodeStacks("n2", began=written + 60)
+    assert read_flight([said, other], None).dumps == 0, "the ranks of another node began later"
+    assert read_flight([replace(said, world=4)], None).dumps == 0
 
 
 def test_dumps_in_several_places_are_not_read(prefix: str) -> None:

@@ -1,16 +1,21 @@
 """Ranks that report, over real sockets."""
 
+import pickle
+import threading
 import time
-from functools import partial
 
 import pytest
 
 from hpctl import progress
+from hpctl.jobs.hangs.ras_judge import ExplainedHang
 from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack
-from hpctl.jobs.hangs.stacks import explain_hang
+from hpctl.jobs.hangs.stacks import read_stacks
 from hpctl.jobs.run.output import RankProgress
 from hpctl.jobs.run.progress_notes import in_log
+from hpctl.jobs.run.timeouts import TimeoutInquiry
+from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -103,22 +108,86 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     ranks.end()
 
 
-def test_hang_is_reported_with_the_stacks_of_the_ranks(monkeypatch):
-    def collect(job, nodes, **_):
-        assert (job, list(nodes)) == (7, sorted(set(HERE.values())))
-        waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)
-        stacks = [waits, waits, (Frame("load", "data.py", 9, own=True),)]
-        ranks = [RankStack(n, frames=frames) for n, frames in enumerate(stacks)]
-        return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
+def collect_stacks(job, nodes, **_):
+    """What the nodes' collectors say of three ranks, of which the last reads its data."""
+    assert job == 7
+    waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)
+    stacks = [waits, waits, (Frame("load", "data.py", 9, own=True),)]
+    ranks = [RankStack(n, frames=frames) for n, frames in enumerate(stacks)]
+    return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
 
+
+def watch_hang(monkeypatch, collect, prefix: str, seconds: float = 10.0) -> Trouble:
+    """The hang that a supervisor finds, by stacks from `collect` and dumps at `prefix`."""
     monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_stacks", collect)
+    inquiry = TimeoutInquiry(NOBODY, lambda nodes: read_stacks(7, nodes, None))
+    inquiry.begin(("n1",), HERE, prefix, 3)
     troubles: list[Trouble] = []
-    told = partial(explain_hang, job=7, bin_dir=None)
-    ranks = RankProgress(EAGER, NOBODY, troubles.append, lambda t, nodes: told(t, nodes=nodes))
+
+    def explain(hang: ExplainedHang) -> Trouble:
+        return explain_hang(hang.trouble, RunFacts(), lambda: inquiry.look(hang.finding, {}))
+
+    ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
     ranks.logged(in_log(b"hpctl-progress step=1\n")[0])
-    (trouble,) = looked(ranks, troubles)
-    assert (trouble.rank, trouble.node) == (2, sorted(HERE.values())[0])
-    assert "rank 2 on" in trouble.why
-    assert "stands in load (data.py:9)" in trouble.evidence
+    (trouble,) = looked(ranks, troubles, seconds)
     ranks.end()
+    return trouble
+
+
+def test_hang_is_reported_with_the_stacks_of_the_ranks(monkeypatch):
+    trouble = watch_hang(monkeypatch, collect_stacks, "")
+    assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.HANG, 2, "n1")
+    assert trouble.why.startswith("rank 2 on n1 stands in load (data.py:9)")
+    assert "; no step for " in trouble.why
+    assert "stands in load (data.py:9)" in trouble.evidence
+
+
+def test_a_hang_whose_stacks_cannot_be_read_says_why(monkeypatch):
+    def refuse(*_, **__):
+        raise HpctlError("the job's nodes were not asked", "")
+
+    trouble = watch_hang(monkeypatch, refuse, "")
+    assert (trouble.kind, trouble.rank) == (TroubleKind.HANG, None)
+    assert trouble.why.startswith("no step for ")
+    assert trouble.evidence.startswith("stacks: the job's nodes were not asked")
+
+
+def test_a_hang_waits_for_the_dump_of_a_rank_that_is_slow_to_write_it(monkeypatch, tmp_path):
+    """Reading a rank's stack asks it for a dump, which takes a rank seconds. The dumps, which go
+    before the stacks, show who did not come, and the slow one is no rank that cannot dump."""
+    prefix = f"{tmp_path}/fr-"
+    rows = {0: 2, 1: 2, 2: 1}
+
+    def dump(rank: int) -> None:
+        path = tmp_path / f"part-{rank}"
+        path.write_bytes(make_dump(rows[rank], world=3))
+        path.rename(f"{prefix}{rank}")
+
+    def collect(job, nodes, **more):
+        dump(0)
+        dump(2)
+        slow = threading.Timer(2.0, dump, (1,))
+        slow.daemon = True
+        slow.start()
+        return collect_stacks(job, nodes, **more)
+
+    trouble = watch_hang(monkeypatch, collect, prefix, 40)
+    assert trouble.evidence.startswith("flight recorder (3 dumps)"), trouble.evidence
+    assert (trouble.kind, trouble.rank) == (TroubleKind.HANG, 2)
+    assert trouble.why.startswith("rank 2 on n1 did not come to collective 2")
+
+
+def make_dump(collectives: int, world: int) -> bytes:
+    """A dump of a rank that has issued so many collectives and completed all but the last."""
+    rows = [
+        {
+            "process_group": ("0", "default_pg"), "collective_seq_id": number, "p2p_seq_id": 0,
+            "is_p2p": False, "profiling_name": "nccl:all_reduce", "input_sizes": [[4]],
+            "input_dtypes": ["Float"], "retired": False, "record_id": number - 1,
+            "state": "completed" if number == 1 else "scheduled",
+        }
+        for number in range(1, collectives + 1)
+    ]  # fmt: skip
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(world)))}}
+    return pickle.dumps({"version": "2.10", "pg_config": config, "entries": rows})

@@ -48,3 +48,20 @@ def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> No
     one.configure([PolicyFile(hang_floor_s=5.0, hang_factor=3.0, nodes=(1, 2))])
     assert (one.policy.hang_floor_s, one.policy.hang_factor) == (5.0, 7.0)
     assert (one.policy.nodes, one.wanted) == ((2, 4), 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "tasks"),
+    [
+        (["--ntasks-per-node=2"], {}, ["n1", "n1", "n2", "n2"]),
+        ([], {"SLURM_NTASKS_PER_NODE": "2"}, ["n1", "n1", "n2", "n2"]),
+        (["--ntasks-per-node=1"], {"SLURM_NTASKS_PER_NODE": "8"}, ["n1", "n2"]),
+        (["-n", "2", "--ntasks-per-node=1"], {}, ["n1", "n2"]),
+        (["-n", "3"], {"SLURM_NTASKS_PER_NODE": "2"}, []),
+        (["-m", "cyclic", "--ntasks-per-node=2"], {}, []),
+        (["--ntasks-per-node=2"], {"SLURM_DISTRIBUTION": "cyclic"}, []),
+        ([], {}, []),
+    ],
+)
+def test_tasks_are_placed_where_their_number_on_each_node_is_known(options, environ, tasks):
+    assert list(given(*options, **environ).place_tasks(("n1", "n2")).values()) == tasks

@@ -24,6 +24,7 @@ from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
+from hpctl.jobs.run_failure import RunFacts
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
@@ -106,7 +107,7 @@ def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
     os.close(fd)
 
 
-def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
+def supervised(tail: list[str], ask) -> tuple[Trouble, object]:
     """What the supervisor answers to the end of a step with this log."""
     ends = [
         TaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
@@ -121,7 +122,8 @@ def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
             lost=lambda *_: {},
         ),
         steps=SimpleNamespace(
-            evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
+            evidence=lambda *_: evidence, asked_to_end=False, ask_witnesses=ask,
+            facts=lambda known, _: RunFacts(tail=known.tail, ends=known.ends, world=3),
         ),
         handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
         asked=0, classify=classify_crash, _uncreated=lambda *_: None,
@@ -132,11 +134,24 @@ def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
 
 
 def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:
-    hang = Trouble(TroubleKind.HANG, NOW, "rank 1 did not come", rank=1)
+    absent = FlightVerdict(FlightCause.ABSENT, "rank 1 did not come to it", (1,), 1, 2)
     line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
-    answered, outcome = supervised([line], lambda _: hang)
-    assert answered == outcome.trouble == replace(hang, node="n2"), "srun says where rank 1 ran"
-    assert outcome.why == "rank 1 did not come"
+    answered, outcome = supervised([line], lambda: (Witnesses(absent), NAMES))
+    assert (answered.kind, answered.rank) == (TroubleKind.HANG, 1)
+    assert answered.node == "n2", "srun says where rank 1 ran"
+    assert outcome.trouble == answered
+    assert outcome.why == "rank 1 on n2 did not come to it"
+
+
+def test_the_rank_whose_tensor_has_another_size_is_named_by_the_dumps() -> None:
+    """gloo's check fails in the rank whose message is too long for another one's buffer, and
+    either of the two may be wrong."""
+    line = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
+    differs = FlightVerdict(FlightCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3)
+    answered, _ = supervised([line], lambda: (Witnesses(differs), NAMES))
+    assert (answered.kind, answered.rank, answered.node) == (TroubleKind.CRASH, 1, "n2")
+    silent, _ = supervised([line], lambda: (Witnesses(), NAMES))
+    assert silent.rank == 0, "the rank that reports it, where no dump shows another"
 
 
 def test_another_end_asks_no_witness() -> None:
@@ -253,7 +268,7 @@ def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypa
     inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail("asked"))
     inquiry.begin(("n1",), {}, "", 2)
     inquiry.timed_out()
-    assert inquiry.explain(NETWORK, {}) == NETWORK
+    assert name_absent(NETWORK, *inquiry.gather({})) == NETWORK
 
 
 def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
@@ -271,7 +286,7 @@ def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(
     inquiry = TimeoutInquiry(Address(), lambda _: stacks, flight=read, ask=refuse)
     inquiry.begin(("n1",), {}, "/dumps-", 2)
     inquiry.timed_out()
-    assert inquiry.explain(NETWORK, {}).rank == 1
+    assert name_absent(NETWORK, *inquiry.gather({})).rank == 1
     output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
     dump.touch()
     given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
@@ -279,6 +294,6 @@ def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(
         ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
     )
     Steps._renew(step)
-    assert inquiry.explain(NETWORK, {}) == NETWORK
+    assert name_absent(NETWORK, *inquiry.gather({})) == NETWORK
     assert since[1] > since[0]
     assert not dump.exists()

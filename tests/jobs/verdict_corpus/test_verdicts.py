@@ -12,7 +12,8 @@ that know it.
 
 So the rank of a run that no rule has seen is right in 101 of 113 (89 %), and the test below holds
 rules to what they have seen. The rates are those of `judge_run`, which gets all evidence of a run
-at once; no live run of `hpctl run` is scored.
+at once; `tests/jobs/run/test_verdict_live.py` has `hpctl run` judge real steps that end as some of
+the runs did.
 
 Missed now: where gloo reports a longer message and no rank left a dump, the rank that reports it is
 named, and it may be the one that is right (wrong_shape-2, -5, -9, -11). In skipped_collective-4

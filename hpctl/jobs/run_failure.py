@@ -1,0 +1,235 @@
+"""Join what is known of a failed run: `explain_failure` finds the rank, the node and the kind.
+
+`classify_crash` and `judge_end` say what ended a run by its log and exit codes, and a supervisor
+sees that a run makes no progress. This module adds what other evidence shows of that trouble:
+
+| evidence | what it adds |
+|---|---|
+| flight recorder, NCCL's RAS, stacks | the rank that the others wait for (`name_absent`) |
+| the ends that srun reports | the rank that left while the others waited |
+| the flight recorder | the rank whose tensor has another size |
+| the places of the ranks | the node |
+| the findings of that node | that the kernel killed the process for its memory |
+
+`hpctl run`, the end of a script, the daemon and the corpus of recorded failures call this function,
+and `hpctl.jobs.verdict.judge_failure` on what it returns. What one of them cannot know is empty in
+its RunFacts, or no witnesses. An explained trouble stays as it is when it is explained again, so
+the daemon explains what a supervisor has explained, with the findings that only the daemon has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.jobs.crash import NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
+from hpctl.jobs.hangs.flight_recorder import FlightCause
+from hpctl.jobs.hangs.ras_judge import RankNames
+from hpctl.jobs.run.ending import name_node
+from hpctl.jobs.run.srun import TaskEnd, node_of
+from hpctl.jobs.run.timeouts import Witnesses, name_absent
+from hpctl.jobs.verdict import NEAR
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
+
+OOM_CHECK: Final = "kernel.oom"
+"""The check of a node that reads the kernel's line of each kill for memory."""
+_KILLED: Final = "SIGKILL"
+"""The signature of a rank that was killed."""
+_KILL_CODE: Final = 137
+"""What a shell ends with after SIGKILL ended its last program."""
+_LAUNCHER: Final = "torch.distributed.elastic"
+_CLOSED: Final = "Connection closed by peer"
+
+AskWitnesses = Callable[[], tuple[Witnesses, RankNames]]
+"""Returns what the witnesses say of the ranks that wait. It may take seconds: it reads dumps."""
+
+
+class RunFacts(Struct, frozen=True, kw_only=True):
+    """What is known of a failed run besides its trouble; empty where it is not known.
+
+    `tail` are the last lines of the job's log, of all ranks. `ends` are the ranks' ends that srun
+    reported, in their order. `world` is the number of ranks, 0 if unknown. `rank_nodes` are the
+    nodes of ranks, `task_nodes` those of srun's tasks, which launchers of ranks may be, and `nodes`
+    those of the run. `findings` are the findings of its nodes, and
+    `job` is its number: what a node says of another job is not about it.
+    """
+
+    tail: Sequence[str] = ()
+    ends: Sequence[TaskEnd] = ()
+    world: int = 0
+    rank_nodes: Mapping[int, NodeName] = field(default_factory=dict)
+    task_nodes: Mapping[int, NodeName] = field(default_factory=dict)
+    nodes: Sequence[NodeName] = ()
+    findings: Mapping[NodeName, Sequence[Finding]] = field(default_factory=dict)
+    job: str = ""
+
+
+LocateRank = Callable[[Trouble, RunFacts], Trouble]
+"""Returns a trouble with the node on which its rank ran."""
+
+
+def explain_failure(
+    trouble: Trouble,
+    facts: RunFacts,
+    ask: AskWitnesses | None = None,
+    locate: LocateRank | None = None,
+) -> Trouble:
+    """Return the trouble of a run that has ended with the rank, node and kind that all evidence
+    shows.
+
+    `ask` is called where ranks waited for others; None: there are no witnesses. `locate` adds the
+    node, where a caller has to read it in the log; None: by the places in `facts`.
+    """
+    trouble = (locate or _locate_rank)(_find_rank(trouble, facts, ask), facts)
+    if facts.tail or facts.ends:
+        # Where neither is known, the trouble was reported and keeps the words of its report.
+        trouble = name_node(trouble)
+    return _explain_kill(trouble, facts)
+
+
+def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses) -> Trouble:
+    """Return the trouble of a run that makes no progress, with the rank that the others wait for.
+
+    The words of `hang`, which say for how long nothing moved, stay at the end of the sentence.
+    """
+    said, names = ask()
+    named = name_absent(hang, said, names)
+    if said.flight.world != len(facts.task_nodes):
+        facts = replace(facts, task_nodes={})
+    if hang.why not in named.why:
+        named = replace(named, why=f"{named.why}; {hang.why}")
+    return name_node(_locate_rank(named, facts))
+
+
+def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+    """Return the trouble with the rank behind it, where it is known only from the other ranks."""
+    if trouble.signature == SIZES_DIFFER:
+        return trouble if ask is None else _compare_sizes(trouble, ask)
+    if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
+        return trouble
+    left = _find_rank_that_left(trouble, facts)
+    if left is not None:
+        return left
+    # A network port that failed names its own node: nothing is left to ask.
+    if ask is None or trouble.node is not None:
+        return trouble
+    return name_absent(trouble, *ask())
+
+
+def _compare_sizes(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+    """Return the trouble with the rank whose tensor has another size than the others', where the
+    dumps show it: the rank that reports it may be the one that is right."""
+    said, names = ask()
+    if said.flight.cause is FlightCause.DIFFERENT:
+        return name_absent(trouble, Witnesses(said.flight), names)
+    odd = _find_odd_size(trouble.rank, dict(said.flight.last_sizes))
+    if odd in (None, trouble.rank):
+        return trouble
+    why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
+    return replace(trouble, why=why, rank=odd, node=None)
+
+
+def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
+    """Return the rank whose tensor has another size than those of most others; None where that is
+    open.
+
+    The rank that reports has got more than it waits for, and may have ended without a dump: its
+    tensor is not the longest. Where the others' have two sizes it has the shorter one.
+    """
+    known = dict(sizes)
+    if reporter is not None and reporter not in known and len(set(known.values())) == 2:
+        known[reporter] = min(known.values())
+    counts = Counter(known.values()).most_common()
+    if len(counts) != 2 or counts[1][1] != 1 or counts[0][1] < 2:
+        return None
+    return next(rank for rank, size in known.items() if size == counts[1][0])
+
+
+def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+    """Return the trouble with the rank that ended without an error while the others waited; None
+    where there is no such rank.
+
+    A socket closes when its process ends. Where all ranks but one report that a peer closed its
+    connection, and srun reports the ends of just those (it reports every end but exit code 0), the
+    remaining one has left: its program came to its end before the others'.
+    """
+    closed = any(_CLOSED in line for line in facts.tail)
+    if trouble.signature != PEER_LOST or not closed or _is_launched(facts):
+        return None
+    absent = [rank for rank in range(facts.world) if not _has_ended(rank, facts.ends)]
+    if len(absent) != 1 or not facts.ends or any(end.code != 1 for end in facts.ends):
+        return None
+    rank = absent[0]
+    why = f"rank {rank}: it ended without an error while the others waited for it"
+    return replace(
+        trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
+    )
+
+
+def _has_ended(rank: int, ends: Sequence[TaskEnd]) -> bool:
+    return any(
+        first <= rank <= last
+        for end in ends
+        for first, last in end.spans or ((end.rank, end.rank),)
+    )
+
+
+def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
+    """Return the trouble with the node on which its rank ran, where it names none."""
+    if trouble.node is not None or trouble.rank is None:
+        return trouble
+    node = facts.rank_nodes.get(trouble.rank)
+    if node is None and not _is_launched(facts):
+        node = node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
+    return replace(trouble, node=node)
+
+
+def _is_launched(facts: RunFacts) -> bool:
+    """Return whether srun's tasks are launchers, whose numbers are not the ranks'."""
+    return any(_LAUNCHER in line for line in facts.tail)
+
+
+def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
+    """Return the trouble of a killed process as one of memory, where the kernel of its node killed
+    a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
+    if not _may_be_of_memory(trouble):
+        return trouble
+    node = trouble.node
+    if node is None and len(facts.nodes) == 1:
+        node = facts.nodes[0]
+    if node is None:
+        return trouble
+    for one in facts.findings.get(node, ()):
+        another = facts.job and one.job and one.job != facts.job
+        if one.check == OOM_CHECK and not another and abs(trouble.at - one.last) <= NEAR:
+            why = f"{trouble.why}; the kernel killed a process for its memory"
+            return replace(trouble, kind=TroubleKind.HOST_MEMORY, why=why)
+    return trouble
+
+
+def _may_be_of_memory(trouble: Trouble) -> bool:
+    """Return whether SIGKILL ended a rank, a script's last program or a data loader's worker."""
+    if trouble.kind is TroubleKind.KILLED:
+        return trouble.signature == _KILLED or trouble.exit_code == _KILL_CODE
+    return (
+        trouble.kind is TroubleKind.CRASH
+        and trouble.signature == WORKER_DIED
+        and "signal: Killed" in trouble.evidence
+    )
+
+
+def strip_kill(trouble: Trouble) -> Trouble:
+    """Return a trouble without what `explain_failure` adds to a kill by findings of the moment, to
+    tell whether two troubles are the same one."""
+    if trouble.signature == WORKER_DIED:
+        return replace(trouble, kind=TroubleKind.CRASH, why="")
+    killed = trouble.kind in (TroubleKind.KILLED, TroubleKind.HOST_MEMORY)
+    if killed and (trouble.signature == _KILLED or trouble.exit_code == _KILL_CODE):
+        return replace(trouble, kind=TroubleKind.KILLED, why="")
+    return trouble

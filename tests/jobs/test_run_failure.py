@@ -1,0 +1,118 @@
+"""What the daemon adds to a trouble that was reported: the findings of the nodes."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.explain_view import FailureQuestion
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, JobReported
+from hpctl.engine.view import View
+from hpctl.engine.world import World
+from hpctl.jobs.crash import WORKER_DIED
+from hpctl.jobs.explain import judge_job
+from hpctl.jobs.plan import list_past_troubles, run_decisions
+from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run_failure import RunFacts, explain_failure, strip_kill
+from hpctl.vocabulary.failure import FailureCause
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.model import Health, Verdict
+from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from tests.fakes.values import N1, OWN, at, finding, generation, slurm_job, view_of
+from tests.unflawed import unflawed
+
+KILL = Trouble(
+    TroubleKind.KILLED, at(-30), f"rank 1 on {N1}: it was killed by SIGKILL", "SIGKILL", N1, 1,
+    exit_code=137,
+)  # fmt: skip
+OOM = replace(finding(seconds=-31), check="kernel.oom", code="job", verdict=Verdict.NOTE)
+MEMORY = "the kernel killed a process for its memory"
+FAILED = slurm_job(
+    7, state="FAILED", comment='hpctl:{"ckpt":"/ckpt"}', exit_code="137:0", partition="all",
+    batch_host=N1, nodes=(N1, "n2"), end=at(-29),
+)  # fmt: skip
+
+
+def tell(trouble: Trouble, restarts: int = 0) -> JobReported:
+    """What the script of a job without a supervisor reports at its end."""
+    return JobReported(trouble.at, JobReport(7, restarts, trouble))
+
+
+def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> View:
+    """A cluster whose node n1 has, or has not, reported that its kernel killed a process."""
+    view = view_of(jobs=[job], log=log, ruled={job.id: Ruled(policy or RunPolicy())})
+    lines = (OOM,) if oom else ()
+    return replace(view, health={**view.health, N1: Health(generation(), at(-5), lines)})
+
+
+def decide_one(view: View) -> JobRecoveryOpened | HoldNoted:
+    (found,) = unflawed(run_decisions(view, OWN, (), at(0)))
+    return found
+
+
+@pytest.mark.parametrize("oom", [True, False])
+def test_the_daemon_acts_on_a_kill_for_memory_as_memory(oom) -> None:
+    found = decide_one(see(log=[tell(KILL)], oom=oom))
+    assert isinstance(found, JobRecoveryOpened)
+    assert found.trouble.kind is (TroubleKind.HOST_MEMORY if oom else TroubleKind.KILLED)
+    assert (MEMORY in found.why) is oom
+
+
+def test_the_daemon_s_verdict_on_a_job_that_stays_ended_is_memory() -> None:
+    found = decide_one(see(log=[tell(KILL)], policy=RunPolicy(restarts=0)))
+    assert isinstance(found, HoldNoted)
+    assert MEMORY in found.why
+    assert "(cause: memory (high confidence))" in found.why
+
+
+@pytest.mark.parametrize(("job", "kind"), [("7", "host_memory"), ("8", "killed")])
+def test_a_kill_in_another_job_of_the_node_is_not_this_one_s(job, kind) -> None:
+    facts = RunFacts(findings={N1: [replace(OOM, job=job)]}, job="7")
+    assert explain_failure(KILL, facts).kind == kind
+
+
+@pytest.mark.parametrize(("nodes", "kind"), [((N1,), "host_memory"), ((N1, "n2"), "killed")])
+def test_an_exit_code_of_a_kill_is_memory_where_the_job_has_one_node(nodes, kind) -> None:
+    found = decide_one(see(replace(FAILED, nodes=nodes)))
+    assert found.trouble.kind == kind
+
+
+def test_explain_joins_the_findings_of_the_nodes() -> None:
+    view = see(log=[tell(KILL)])
+    world = World(at(60), OWN, view.state, slurm=view.scheduler, health=view.health)
+    found = judge_job(FailureQuestion(world, FAILED.id, KILL, FAILED.nodes))
+    assert (found.cause, found.node, found.rank) == (FailureCause.MEMORY, N1, 1)
+    assert MEMORY in found.reasons[0]
+    bare = judge_job(FailureQuestion(replace(world, health={}), FAILED.id, KILL, FAILED.nodes))
+    assert bare.cause is FailureCause.UNKNOWN
+
+
+def test_a_kill_that_was_explained_is_no_second_trouble() -> None:
+    """A supervisor reports the kill, and the recovery has it with what the node's kernel says."""
+    report = JobReport(7, 0, KILL, Action.STEP, "a new step")
+    state = see(log=[JobReported(KILL.at, report)]).state
+    explained = explain_failure(KILL, RunFacts(findings={N1: [OOM]}))
+    assert explained.kind is TroubleKind.HOST_MEMORY
+    assert list_past_troubles(state, FAILED.id, now=explained) == ()
+    assert len(list_past_troubles(state, FAILED.id, now=replace(explained, rank=2))) == 1
+
+
+def test_what_is_explained_stays_as_it_is_when_it_is_explained_again() -> None:
+    facts = RunFacts(findings={N1: [OOM]})
+    explained = explain_failure(KILL, facts)
+    assert explain_failure(explained, facts) == explained
+    assert strip_kill(explained) == strip_kill(KILL)
+    died = replace(
+        KILL, kind=TroubleKind.CRASH, signature=WORKER_DIED, evidence="killed by signal: Killed."
+    )
+    assert explain_failure(died, facts).kind is TroubleKind.HOST_MEMORY
+    assert strip_kill(explain_failure(died, facts)) == strip_kill(died)
+
+
+def test_a_launcher_s_task_is_not_the_rank_of_its_number() -> None:
+    """srun's task 1 is the launcher of ranks 8 to 15, so that it does not say where rank 1 ran."""
+    crash = Trouble(TroubleKind.CRASH, at(0), "rank 1: KeyError", "KeyError", rank=1)
+    ends = [TaskEnd("n2", 1, 1, "Exited with exit code 1", ((1, 1),))]
+    launched = RunFacts(tail=["torch.distributed.elastic failed"], ends=ends)
+    assert explain_failure(crash, launched).node is None
+    assert explain_failure(crash, RunFacts(ends=ends)).node == "n2"
