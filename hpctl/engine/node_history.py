@@ -7,6 +7,7 @@ from hpctl.faults.hma_marks import CHECK, MARKS
 from hpctl.vocabulary.assessment import Assessment, Remedy
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -38,9 +39,13 @@ RESTORED: Final = timedelta(seconds=60)
 
 
 def is_lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
-    """Return whether a node that we closed, and have not begun to give back, is in service."""
+    """Return whether a node that we closed, and have not begun to give back, is in service, or is
+    DOWN by us without our drain: slurmctld was killed between the two orders."""
     closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not is_returning(rec)
-    return closed and node is not None and node.in_service
+    if not closed or node is None:
+        return False
+    down_by_us = node.down and not node.closed and reason_owner(node.reason) == rec.id
+    return node.in_service or down_by_us
 
 
 def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:

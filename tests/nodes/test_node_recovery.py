@@ -365,10 +365,19 @@ def test_a_fail_in_other_words_is_an_operators_and_no_resume():
         (10, 12, 80, False),  # an operator came after slurmctld
     ],
 )
-def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again):
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"state": "IDLE", "reason": ""},
+        # The order that set it DOWN came after slurmctld's start.
+        {"state": "DOWN", "reason": own_reason(BASE.id, "Xid 79")},
+    ],
+    ids=["in service", "down"],
+)
+def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again, seen):
     step = StepRecord(StepKind.DRAIN, 1, "ip-1", at(0), Outcome.accepted(), at(drained))
     treated = replace(rec(NodePhase.CORDONED), steps=(step,))
-    node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
+    node = replace(MARKED, flags=frozenset(), **seen)
     facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
     answer = advance(treated, facts, OWN, at(now))
     if again:

@@ -176,7 +176,12 @@ def test_a_node_that_does_not_start_is_shown(live: Chaos):
         job = live.submit("sleep 600", f"--nodelist={node}", header=HEADER)
         until(lambda: live.node(node).down, 60, "Slurm gives it up")
         shown = f"{node}: Slurm powered the node up, and it did not register within ResumeTimeout"
-        until(lambda: shown in live.hpctl("status", check=False), 60, "status shows it")
+
+        def status() -> str:
+            """What `hpctl status` prints, on one line."""
+            return " ".join(live.hpctl("status", check=False).split())
+
+        until(lambda: shown in status(), 60, "status shows it")
         assert "a person: find out why it did not boot" in live.explained(node)
         assert live.of(node) == []
     live.sandbox.run(["scancel", str(job)])

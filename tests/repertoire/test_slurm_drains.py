@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.faults.slurm_reasons import list_closed
+from hpctl.faults.slurm_reasons import advise_operator, list_closed
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import EAGER, until
 from tests.repertoire.stories import story
@@ -197,7 +197,7 @@ def test_every_other_drain_of_slurms_is_listed_with_what_to_do(live: Chaos):
             continue
         reason = f"reason={row.reason[0]}"
         live.sandbox.run(["scontrol", "update", f"nodename={node}", "state=drain", reason])
-        listed(live, node, row.code, row.advice)
+        listed(live, node, row.code, advise_operator(live.node(node)))
     resume(live, node)
 
 

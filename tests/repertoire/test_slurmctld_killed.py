@@ -105,7 +105,10 @@ def resumes_once(live: Chaos, job: int, victim: str) -> None:
 def is_replaced_once(live: Chaos, node: str, instance: str) -> None:
     """Wait until a node serves again, as another instance that one order has brought."""
     live.returned(node)
-    assert len(live.of(node)) == 1
+    # A slurmctld that was killed before it had saved the RESUME comes back with the drain, which
+    # hpctl lifts by a recovery of its own.
+    lifted = [recovery.rule == "drain-restored" for recovery in live.of(node)]
+    assert lifted in ([False], [False, True])
     assert live.accepted(instance) == 1
     assert live.instance(node) != instance
     until(lambda: live.node(node).in_service, 60, "it serves again")
