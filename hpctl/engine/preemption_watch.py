@@ -56,6 +56,7 @@ class PreemptionWatch:
             self._order = self._source.preemption_order()
         except Unavailable as error:
             log.warning("which jobs preempt which others is not known: %s", error)
+        # The pool keeps the error to itself, and the next reading would be due after KNOWN_S.
         except Exception:
             log.exception("which jobs preempt which others is not known")
         else:

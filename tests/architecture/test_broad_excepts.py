@@ -17,6 +17,7 @@ ALLOWED = {
     "hpctl/service/intake/process.py": 2,
     "hpctl/daemon/cycle.py": 1,
     "hpctl/engine/cloud_watch.py": 1,
+    "hpctl/engine/preemption_watch.py": 1,
     "hpctl/engine/world_server.py": 2,
     "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,

@@ -85,6 +85,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "the daemon's state directory, which its user alone may write": {
         "hpctl/daemon/locks.py": ("lock_state_dir",),
         "hpctl/engine/adapters.py": ("_find_journal_file", "_fetch_copy"),
+        "hpctl/engine/journal/creation.py": ("check_journal_exists", "create_journal"),
         "hpctl/engine/journal/database.py": ("_try_migration",),
         "hpctl/engine/journal/reserve.py": (
             *("JournalReserve._make_ballast", "JournalReserve._delete_ballast"),
@@ -165,7 +166,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "a person's command, which reads with that person's rights": {
         "hpctl/detection/triage.py": ("_open_log",),
         "hpctl/engine/journal/backup.py": ("copy_journal",),
-        "hpctl/jobs/spank.py": ("main",),
+        "hpctl/jobs/spank.py": ("_write_answer",),
     },
     "a temporary directory that root alone may enter": {
         "hpctl/nodes/evidence/collect.py": ("Collector.read_bug_report", "_unpack"),
