@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME, WORKER_DIED
+from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -244,3 +244,41 @@ def test_a_rank_without_a_dump_is_of_the_program_where_its_stack_is_in_the_progr
 def test_a_data_loader_whose_worker_died_is_of_the_data() -> None:
     found = judge(trouble(TroubleKind.CRASH, signature=WORKER_DIED))
     assert (found.cause, found.confidence) == (FailureCause.DATA, Confidence.MEDIUM)
+
+
+DEAF = "the GPU or its driver does not answer"
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"), [("n2", FailureCause.PROGRAM), ("n1", FailureCause.NODE)]
+)
+def test_an_error_of_a_gpu_that_comes_again_on_another_node_is_the_program_s(second, cause) -> None:
+    first = trouble(TroubleKind.CUDA, DEAF, signature=DEAF, node="n1", rank=3, step=70, at=at(-600))
+    found = judge(replace(first, node=second, at=T0), first)
+    assert found.cause is cause
+    assert any("it follows the program" in line for line in found.reasons) is (second == "n2")
+
+
+def test_memory_that_runs_out_again_on_another_node_is_still_memory() -> None:
+    first = trouble(TroubleKind.GPU_MEMORY, signature="out of memory", node="n1", at=at(-600))
+    found = judge(replace(first, node="n2", at=T0), first)
+    assert (found.cause, found.confidence) == (FailureCause.MEMORY, Confidence.HIGH)
+
+
+@pytest.mark.parametrize(
+    ("now", "cause", "confidence"),
+    [
+        (trouble(TroubleKind.NODE, signature="node efa-link-down"), "link", "high"),
+        (trouble(TroubleKind.NODE, signature="node xid-79"), "node", "high"),
+        (trouble(TroubleKind.NETWORK, "a connection was reset"), "link", "low"),
+        (trouble(TroubleKind.NETWORK, "NCCL: network port failed"), "link", "medium"),
+        (trouble(TroubleKind.NETWORK, "rank 3 came to collective 7 late"), "link", "medium"),
+        (trouble(TroubleKind.KILLED, signature="SIGTERM"), "preemption", "low"),
+        (trouble(TroubleKind.CUDA, "NVLink error", signature="NVLink error"), "link", "high"),
+        (trouble(TroubleKind.CUDA, NO_GPU, signature=NO_GPU), "program", "low"),
+        (trouble(TroubleKind.CUDA, NO_GPU, signature=NO_GPU, node="n1"), "node", "medium"),
+    ],
+)
+def test_the_trouble_s_own_words_name_the_component(now, cause, confidence) -> None:
+    found = judge(now)
+    assert (found.cause, found.confidence) == (cause, confidence)

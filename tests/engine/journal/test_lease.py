@@ -201,7 +201,7 @@ def test_leader_that_ends_in_order_is_followed_at_once(hosts):
 
 @pytest.fixture
 def followed(hosts):
-    """A leader, and two standbys that have seen it. slurmctld is active beside the first of them."""
+    """A leader and two standbys. slurmctld is active beside the first standby."""
     old, near, far = three = [hosts(f"head-{n}") for n in (1, 2, 3)]
     for one in three:
         one.leadership.note_controller("HEAD-2.example")
