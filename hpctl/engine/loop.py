@@ -210,6 +210,7 @@ _SOONEST = (
 
 
 def find_next_cycle(progress: AdvancePass, view: View, acted: bool) -> NextCycle:
+    """Return when the loop looks again: at the end of the first wait, at once where it `acted`."""
     look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RequeueInterval.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]

@@ -34,7 +34,7 @@ PURE = (
     "hpctl/nodes/acceptance/decide.py", "hpctl/nodes/acceptance/limits.py",
     "hpctl/jobs/advance.py", "hpctl/jobs/decide.py", "hpctl/jobs/facts.py", "hpctl/jobs/kind.py",
     "hpctl/jobs/plan.py", "hpctl/jobs/plan_hits.py", "hpctl/jobs/run_cases.py",
-    "hpctl/jobs/readiness.py",
+    "hpctl/jobs/readiness.py", "hpctl/jobs/verdict.py",
     "hpctl/jobs/run_gates.py", "hpctl/jobs/hangs/decide.py", "hpctl/jobs/hangs/flight_recorder.py",
     "hpctl/jobs/hangs/stack_groups.py", "hpctl/capacity", "hpctl/insight/grey/decide.py",
     "hpctl/insight/forecast/decide.py", "hpctl/insight/forecast/history.py",
