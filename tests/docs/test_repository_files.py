@@ -122,3 +122,21 @@ def test_a_subject_is_checked(tmp_path, subject, good):
         check=False, timeout=30, capture_output=True,
     )  # fmt: skip
     assert (done.returncode == 0) == good, done.stderr
+
+
+RECORDS = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))
+STATUS = re.compile(
+    r"Status: (?:accepted|superseded by \[\d{4}\]\((?P<by>[^)]+)\)).*\b\d{4}-\d\d-\d\d"
+)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name[:4])
+def test_a_decision_has_its_number_once_and_a_status_with_a_date(record):
+    title, empty, status, *_ = record.read_text().splitlines()
+    assert title.startswith(f"# {record.name[:4]}: ")
+    assert empty == ""
+    found = STATUS.match(status)
+    assert found, status
+    if found["by"]:
+        assert (record.parent / found["by"]).exists()
+    assert len(list(record.parent.glob(f"{record.name[:4]}-*"))) == 1
