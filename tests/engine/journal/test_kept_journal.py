@@ -1,7 +1,7 @@
 """A journal that hpctl wrote with schema 1, before the first release, is read and migrated.
 
-`schema_1.sql` is SQLite's dump of that file: two changes of capacity, one of them a removal as it was
-written then, nodes and jobs under treatment, holds, a request that waits, reports and a lease.
+`schema_1.sql` is that file as SQLite dumps it: two changes of capacity, one of them a removal in
+the form of then, nodes and jobs under treatment, holds, a request that waits, reports and a lease.
 """
 
 import sqlite3
