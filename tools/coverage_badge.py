@@ -1,6 +1,8 @@
-"""Write the badge of the core's branch coverage: `make coverage` calls it after the tests.
+"""Write the badge of branch coverage: `make coverage` calls it after the tests.
 
-The figure is that of the files which `[tool.coverage.report]` of pyproject.toml includes.
+The figure is that of all code that decides from its arguments alone (`PURE` in
+`tests/architecture/test_purity.py`). The gate, `[tool.coverage.report]` of pyproject.toml, is about
+those of its files that have reached 100 %.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from pathlib import Path
 
 from coverage import Coverage
 
-LABEL = "core branches"
+from tests.architecture.test_purity import list_pure
+
+LABEL = "branches of what decides"
 GOOD, BAD = "#2e7d32", "#c62828"
 CHARACTER = 7
 """Pixels of a character, about, at 11 px."""
@@ -31,21 +35,21 @@ TEMPLATE = """\
 
 
 def read_totals() -> dict[str, int]:
-    """Return coverage.py's totals of the report, from the data file of the configuration."""
+    """Return coverage.py's totals of all code that decides."""
     measured = Coverage()
     measured.load()
     with tempfile.TemporaryDirectory() as room:
         path = Path(room) / "coverage.json"
-        measured.json_report(outfile=str(path))
+        measured.json_report(outfile=str(path), include=list_pure())
         totals: dict[str, int] = json.loads(path.read_text())["totals"]
     return totals
 
 
 def format_share(covered: int, number: int) -> str:
-    """Return a share in percent, rounded down: 100 % is said of all only."""
+    """Return a share in whole percent, rounded down. Raises ValueError for a share of nothing."""
     if number == 0:
         raise ValueError("nothing was measured")
-    return f"{1000 * covered // number / 10:g} %"
+    return f"{100 * covered // number} %"
 
 
 def draw_badge(covered: int, number: int) -> str:
