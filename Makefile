@@ -16,6 +16,7 @@ BIN := .venv/bin
 PURE := pytest -n 3 --dist worksteal -m "not slurm and not nightly" --durations=10
 REAL := pytest -n 5 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
 WITH_SLURM = $(shell grep -rl 'mark\.slurm' tests --include='*.py' | sed -E '/\/test_[^/]*$$/!s,/[^/]*$$,,' | sort -u)
+DECIDING := $(wildcard tests/jobs/test_*.py) tests/capacity tests/engine tests/faults tests/insight tests/nodes tests/vocabulary
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +58,15 @@ static: setup ## Format, lint, types and import rules
 .PHONY: test-pure
 test-pure: test-packages ## The tests that need no Slurm
 	.ci/once-more $(BIN)/$(PURE) tests
+
+# Only the tests of the rooms that decide: what else runs this code would hide a branch that nothing
+# checks. The badge is about all of it, the gate about the files that pyproject.toml lists.
+.PHONY: coverage
+coverage: setup ## Branches that the quick tests run of what decides: a gate and a badge (3 minutes)
+	$(BIN)/$(PURE) -m "not slurm and not nightly and not slow and not integration" \
+		--cov --cov-report= --cov-fail-under=0 $(DECIDING)
+	$(BIN)/python -m tools.coverage_badge docs/coverage.svg
+	$(BIN)/coverage report
 
 .PHONY: test-trixie
 test-trixie: setup ## `make test` on a minimal Debian 13 with make and git alone (needs root)

@@ -63,7 +63,7 @@ def _journal_owner(config: Config) -> str:
     """Return the cluster that a shared database must be of; empty for a journal in a file."""
     if not config.database_url:
         return ""
-    return config.cluster.name or _cluster_name(config.slurm.conf)
+    return config.cluster.name or read_cluster_name(config.slurm.conf)
 
 
 def readable_url(config: Config) -> str:
@@ -73,7 +73,7 @@ def readable_url(config: Config) -> str:
     return file_url(path) if path else config.url
 
 
-def _cluster_name(conf: Path | None) -> str:
+def read_cluster_name(conf: Path | None) -> str:
     """ClusterName of slurm.conf; empty where there is none to read."""
     from hpctl.wire.heads import find_slurm_conf
 

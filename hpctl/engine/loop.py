@@ -155,7 +155,7 @@ class Loop:
         )
         # What has ended may be decided again: a run that failed again, say.
         ended = self._open() < before
-        return _next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
+        return find_next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 
     def _look(self, policy: Policy, rules: Rules, *, quiet: bool) -> tuple[View, datetime]:
         """Return the world, and when it was looked at. Where something would be begun on what was
@@ -209,7 +209,8 @@ _SOONEST = (
 )
 
 
-def _next_cycle(progress: AdvancePass, view: View, acted: bool) -> NextCycle:
+def find_next_cycle(progress: AdvancePass, view: View, acted: bool) -> NextCycle:
+    """Return when the loop looks again: at the end of the first wait, at once where it `acted`."""
     look = min((w.look for w in progress.waits), key=_SOONEST.index, default=RequeueInterval.WOKEN)
     times = [w.until for w in progress.waits]
     times += [a.until for a in view.assessments.values() if a.until is not None]

@@ -213,9 +213,8 @@ def _find_own_cause(trouble: Trouble) -> _ProbableCause:
             return _judge_hang(trouble)
         case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
             return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
-        case TroubleKind.NETWORK:
-            if _LINK_ERRORS.search(trouble.why) or " came to collective " in trouble.why:
-                return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
+        case TroubleKind.NETWORK if _names_link(trouble.why):
+            return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
         case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
             return _ProbableCause(FailureCause.PREEMPTION, Confidence.HIGH)
         case TroubleKind.KILLED if trouble.signature == "SIGTERM":
@@ -223,6 +222,11 @@ def _find_own_cause(trouble: Trouble) -> _ProbableCause:
         case _:
             pass
     return _ProbableCause(cause, confidence)
+
+
+def _names_link(why: str) -> bool:
+    """Return whether a sentence says that a link failed, or that a rank was late."""
+    return bool(_LINK_ERRORS.search(why)) or " came to collective " in why
 
 
 def _judge_crash(trouble: Trouble) -> _ProbableCause:

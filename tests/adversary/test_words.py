@@ -86,7 +86,7 @@ def test_the_loop_is_woken_once_a_second_and_never_forgotten():
         seldom.poke()
         time.sleep(0.005)
     time.sleep(0.45)
-    assert poked[0] - begun < 0.05, "the first at once"
+    assert poked[0] - begun < 0.2, "the first at once"
     assert 4 <= len(poked) <= 7
     assert poked[-1] - begun > 0.85, "the last is not lost"
 

@@ -46,6 +46,12 @@ IMPURE = {"hpctl/capacity/command.py", "hpctl/vocabulary/policy_file.py"}
 """In a pure room: a command, and the files that people write."""
 
 
+def list_pure() -> list[str]:
+    """Return the files that decide, relative to the root."""
+    found = {str(path) for place in PURE for path in python_files(place)}
+    return sorted(found - IMPURE)
+
+
 def called(node: ast.Call) -> str:
     """The last one or two parts of the name that is called: `datetime.now`, `open`."""
     return ".".join(ast.unparse(node.func).split(".")[-2:])

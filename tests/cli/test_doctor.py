@@ -214,14 +214,6 @@ def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_els
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
-def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch):
-    monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert doctor._check_rights("slurm(64030)").verdict == "ok"
-    monkeypatch.setattr(os, "getuid", lambda: 65534)
-    assert doctor._check_rights("nobody(65534)").verdict == "ok"
-    assert doctor._check_rights("slurm(64030)").verdict == "unknown"
-
-
 def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
     head.config.write_text("mode: won\nbudget: {}\n")
     config, check = read_config(str(head.config))
@@ -244,6 +236,22 @@ def prints(head, monkeypatch):
         return {c.name: c for c in doctor.check_settings(DoctorFacts(with_(head), worlds.NOW))}
 
     return said
+
+
+@pytest.mark.parametrize(
+    ("uid", "slurm_user", "verdict"),
+    [
+        (0, "slurm(64030)", "ok"),
+        (65534, "nobody(65534)", "ok"),
+        (65534, "slurm(64030)", "unknown"),
+        (4_000_000_000, "slurm(64030)", "unknown"),
+    ],
+)
+def test_rights_are_sure_for_root_and_slurms_user_only(
+    prints, monkeypatch, uid, slurm_user, verdict
+):
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert prints(24, 11, 5, SlurmUser=slurm_user)["slurm rights"].verdict == verdict
 
 
 def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(prints):

@@ -1,7 +1,6 @@
 """How often the cloud is read after a cycle."""
 
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from hpctl.engine.config import Config
 from hpctl.engine.journal.events import HoldLifted, HoldNoted
 from hpctl.engine.journal.state import State
 from hpctl.engine.live_config import LiveConfig
+from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.cloud_facts import ProviderView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -43,7 +42,6 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
 
 
 def test_the_interval_is_the_one_of_the_configuration_in_force():
-    provider: Any = SimpleNamespace(view=lambda: ProviderView(NOW))
-    cloud, live = CloudWatch(provider, lambda: None, 3600), LiveConfig(Config())
+    cloud, live = CloudWatch(NoProvider(), lambda: None, 3600), LiveConfig(Config())
     CloudReadInterval(live, cloud).follow(State())
     assert cloud.interval_s == live.config.cluster.poll_s

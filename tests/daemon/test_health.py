@@ -1,7 +1,7 @@
 """What the daemon logs of its troubles, and when it stores what it has in memory."""
 
 import logging
-from types import SimpleNamespace
+import time
 from typing import Any
 
 import pytest
@@ -12,11 +12,17 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.vocabulary.isolation import InconsistentState
 
 
+class Part:
+    """What may be in trouble."""
+
+    trouble = ""
+
+
 class Head:
     """Housekeeping with two parts that may be in trouble; a full disk fails the flush."""
 
     def __init__(self) -> None:
-        self.parts = [SimpleNamespace(trouble=""), SimpleNamespace(trouble="")]
+        self.parts = [Part(), Part()]
         self.flushes = 0
         self.noted: list[tuple[float, str]] = []
         here: Any = self
@@ -60,7 +66,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
 
 def test_health_in_memory_is_stored_in_time(monkeypatch):
     head, now = Head(), [100.0]
-    monkeypatch.setattr("hpctl.daemon.health.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     every_s = Config().upkeep_s
     for passed, flushes in ((0.0, 1), (every_s / 2, 1), (every_s, 2), (every_s * 1.5, 2)):
         now[0] = 100.0 + passed

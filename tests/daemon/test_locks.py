@@ -5,7 +5,7 @@ import fcntl
 import pytest
 
 from hpctl.daemon.locks import ClusterLock
-from hpctl.engine.adapters import _cluster_name
+from hpctl.engine.adapters import read_cluster_name
 from hpctl.wire import heads
 
 
@@ -53,7 +53,7 @@ def test_a_file_that_is_replaced_is_locked_again(tmp_path):
 
 
 def test_a_cluster_is_named_by_what_slurmctld_has_sent(configless):
-    assert _cluster_name(None) == ""
+    assert read_cluster_name(None) == ""
     configless.parent.mkdir()
     configless.write_text("ClusterName=Alpha\n")
-    assert _cluster_name(None) == "alpha"
+    assert read_cluster_name(None) == "alpha"

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.detection.send import Delivery, HeadClient
 from hpctl.engine import request_client
+from hpctl.engine.adapters import open_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import parse_config
 from hpctl.engine.request_intake import make_route as request_route
@@ -149,7 +150,7 @@ def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
             ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
 
 
-def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
+def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatch):
     asked: list[wire.OperatorRequest] = []
 
     def take(what: wire.OperatorRequest, _uid: int, _address: str) -> int:
@@ -164,14 +165,17 @@ def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
         servers.append(IntakeServer(app, "127.0.0.1"))
         servers[-1].start()
     urls = [server.url for server in servers]
-    config = parse_config(json.dumps({"heads": urls, "intake": {"munge_socket": str(munges.head)}}))
+    settings = {"heads": urls, "intake": {"munge_socket": str(munges.head)}}
+    config = parse_config(json.dumps({**settings, "state_dir": str(tmp_path)}))
+    open_writer(config).close()
     try:
-        assert request_client._send_request(config, "pause", "", "root", "") == 1
+        sent = request_client.ask_daemon(config, "pause", [""], wait_s=0.0)
+        assert [row.id for row in sent.requests] == [1]
         assert [what.verb for what in asked] == ["pause"]
         leading[1].until = 0.0
         monkeypatch.setattr(request_client, "SEND_S", 0.3)
         with pytest.raises(Unavailable, match="no head"):
-            request_client._send_request(config, "pause", "", "root", "")
+            request_client.ask_daemon(config, "pause", [""], wait_s=0.0)
     finally:
         for server in servers:
             server.stop()

@@ -1,5 +1,6 @@
 """The files by which strangers join: they name what exists."""
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -64,13 +67,39 @@ def test_pages_name_targets_and_files_that_exist(name):
         assert (ROOT / path).exists(), path
 
 
-def test_notice_names_every_required_library():
-    text = (ROOT / "pyproject.toml").read_text()
-    required = text.partition("\ndependencies = [")[2].partition("\n]")[0]
-    names = re.findall(r'^ +"([A-Za-z0-9.-]+)', required, re.MULTILINE)
-    assert len(names) > 10
-    notice = (ROOT / "NOTICE").read_text().lower()
-    assert [name for name in names if name.lower() not in notice] == []
+def list_required(name: str, known: set[str]) -> set[str]:
+    """Return a distribution and all that it requires here, by their normalized names."""
+    name = canonicalize_name(name)
+    if name not in known:
+        known.add(name)
+        for line in importlib.metadata.requires(name) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                list_required(requirement.name, known)
+    return known
+
+
+def read_license(name: str) -> str:
+    """Return the SPDX expression that a distribution states; empty for another form."""
+    expression = importlib.metadata.metadata(name).get("License-Expression")
+    return expression or ""
+
+
+def test_notice_names_every_library_that_a_package_holds_with_its_license():
+    notice = (ROOT / "NOTICE").read_text()
+    named = {
+        canonicalize_name(name): license.replace(" or ", " OR ").replace(" and ", " AND ")
+        for name, license in re.findall(r"([A-Za-z0-9.-]+)\s\(([^)]+)\)", notice)
+    }
+    required = list_required("hpctl", set()) - {"hpctl"}
+    assert len(required) > 20
+    assert required - set(named) == set()
+    wrong = {
+        name: stated
+        for name in required
+        if (stated := read_license(name)) and named[name].partition(",")[0] != stated
+    }
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(
@@ -93,3 +122,21 @@ def test_a_subject_is_checked(tmp_path, subject, good):
         check=False, timeout=30, capture_output=True,
     )  # fmt: skip
     assert (done.returncode == 0) == good, done.stderr
+
+
+RECORDS = sorted((ROOT / "docs/adr").glob("[0-9]*.md"))
+STATUS = re.compile(
+    r"Status: (?:accepted|superseded by \[\d{4}\]\((?P<by>[^)]+)\)).*\b\d{4}-\d\d-\d\d"
+)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name[:4])
+def test_a_decision_has_its_number_once_and_a_status_with_a_date(record):
+    title, empty, status, *_ = record.read_text().splitlines()
+    assert title.startswith(f"# {record.name[:4]}: ")
+    assert empty == ""
+    found = STATUS.match(status)
+    assert found, status
+    if found["by"]:
+        assert (record.parent / found["by"]).exists()
+    assert len(list(record.parent.glob(f"{record.name[:4]}-*"))) == 1

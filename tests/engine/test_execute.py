@@ -2,19 +2,19 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
+from hpctl.engine.journal.in_process import InProcessJournal
+from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.recovery import Do, StepKind
-from tests.fakes.values import T0, attempt
-
-CLOCK: Any = SimpleNamespace(now=lambda: T0)
+from tests.fakes.values import Clock, attempt
 
 
 class SlowCloud:
@@ -35,9 +35,15 @@ class SlowCloud:
     reboot = remove = replace
 
 
-def written_to(events):
-    """A journal that is a list."""
-    return SimpleNamespace(append=events.extend)
+class Unfolded(JournaledState):
+    """A journal alone: these orders are of recoveries that nothing opened."""
+
+    def __init__(self) -> None:
+        super().__init__(InProcessJournal())
+        self.written: list[Event] = []
+
+    def append(self, events: Sequence[Event]) -> None:
+        self.written.extend(events)
 
 
 class Bench:
@@ -45,13 +51,25 @@ class Bench:
 
     def __init__(self) -> None:
         self.cloud = SlowCloud()
-        self.written: list[Event] = []
+        self.journal = Unfolded()
         self.poked = threading.Event()
+        self.leads = True
+        self.asked: list[int] = []
+        """How many steps were written down each time that the executor asked for the lease."""
         nobody: Any = None
         cloud: Any = self.cloud
         effectors = Effectors(nobody, cloud)
-        journal = written_to(self.written)
-        self.executor = Executor(effectors, journal, CLOCK, poke=self.poked.set)
+        self.executor = Executor(
+            effectors, self.journal, Clock(), poke=self.poked.set, may_act=self.holds_lease
+        )
+
+    @property
+    def written(self) -> list[Event]:
+        return self.journal.written
+
+    def holds_lease(self) -> bool:
+        self.asked.append(len(self.started()))
+        return self.leads
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -89,17 +107,11 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
 
 def test_executor_does_nothing_without_the_lease(bench):
     """It is asked after the step was written down, and immediately before the call."""
-    asked = []
-
-    def may_act():
-        asked.append(len(bench.started()))
-        return False
-
-    bench.executor._may_act = may_act
+    bench.leads = False
     assert bench.order("i-1")
     assert bench.poked.wait(10)
     bench.executor.collect()
-    assert (asked, bench.cloud.called) == ([1], [])
+    assert (bench.asked, bench.cloud.called) == ([1], [])
     (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]
     assert (resolved.outcome.kind, resolved.outcome.transient) == (OutcomeKind.REJECTED, True)
 
@@ -148,13 +160,13 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     """Ten seconds for each job of a mass event: systemd's watchdog would end the daemon first."""
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
-    written: list[Event] = []
-    executor = Executor(Effectors(slurm, cloud), written_to(written), CLOCK)
+    journal = Unfolded()
+    executor = Executor(Effectors(slurm, cloud), journal, Clock())
     due = [Due(f"j-{i}", Do(StepKind.START_NOW, str(i), 1), attempt(i)) for i in (1, 2, 3, 4)]
     assert executor.run(due)
     assert slurm.asked == asked
-    assert len([e for e in written if isinstance(e, StepStarted)]) == len(asked)
-    assert len([e for e in written if isinstance(e, StepResolved)]) == len(asked)
+    assert len([e for e in journal.written if isinstance(e, StepStarted)]) == len(asked)
+    assert len([e for e in journal.written if isinstance(e, StepResolved)]) == len(asked)
 
 
 class Orders:
@@ -180,7 +192,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(Effectors(slurm, cloud), written_to([]), CLOCK)
+    executor = Executor(Effectors(slurm, cloud), Unfolded(), Clock())
     executor.run(
         [
             Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
@@ -217,7 +229,7 @@ def test_an_order_that_cannot_be_handed_on_keeps_no_other_waiting(bench, monkeyp
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.executor._pool, "submit", refuse)
+        patch.setattr(ThreadPoolExecutor, "submit", refuse)
         with pytest.raises(MemoryError):
             bench.order("i-1")
     assert bench.order("i-2")

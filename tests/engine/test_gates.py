@@ -8,8 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES, count_tally, is_approved
-from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken
 from hpctl.engine.view import Candidate, View
+from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
 from hpctl.vocabulary.reason import own_reason
@@ -209,3 +210,26 @@ def test_approval_lasts_an_hour(seconds: float, stands: bool) -> None:
     view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
     assert is_approved("n1", view, OWN, at(seconds)) is stands
     assert not is_approved("n2", view, OWN, at(1))
+
+
+CHECK = replace(FAULT, rule="gpu-count-nvml")
+HELD_BACK = HoldNoted(at(-10), "n9", "correlated", "3 nodes within 10 min", CHECK.rule)
+
+
+def test_a_node_that_is_well_and_an_order_by_hand_keep_no_mass_event_alive() -> None:
+    well = Assessment(generation("n2"), Condition.HEALTHY, at(-10), None, ())
+    found = Candidate(generation(), slurm_node(1), CHECK, at(-10), "a GPU less", heard=at(0))
+    ordered = replace(found, by="eve")
+    view = view_of(sick=[well], log=[HELD_BACK])
+    assert count_tally(view, [ordered], OWN, at(0)).lasting == {}
+    assert count_tally(view, [found], OWN, at(0)).lasting == {CHECK.rule: 1}
+    still = view_of(sick=[well, faulty("n2", CHECK)], log=[HELD_BACK])
+    assert count_tally(still, [ordered], OWN, at(0)).lasting == {CHECK.rule: 1}
+
+
+def test_an_instance_that_the_service_works_on_can_be_deleted() -> None:
+    removal = replace(FAULT, ladder=(Remedy.DELETE,))
+    leaving = Candidate(generation(), slurm_node(1), removal, at(-10), "scaled down", heard=at(0))
+    view = view_status(InstanceStatus.PENDING)
+    counts = count_tally(view, [leaving], OWN, at(0))
+    assert ROWS["provider_acts"].gate(leaving, view, counts, OWN, at(0)) in (None, "")

@@ -14,7 +14,7 @@ from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.loop import _next_cycle
+from hpctl.engine.loop import find_next_cycle
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import FactSources, Observer, carry_nodes, carry_over, next_silence
 from hpctl.faults.assess import assess_health
@@ -281,7 +281,7 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
 def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
     view = looked(heard("n1", -15), None, tmp_path)
     assert view.silent_at is not None
-    assert _next_cycle(AdvancePass((), (), ()), view, False).until == view.silent_at
+    assert find_next_cycle(AdvancePass((), (), ()), view, False).until == view.silent_at
     assert view.silent_at - T0 < timedelta(seconds=5.1)
 
 

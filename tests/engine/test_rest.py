@@ -1,5 +1,6 @@
 """Slurm is read at rest as rarely as its log allows, and before anything is begun."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -64,9 +65,11 @@ class Slurm(SimSlurm):
 class Head:
     """An observer over a cluster whose log is followed from the first cycle on."""
 
-    def __init__(self, place) -> None:
+    def __init__(self, place, slurm: Callable[["Head"], Slurm] | None = None) -> None:
         self.clock, self.log = Clock(), Log()
-        self.slurm = Slurm(NAMES, self.clock.now, lambda _: True, lambda _: T0)
+        self.slurm = (
+            slurm(self) if slurm else Slurm(NAMES, self.clock.now, lambda _: True, lambda _: T0)
+        )
         self.health = NodeHealthStore({}, Rows(), lambda: None, self.clock)
         self.hear(*NAMES)
         cloud = CloudWatch(NoProvider(), lambda: None, 30)
@@ -285,8 +288,7 @@ class Large(Slurm):
 
 
 def test_a_fault_after_a_long_rest_costs_a_part_and_finds_its_facts_fresh(tmp_path):
-    head = Head(tmp_path)
-    head.slurm = head.observer._scheduler = Large(head)
+    head = Head(tmp_path, Large)
     head.settle()
     cycling = Cycling(head)
     for _ in range(20):

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -20,10 +19,9 @@ BLOCK = 4096
 
 
 def with_free(monkeypatch, free: int, inodes: int = 100) -> None:
-    stat = SimpleNamespace(
-        f_bavail=free // BLOCK, f_frsize=BLOCK, f_blocks=2 * LOW // BLOCK, f_files=1000,
-        f_favail=inodes,
-    )  # fmt: skip
+    blocks, free_blocks = 2 * LOW // BLOCK, free // BLOCK
+    sizes = (BLOCK, BLOCK, blocks, free_blocks, free_blocks)
+    stat = os.statvfs_result((*sizes, 1000, inodes, inodes, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: stat)
 
 

@@ -166,7 +166,7 @@ def test_a_job_that_has_just_begun_is_looked_for_again(head):
     threading.Timer(0.3, lambda: head.sees(7, 8)).start()
     began = time.monotonic()
     assert send_report(report(job=8)) == DaemonReply(True, acts=True)
-    assert 0.2 < time.monotonic() - began < 1.5
+    assert time.monotonic() - began > 0.2
     assert head.poked >= 1
     unknown = send_report(report(job=9))
     assert (unknown.ok, unknown.again) == (False, True)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME, WORKER_DIED
+from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
@@ -255,3 +255,41 @@ def test_names_of_a_sharded_program_say_nothing_of_its_data() -> None:
     assert judge(trouble(TroubleKind.CRASH, why, signature=why)).cause is FailureCause.PROGRAM
     why = "rank 2: ValueError in read (files.py): shard-0001.tar ends early"
     assert judge(trouble(TroubleKind.CRASH, why, signature=why)).cause is FailureCause.DATA
+
+
+DEAF = "the GPU or its driver does not answer"
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"), [("n2", FailureCause.PROGRAM), ("n1", FailureCause.NODE)]
+)
+def test_an_error_of_a_gpu_that_comes_again_on_another_node_is_the_program_s(second, cause) -> None:
+    first = trouble(TroubleKind.CUDA, DEAF, signature=DEAF, node="n1", rank=3, step=70, at=at(-600))
+    found = judge(replace(first, node=second, at=T0), first)
+    assert found.cause is cause
+    assert any("it follows the program" in line for line in found.reasons) is (second == "n2")
+
+
+def test_memory_that_runs_out_again_on_another_node_is_still_memory() -> None:
+    first = trouble(TroubleKind.GPU_MEMORY, signature="out of memory", node="n1", at=at(-600))
+    found = judge(replace(first, node="n2", at=T0), first)
+    assert (found.cause, found.confidence) == (FailureCause.MEMORY, Confidence.HIGH)
+
+
+@pytest.mark.parametrize(
+    ("now", "cause", "confidence"),
+    [
+        (trouble(TroubleKind.NODE, signature="node efa-link-down"), "link", "high"),
+        (trouble(TroubleKind.NODE, signature="node xid-79"), "node", "high"),
+        (trouble(TroubleKind.NETWORK, "a connection was reset"), "link", "low"),
+        (trouble(TroubleKind.NETWORK, "NCCL: network port failed"), "link", "medium"),
+        (trouble(TroubleKind.NETWORK, "rank 3 came to collective 7 late"), "link", "medium"),
+        (trouble(TroubleKind.KILLED, signature="SIGTERM"), "preemption", "low"),
+        (trouble(TroubleKind.CUDA, "NVLink error", signature="NVLink error"), "link", "high"),
+        (trouble(TroubleKind.CUDA, NO_GPU, signature=NO_GPU), "program", "low"),
+        (trouble(TroubleKind.CUDA, NO_GPU, signature=NO_GPU, node="n1"), "node", "medium"),
+    ],
+)
+def test_the_trouble_s_own_words_name_the_component(now, cause, confidence) -> None:
+    found = judge(now)
+    assert (found.cause, found.confidence) == (cause, confidence)

@@ -19,7 +19,6 @@ from hpctl.engine.journal.events import (
     PAUSE_ENDED,
     ClockSet,
     ConfigurationTaken,
-    DaemonStarted,
     Event,
     HoldLifted,
     HoldNoted,
@@ -160,7 +159,7 @@ class State(Struct):
                 self.configuration = event
             case ClockSet():
                 self._move_times(event)
-            case DaemonStarted():
+            case _:  # DaemonStarted
                 pass
 
     def _move_times(self, event: ClockSet) -> None:

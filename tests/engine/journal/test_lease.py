@@ -54,9 +54,9 @@ class Host:
     def __init__(self, bed, name, ticks, monkeypatch):
         monkeypatch.setattr(Leadership, "_keep", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
-        me = DaemonIdentity(name, 7, "0.1", "own", f"{name}:8470")
+        self.me = DaemonIdentity(name, 7, "0.1", "own", f"{name}:8470")
         terms = LeaseTerms(LEASE_S, shared=True)
-        self.leadership = Leadership(self.store, me, terms, ticks, ticks.monotonic)
+        self.leadership = Leadership(self.store, self.me, terms, ticks, ticks.monotonic)
 
     def acts(self, number: int) -> bool:
         """Do what an executor does: append, ask, act."""
@@ -170,7 +170,7 @@ def test_a_renewal_that_comes_late_is_no_second_leader(hosts, ticks):
     seen = new.store.daemon()
     old.leadership.renew()
     with pytest.raises(LeaseHeld):
-        new.store.take_lease(new.leadership._me, seen, NOW, LEASE_S)
+        new.store.take_lease(new.me, seen, NOW, LEASE_S)
     assert old.leadership.leads
     ticks.at += LEASE_S
     assert not new.leadership.try_to_lead(), "the row has changed since it looked"
@@ -199,6 +199,40 @@ def test_leader_that_ends_in_order_is_followed_at_once(hosts):
     assert new.leadership.silent() == set()
 
 
+@pytest.fixture
+def followed(hosts):
+    """A leader and two standbys. slurmctld is active beside the first standby."""
+    old, near, far = three = [hosts(f"head-{n}") for n in (1, 2, 3)]
+    for one in three:
+        one.leadership.note_controller("HEAD-2.example")
+        one.leadership.try_to_lead()
+    return old, near, far
+
+
+def test_a_standby_beside_the_controller_leads_before_another(followed, ticks):
+    _, near, far = followed
+    near.leadership.note_standby()
+    ticks.at += LEASE_S - 0.1
+    assert [one.leadership.try_to_lead() for one in (far, near)] == [False, False]
+    ticks.at += 0.1
+    assert [one.leadership.try_to_lead() for one in (far, near)] == [False, True]
+
+
+def test_a_standby_elsewhere_leads_at_once_where_no_other_stands_by(followed, ticks):
+    _, _, far = followed
+    ticks.at += LEASE_S
+    assert far.leadership.try_to_lead()
+
+
+def test_a_standby_elsewhere_leads_where_the_other_lets_a_second_pass(followed, ticks):
+    _, near, far = followed
+    near.leadership.note_standby()
+    ticks.at += LEASE_S + 0.9
+    assert not far.leadership.try_to_lead()
+    ticks.at += 0.1
+    assert far.leadership.try_to_lead()
+
+
 def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
     old, near, far = (hosts(f"head-{n}") for n in (1, 2, 3))
     for one in (old, near, far):
@@ -210,14 +244,6 @@ def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
         True,
         False,
     ]
-    far.ticks, near.ticks = Ticks(), Ticks()
-    seen = old.store.daemon()
-    assert not far.leadership._waits(seen, LEASE_S), "no other one stands by"
-    near.leadership.note_standby()
-    assert far.leadership._waits(seen, LEASE_S)
-    assert not far.leadership._waits(seen, LEASE_S + 1)
-    assert near.leadership._waits(seen, LEASE_S - 0.1)
-    assert not near.leadership._waits(seen, LEASE_S)
     for _ in range(2):
         for one in (near, far):
             one.leadership.note_standby()

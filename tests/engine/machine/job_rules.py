@@ -34,7 +34,7 @@ class JobRules(RuleBasedStateMachine):
     world: World
     daemon: Daemon
 
-    def _go(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.world.passes(seconds)
         self.daemon.run()
 
@@ -47,7 +47,7 @@ class JobRules(RuleBasedStateMachine):
     )
     def user_submits(self, size, runtime, requeue, comment, after):
         self.submit(size, runtime, requeue, comment)
-        self._go(after)
+        self.pass_time(after)
 
     def submit(self, size: int, runtime: float, requeue: bool, comment: str) -> None:
         self.world.slurm.submit(
@@ -79,7 +79,7 @@ class JobRules(RuleBasedStateMachine):
         self.daemon.tell(
             JobReport(job.id, run, trouble, ACTIONS[wish], "so it is", wish, (), after_s)
         )
-        self._go(after)
+        self.pass_time(after)
 
     @precondition(lambda self: bool(self._asked()))
     @rule(number=which, after=then)
@@ -87,7 +87,7 @@ class JobRules(RuleBasedStateMachine):
         jobs = [j for j in self._asked() if j.requeue]
         if jobs:
             self.world.slurm.requeue_unchecked(jobs[number % len(jobs)])
-        self._go(after)
+        self.pass_time(after)
 
     def _asked(self) -> list[Job]:
         """The jobs that run and that registered with hpctl."""
@@ -121,7 +121,7 @@ class JobRules(RuleBasedStateMachine):
     )
     def supervisor_answers_for_a_lost_node(self, wish: RequestedAction, after: float) -> None:
         self._tell_watched(wish)
-        self._go(after)
+        self.pass_time(after)
 
     def _tell_watched(self, wish: RequestedAction) -> None:
         for job in self._watched():
@@ -149,12 +149,12 @@ class JobRules(RuleBasedStateMachine):
         """On a node that is not the one of its batch script; its supervisor may go on at once."""
         victims = [n for j in self._supervised() for n in j.nodes if n != j.batch_host]
         self.world.breaks(victims[node % len(victims)], Defect(code))
-        self._go(after)
+        self.pass_time(after)
         if answers:
             for _ in range(3):  # closed, set DOWN, taken away
-                self._go(1.0)
+                self.pass_time(1.0)
             self._tell_watched(RequestedAction.NONE)
-            self._go(0.5)
+            self.pass_time(0.5)
 
     def _supervised(self) -> list[Job]:
         """Those that can go on without a node."""

@@ -73,7 +73,7 @@ class Story:
 
     def play(self) -> End:
         """From health to health."""
-        self._go(1.0)
+        self.pass_time(1.0)
         self.world.provider.lose_reply(self.variant.lost_replies)
         for node in self.sick():
             self.world.breaks(node, self.variant.defect)
@@ -83,11 +83,11 @@ class Story:
             if not acted and spent >= (self.variant.second_actor_s or 0.0):
                 acted = True
                 self.world.provider.act_by_itself(self._born[0])
-            self._go(0.5 if spent < 10 else 5.0 if spent < 300 else 20.0)
+            self.pass_time(0.5 if spent < 10 else 5.0 if spent < 300 else 20.0)
         self.oracle.ended_well()
         return self.end()
 
-    def _go(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.world.passes(seconds)
         self.daemon.run()
         if self.daemon.crashes > self._crashes and self.variant.restart_s:
@@ -97,7 +97,7 @@ class Story:
     def goes_on(self, seconds: float) -> None:
         """Time in steps of five seconds."""
         for _ in range(int(seconds / 5)):
-            self._go(5.0)
+            self.pass_time(5.0)
 
     def end(self) -> End:
         """What counts."""

@@ -182,7 +182,8 @@ def play(*answer: Words | None) -> Outcome:
         if text is not None:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
-    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
+    provider = _Cloud(answer, clock)
+    cloud = CloudWatch(provider, lambda: None, 30.0)
     live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
     observer = Observer(FactSources(scheduler, cloud, book), live, clock)
 
@@ -192,7 +193,7 @@ def play(*answer: Words | None) -> Outcome:
             return new
 
     memory = JournaledState(journal)
-    executor = Executor(Effectors(scheduler, cloud._provider), memory, clock)
+    executor = Executor(Effectors(scheduler, provider), memory, clock)
     requests = RequestHandler(journal, LoopPort(observer, memory, clock, lambda: None), live)
     loop = Loop(memory, executor, observer, requests, clock, KINDS, Jobs())
     flaws: list[InconsistentState] = []

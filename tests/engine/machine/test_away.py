@@ -21,12 +21,12 @@ class Interrupted(Story):
 
     def __init__(self) -> None:
         super().__init__(VARIANTS[0])
-        self._go(1.0)
+        self.pass_time(1.0)
 
     def until(self, phase: NodePhase, step_s: float = 1.0) -> None:
         """Go on until the first node's recovery is in a phase."""
         for _ in range(1000):
-            self._go(step_s)
+            self.pass_time(step_s)
             if self.phase() is phase:
                 return
         raise AssertionError(f"never {phase}: {self.phase()}")
@@ -58,7 +58,7 @@ def test_head_node_off_for_hours_continues_where_it_was(phase):
     story.agents(silent=True)
     story.daemon.start()
     for _ in range(8):
-        story._go(1.0)
+        story.pass_time(1.0)
     assert story.phase() is phase
     story.agents(silent=False)
     story.goes_on(300)
@@ -82,7 +82,7 @@ def test_waiting_recoveries_continue_after_an_outage(away):
         story.daemon.ask("pause")
     story.daemon.kill_switch.on = away == "switch"
     for _ in range(int(HOURS / 600)):
-        story._go(600.0)
+        story.pass_time(600.0)
     if away == "pause":
         story.daemon.ask("unpause")
     story.daemon.kill_switch.on = False
@@ -119,7 +119,7 @@ def test_open_recoveries_rest_while_mode_is_observe(phase):
     own, story.daemon.policy = story.daemon.policy, replace(POLICY, mode=Mode.OBSERVE)
     before = story.effects()
     for _ in range(int(HOURS / 60)):
-        story._go(60.0)
+        story.pass_time(60.0)
     assert story.effects() == before
     assert story.phase() in (phase, NodePhase.VACATED), "a phase that only looks may end"
     story.daemon.policy = own

@@ -110,27 +110,27 @@ class ClusterMachine(JobRules):
             return treated[index % len(treated)]
         return self.world.names[index % SIZE]
 
-    def _go(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.world.passes(seconds)
         self.daemon.run()
 
     @rule(node=which, defect=defects, after=then)
     def hardware_fails(self, node: int, defect: Defect, after: float) -> None:
         self.world.breaks(self._node(node), defect)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(node=which, defect=defects, after=then)
     def hardware_fails_under_a_job(self, node: int, defect: Defect, after: float) -> None:
         busy = [n for j in self.world.slurm.jobs.values() if j.running for n in j.nodes]
         if busy:
             self.world.breaks(busy[node % len(busy)], defect)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(first=which, count=st.integers(2, 5), defect=defects, after=then)
     def many_fail(self, first: int, count: int, defect: Defect, after: float) -> None:
         for i in range(count):
             self.world.breaks(self.world.names[(first + i) % SIZE], defect)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(node=which)
     def hardware_heals(self, node: int) -> None:
@@ -139,21 +139,21 @@ class ClusterMachine(JobRules):
     @rule(node=which, silent=st.booleans(), after=then)
     def agent_falls_silent_or_speaks(self, node: int, silent: bool, after: float) -> None:
         self.world.machines[self._node(node)].agent_silent = silent
-        self._go(after)
+        self.pass_time(after)
 
     @rule(node=which, dead=st.booleans(), after=then, times=st.integers(0, 8))
     def slurmd_dies_or_starts(self, node: int, dead: bool, after: float, times: int) -> None:
         """The agent lives on; Slurm calls the node DOWN in the end."""
         self.world.machines[self._node(node)].slurmd_dead = dead
-        self._go(after)
+        self.pass_time(after)
         for _ in range(times):
-            self._go(20.0)
+            self.pass_time(20.0)
 
     @rule(node=which, times=st.integers(4, 10))
     def agent_hangs_for_minutes(self, node: int, times: int) -> None:
         self.world.machines[self._node(node)].agent_silent = True
         for _ in range(times):
-            self._go(20.0)
+            self.pass_time(20.0)
 
     @rule(lose=st.integers(0, 20), delay=st.integers(0, 10), double=st.integers(0, 5))
     def network_misbehaves(self, lose: int, delay: int, double: int) -> None:
@@ -162,17 +162,17 @@ class ClusterMachine(JobRules):
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 2.0, 5.0, 12.0, 65.0, 125.0, 190.0, 400.0)))
     def time_passes(self, seconds: float) -> None:
-        self._go(seconds)
+        self.pass_time(seconds)
 
     @rule(seconds=st.sampled_from((1.0, 3.0, 10.0, 35.0)), times=st.integers(2, 12))
     def loop_turns(self, seconds: float, times: int) -> None:
         for _ in range(times):
-            self._go(seconds)
+            self.pass_time(seconds)
 
     @precondition(lambda self: self.oracle.told)
     @rule(seconds=st.sampled_from((700.0, 2000.0, 6000.0, 90_000.0)))
     def daemon_sleeps(self, seconds: float) -> None:
-        self._go(seconds)
+        self.pass_time(seconds)
 
     @rule(seconds=st.sampled_from((-3600.0, -90.0, -5.0, 5.0, 90.0, 3600.0)))
     def clock_jumps(self, seconds: float) -> None:
@@ -182,7 +182,7 @@ class ClusterMachine(JobRules):
     @rule(ahead=st.integers(1, 6), after=st.booleans(), wait=then)
     def daemon_will_crash(self, ahead: int, after: bool, wait: float) -> None:
         self.daemon.boundary.arm(ahead, after)
-        self._go(wait)
+        self.pass_time(wait)
 
     @rule()
     def daemon_restarts(self) -> None:
@@ -192,12 +192,12 @@ class ClusterMachine(JobRules):
     @rule(seconds=spells, after=then)
     def slurm_is_away(self, seconds: float, after: float) -> None:
         self.world.away("slurm", seconds)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(seconds=spells, after=then)
     def cloud_is_away(self, seconds: float, after: float) -> None:
         self.world.away("cloud", seconds)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(before=st.integers(0, 2), after=st.integers(0, 2))
     def slurm_loses_replies(self, before: int, after: int) -> None:
@@ -226,7 +226,7 @@ class ClusterMachine(JobRules):
     def service_replaces_by_itself(self, node: int, after: float) -> None:
         provider = self.world.provider
         provider.act_by_itself(provider.instance_of(self._node(node)))
-        self._go(after)
+        self.pass_time(after)
 
     @rule(
         node=which, mark=st.sampled_from(tuple(MARKS)), drain=st.booleans(), after=then,
@@ -236,10 +236,10 @@ class ClusterMachine(JobRules):
         """HyperPod's own, rightly, wrongly, early, late; once more before anybody looks again."""
         name = self._node(node)
         self.world.marks(name, mark, drain=drain)
-        self._go(after)
+        self.pass_time(after)
         if again:
             self.world.marks(name, mark)
-            self._go(after)
+            self.pass_time(after)
 
     @rule(node=which, defect=defects, mark=st.sampled_from(tuple(MARKS)), early=st.booleans())
     def hardware_fails_and_is_marked(self, node, defect, mark, early):
@@ -247,22 +247,22 @@ class ClusterMachine(JobRules):
         if early:
             self.world.marks(name, mark)
         self.world.breaks(name, defect)
-        self._go(5.0)
+        self.pass_time(5.0)
         if not early:
             self.world.marks(name, mark)
-        self._go(5.0)
+        self.pass_time(5.0)
 
     @rule(
         node=which, why=st.sampled_from(("bad fan", "NHC says down", "hpctl is wrong")), after=then
     )
     def operator_drains(self, node: int, why: str, after: float) -> None:
         self.world.slurm.operator(self._node(node), drain=why)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(node=which, after=then)
     def operator_resumes(self, node: int, after: float) -> None:
         self.world.slurm.operator(self._node(node), resume=True)
-        self._go(after)
+        self.pass_time(after)
 
     @rule(seconds=spells, switch=st.booleans(), after=then)
     def operator_pauses(self, seconds: float, switch: bool, after: float) -> None:
@@ -271,22 +271,22 @@ class ClusterMachine(JobRules):
             self.daemon.kill_switch.on = True
         else:
             self.daemon.ask("pause")
-        self._go(after)
-        self._go(seconds)
+        self.pass_time(after)
+        self.pass_time(seconds)
         self.daemon.kill_switch.on = False
         self.daemon.ask("unpause")
 
     @rule(verb=st.sampled_from(VERBS), node=which, after=then)
     def operator_orders(self, verb: str, node: int, after: float) -> None:
         self.daemon.ask(verb, self._node(node))
-        self._go(after)
+        self.pass_time(after)
 
     @precondition(lambda self: bool(self._left_drained()))
     @rule(number=few, verb=st.sampled_from(("return", "return", "replace")), after=then)
     def operator_tends_a_drained_node(self, number: int, verb: str, after: float) -> None:
         left = self._left_drained()
         self.daemon.ask(verb, left[number % len(left)])
-        self._go(after)
+        self.pass_time(after)
 
     def _left_drained(self) -> list[str]:
         """Nodes with our Reason that nobody treats any more."""

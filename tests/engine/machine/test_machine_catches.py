@@ -55,9 +55,9 @@ def test_addressing_by_todays_instance_is_caught(monkeypatch):
 
 def _late_replace(story: Story) -> None:
     """The service replaces the node; a tool that lags behind replaces it again."""
-    story._go(1.0)
+    story.pass_time(1.0)
     story.world.breaks(story.sick()[0], story.variant.defect)
-    story._go(0.5)
+    story.pass_time(0.5)
     rec = next(iter(story.daemon.loop.state.nodes.values()))
     story.world.provider.act_by_itself(rec.generation.instance)
     story.world.passes(120.0)
@@ -83,9 +83,9 @@ def test_acting_before_writing_down_is_caught(monkeypatch):
 
 def test_starting_from_an_empty_journal_is_caught():
     story = Story(VARIANTS[0])
-    story._go(1.0)
+    story.pass_time(1.0)
     story.world.breaks(story.sick()[0], story.variant.defect)
-    story._go(0.5)
+    story.pass_time(0.5)
     story.daemon.journal.events = list
     story.daemon.start()
     with pytest.raises(Violation, match=r"promise 3: .* is forgotten"):
@@ -115,11 +115,11 @@ def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
 def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
     monkeypatch.setattr(nodes_advance, "detect_takeover", lambda _: None)
     story = Story(VARIANTS[0])
-    story._go(1.0)
+    story.pass_time(1.0)
     story.world.away("cloud", 30.0)
     story.world.breaks(story.sick()[0], story.variant.defect)
-    story._go(0.5)
-    story._go(2.0)
+    story.pass_time(0.5)
+    story.pass_time(2.0)
     story.world.slurm.operator(story.sick()[0], drain="mine now")
     with pytest.raises(Violation, match="promise 1"):
         story.goes_on(100.0)
@@ -130,12 +130,12 @@ def test_acting_on_stale_facts_is_caught(monkeypatch):
         monkeypatch.setattr(module, "is_fresh", lambda *_: True)
     monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
     story = Story(VARIANTS[0])
-    story._go(1.0)
+    story.pass_time(1.0)
     story.world.away("slurm", 500.0)
-    story._go(100.0)
+    story.pass_time(100.0)
     story.world.breaks(story.sick()[0], story.variant.defect)
     with pytest.raises(Violation, match="promise 5"):
-        story._go(1.0)
+        story.pass_time(1.0)
 
 
 def test_requeueing_a_completing_job_is_caught(monkeypatch):
@@ -168,14 +168,14 @@ def _job_of_a_story(comment, *, no_kill=False):
     story.oracle.policy = story.daemon.policy
     slurm = story.world.slurm
     job = slurm.jobs[slurm.submit(3, 50_000.0, comment=comment, no_kill=no_kill)]
-    story._go(1.0)
+    story.pass_time(1.0)
     assert job.running
     return story, job
 
 
 def _crashes(story: Story, job) -> None:
     story.world.slurm.fail_job(job)
-    story._go(3.0)
+    story.pass_time(3.0)
 
 
 def test_unregistered_job_is_not_touched(monkeypatch):
@@ -184,14 +184,14 @@ def test_unregistered_job_is_not_touched(monkeypatch):
     assert job.state == "FAILED"
     monkeypatch.setattr(jobs_plan, "read_comment", lambda _: Registration())
     with pytest.raises(Violation, match=r"promise 8: .* of 2, never asked for"):
-        story._go(3.0)
+        story.pass_time(3.0)
 
 
 def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
     story, _job = _job_of_a_story(ASKED)
     monkeypatch.setattr(run_cases, "is_headless", lambda *_: True)
     with pytest.raises(Violation, match=r"promise 8: .* which runs and is well"):
-        story._go(3.0)
+        story.pass_time(3.0)
 
 
 def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
@@ -203,7 +203,7 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
 
     def wait() -> None:
         for _ in range(8):
-            story._go(1.0)
+            story.pass_time(1.0)
 
     with pytest.raises(Violation, match=r"promise 8: .* s too soon"):
         wait()
