@@ -194,7 +194,7 @@ class NodeAgent:
                 if now - self._sender.progress < SENDER_STUCK_S:
                     notify_systemd("WATCHDOG=1")
             if not self._sender.is_alive():
-                raise HpctlError("the sender died of an error of its own", "See the log above.")
+                raise HpctlError("the report sender's thread ended unexpectedly", "See the log above.")
             selector.select(self._watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)

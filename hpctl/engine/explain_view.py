@@ -568,8 +568,8 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
 def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str, int]]:
     """Return the states of an array's tasks, sorted, each with how many tasks are in it.
 
-    A requeued task has a record of its own, and squeue lists it in the record of those that wait
-    for their first run, too: it counts where its own record is.
+    A requeued task has a separate record, and squeue lists it in the record of those that wait
+    for their first run, too: it counts where its separate record is.
     """
     own = {parse_count(job.array_task) for job in known if job.array_task.isdigit()}
     counts = Counter[str]()
@@ -687,7 +687,7 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_list_report_lines(_reports_of(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
-        trouble=trouble_view(_trouble_of(w, hold)),
+        trouble=trouble_view(_find_reported_trouble(w, hold)),
         failure=_judge_held(w, hold, parts),
     )
 
@@ -699,16 +699,17 @@ def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView |
         return None
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     nodes = job.nodes if job is not None else ()
-    asked = FailureQuestion(w, number, _trouble_of(w, hold), nodes, hold=hold)
+    asked = FailureQuestion(w, number, _find_reported_trouble(w, hold), nodes, hold=hold)
     return judge_failure(parts, asked)
 
 
-def _trouble_of(w: World, hold: HoldNoted) -> Trouble | None:
-    """What a job's run that is not treated ended of, where its script or supervisor told."""
-    told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
-    if not told or told[-1].why not in hold.why:
+def _find_reported_trouble(w: World, hold: HoldNoted) -> Trouble | None:
+    """Return the failure that an untreated run's script or supervisor reported, if it did."""
+    reports = _reports_of(w, hold.target)
+    reported = [each.report.trouble for each in reports if each.report.trouble is not None]
+    if not reported or reported[-1].why not in hold.why:
         return None
-    return told[-1]
+    return reported[-1]
 
 
 def _explain_node(
@@ -964,14 +965,14 @@ def job_view(
     if held:
         facts.append(held)
         then = Awaited(ask_for_release(job))
-    told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    report_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
+        story=tuple(sorted((*report_lines, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
         failure=_judge_reported(w, job.id, trouble, parts, asked.policy),

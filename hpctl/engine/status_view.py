@@ -483,7 +483,7 @@ def _find_completing(w: World) -> list[str]:
 
 
 def _find_held(w: World) -> list[str]:
-    """The registered jobs that Slurm holds, and why: nothing starts them by itself."""
+    """Return the registered jobs that Slurm holds, and why: they start only once released."""
     return [
         f"job {one.job.shown} is held by Slurm {one.why}: hpctl explain {one.job.shown}"
         for one in find_held_jobs(w)

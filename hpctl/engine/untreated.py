@@ -24,7 +24,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 
 class UntreatedNode(Struct, frozen=True):
     """A node whose last recovery has ended. `judged`: its fault; None where none is known.
-    `instance`: its instance, where HyperPod works on it: replaces it, say, as somebody ordered."""
+    `instance`: its instance, where HyperPod works on it: replaces it, say, as a user ordered."""
 
     node: SlurmNode
     last: NodeRecovery

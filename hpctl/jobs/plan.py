@@ -285,7 +285,7 @@ def _decide_hang(
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
         return make_hold(HANG_GATE, f"{did}: it is left as it is")
-    trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "stands still", node=hang.node)
+    trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "makes no progress", node=hang.node)
     case = RunCase(job.attempt, trouble)
     if action == "requeue":
         decided = _decide_run(_failed_run(job, registered, case, view), view, policy, now)

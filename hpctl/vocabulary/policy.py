@@ -117,7 +117,7 @@ class EvidencePolicy(Struct, frozen=True):
     """What is kept of a node before its GPUs are reset or its instance is rebooted or replaced
     (docs/evidence.md). Off while `directory` is empty.
 
-    `directory`: the shared directory as the head node sees it; each agent has a setting of its own.
+    `directory`: the shared directory as the head node sees it; each agent has a separate setting.
     `deadline_s`: how long a remedy waits for the evidence, its turn included. `at_once`: how many
     nodes keep theirs at the same time. `keep_days` and `keep_gb`: what is older, or the oldest
     beyond so many gigabytes, is deleted.

@@ -156,7 +156,7 @@ class Do(Struct, frozen=True):
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     order: ResetOrder | None = None
-    """For RESET: what the node's agent is told."""
+    """For RESET: what the node's agent is to do."""
     evidence: EvidenceOrder | None = None
     """For EVIDENCE: the same."""
 

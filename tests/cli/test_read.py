@@ -51,12 +51,12 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     ],
 )
 def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
-    trouble = Trouble(TroubleKind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
+    trouble = Trouble(TroubleKind.HANG, worlds.at(70), "rank 3 makes no progress in step 1200", "hang")
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
-        "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
+        "Job 4242: rank 3 makes no progress in step 1200; its own supervisor restarts it:"
         " hpctl explain 4242"
     )
     assert view.problems == (line,) * problem

@@ -247,7 +247,7 @@ def test_a_damaged_state_is_set_aside(tmp_path, damage, caplog):
     spool = Spool(tmp_path)
     assert spool.recall(REPORT.generation) == Recalled()
     assert (tmp_path / "state.bad").read_bytes() == damage
-    assert "set aside" in caplog.text
+    assert "renamed to" in caplog.text
     spool.save(REPORT, acked=False)
     assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 

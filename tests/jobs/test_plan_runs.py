@@ -53,7 +53,7 @@ def holds(job, log=(), **more):
 
 
 def report_of(seconds=-2, restarts=0, kind=TroubleKind.HANG, **changes):
-    trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
+    trouble = Trouble(kind, at(seconds), "rank 3 makes no progress", "hang", progress=40)
     report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
     return JobReported(at(seconds), replace(report, **{"wish": RequestedAction.REQUEUE, **changes}))
 
@@ -142,7 +142,7 @@ def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
 
 def test_a_supervisors_wish_outlives_the_time_limit() -> None:
     assert (
-        opens(LIMIT, [report_of(kind=TroubleKind.TIME_LIMIT)]).trouble.why == "rank 3 stands still"
+        opens(LIMIT, [report_of(kind=TroubleKind.TIME_LIMIT)]).trouble.why == "rank 3 makes no progress"
     )
 
 

@@ -343,7 +343,7 @@ def _describe_no_cause(stops: Sequence[_Stop]) -> str:
     stop = stops[0]
     silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
     unread = f", the dump of {_format_ranks(stop.unread)} cannot be read" if stop.unread else ""
-    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name nobody"
+    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name no rank"
 
 
 def _describe_stop(stop: _Stop) -> str:

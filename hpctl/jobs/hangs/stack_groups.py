@@ -300,8 +300,8 @@ def aggregate_stacks(
     suspects = (*gone, *suspects)
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
-        told = fold_hostlist(idle)[:200]
-        text += f"; {told}: spare, idle" if spares else f"; no process of the job runs on {told}"
+        idle_nodes = fold_hostlist(idle)[:200]
+        text += f"; {idle_nodes}: spare, idle" if spares else f"; no process of the job runs on {idle_nodes}"
     return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 

@@ -2,7 +2,7 @@
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
 owner, reads each within bounds, and prints what it saw in lines
-(`hpctl.jobs.hangs.stack_groups.format_lines`). A first look reads a rank's memory and stops nobody;
+(`hpctl.jobs.hangs.stack_groups.format_lines`). A first look reads a rank's memory and stops no process;
 a second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
 out where it cannot end well.
 
@@ -152,8 +152,8 @@ def _read_thread(thread: dict[str, object]) -> list[Frame]:
 
 
 def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
-    """One rank, read twice where that does no harm: a process that the kernel holds, or that is
-    stopped already, would take the signal that stops it later, and nobody would wake it."""
+    """Read one rank, twice where that does no harm: a process that the kernel holds, or that is
+    stopped already, would take the signal that stops it later, and nothing would continue it."""
     (step, rank), process = item
     frames, error = _dump_stack(process.pid, DUMP_S, "--nonblocking")
     if frames and native and process.state in "RS":
@@ -253,8 +253,8 @@ def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVe
 
 
 def explain_hang(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
-    """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
-    where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
+    """Return the hang with what the stacks of the step's ranks on these nodes say, and with the
+    rank that they name where none was named yet. Takes EXPLAIN_S at most. Raises nothing."""
     try:
         verdict = read_stacks(job, nodes, bin_dir)
     except HpctlError as error:
@@ -284,9 +284,9 @@ def collect_stacks(
     bin_dir: Path | None = None,
     within_s: float = NODE_S,
 ) -> list[NodeStacks]:
-    """What the job's ranks on these nodes do now; nodes that did not answer in time are not in it.
+    """Read what the job's ranks on these nodes do now, without nodes that do not answer in time.
 
-    Slurm lets nobody but the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
+    Slurm lets only the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
     """
     runner = SlurmRunner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"

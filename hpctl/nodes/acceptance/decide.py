@@ -105,7 +105,7 @@ def _detect_takeover(c: NodeCase) -> Move | None:
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
         ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
-        how = "" if ours else "somebody resumed the node"
+        how = "" if ours else "another operator or tool resumed the node"
     elif node is not None and closed_by_slurm(node):
         return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
     elif node is not None:

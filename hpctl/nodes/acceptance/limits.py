@@ -303,10 +303,10 @@ def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Mea
     Where the provider does not report the instance type, the machine's own report counts, as of an
     EC2 family.
     """
-    told = list(tests)
-    found = [f for f in told if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
+    findings = list(tests)
+    found = [f for f in findings if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not Verdict.FAIL for f in found)
-    card = _find_card(told)
+    card = _find_card(findings)
     of_type = instance_type or (card.machine if card_of_type(card.machine) else "")
     return [
         Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
