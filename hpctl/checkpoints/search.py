@@ -339,7 +339,7 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
 
 _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
 """Names of what hpctl itself keeps next to checkpoints (run.history.HISTORIES, files.STARTS,
-fast.spec.META, fetch.ASIDE)."""
+fast.spec.META, fetch.RENAMED)."""
 
 
 def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:

@@ -194,7 +194,8 @@ class NodeAgent:
                 if now - self._sender.progress < SENDER_STUCK_S:
                     notify_systemd("WATCHDOG=1")
             if not self._sender.is_alive():
-                raise HpctlError("the report sender's thread ended unexpectedly", "See the log above.")
+                what = "the report sender's thread ended unexpectedly"
+                raise HpctlError(what, "See the log above.")
             selector.select(self._watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)

@@ -121,8 +121,8 @@ class View(Struct, frozen=True):
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
 
-    def aside(self, name: object) -> bool:
-        """Return whether a node or job is left alone, because its facts are flawed."""
+    def is_quarantined(self, name: object) -> bool:
+        """Return whether a node or job is left as it is, because its facts are inconsistent."""
         return str(name) in self.flaws
 
     def instance(self, node: NodeName) -> Instance | None:

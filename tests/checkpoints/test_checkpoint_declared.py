@@ -385,7 +385,7 @@ def test_explain_says_what_is_unproven(tmp_path):
     assert "no pattern" in explained("../x")
 
 
-def test_the_first_save_is_told_once(tmp_path, capsys):
+def test_the_first_save_is_reported_once(tmp_path, capsys):
     """Files that nothing recognizes after two looks; a checkpoint when it is there."""
     looks = []
 

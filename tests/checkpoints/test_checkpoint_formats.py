@@ -421,7 +421,7 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )
-def test_torchtune_goes_on_from_one_epoch_alone(tmp_path, state, verdict, why):
+def test_torchtune_continues_from_one_epoch_alone(tmp_path, state, verdict, why):
     path = make(tmp_path, "torchtune")
     write(tmp_path, {"recipe_state/recipe_state.pt": torch_save(state)})
     assert last_complete(tmp_path).verdict == verdict

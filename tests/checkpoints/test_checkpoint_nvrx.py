@@ -66,7 +66,7 @@ def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path) -> None:
     assert search.passed_over[0].claimed
 
 
-def test_without_the_number_of_ranks_nobody_can_tell(tmp_path) -> None:
+def test_without_the_number_of_ranks_it_cannot_be_known(tmp_path) -> None:
     save(tmp_path, 10, range(8))
     result = run("last", "--export", str(tmp_path))
     assert result.exit_code == 3

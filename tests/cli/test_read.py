@@ -29,7 +29,7 @@ def test_all_is_well_after_a_healed_fault():
     assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), Exit.FINE)
 
 
-def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
+def test_a_fault_that_is_not_treated_yet_is_a_problem(head):
     """Between the first evidence and the daemon's decision, and for good where it is dead."""
     head.write(healed())
     result = head.run("status", "--json")
@@ -51,7 +51,9 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     ],
 )
 def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
-    trouble = Trouble(TroubleKind.HANG, worlds.at(70), "rank 3 makes no progress in step 1200", "hang")
+    trouble = Trouble(
+        TroubleKind.HANG, worlds.at(70), "rank 3 makes no progress in step 1200", "hang"
+    )
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
@@ -94,7 +96,7 @@ def test_each_name_of_a_node_is_known(name):
     assert find_node(w, "i-00000000000000099") == "i-00000000000000099"
 
 
-def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
+def test_what_waits_for_a_person_is_a_problem_until_one_takes_it_up():
     view = status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
     assert choose_exit_code(view) is Exit.PROBLEM
@@ -144,7 +146,7 @@ def _shed() -> Budget:
     return budget
 
 
-def test_a_node_that_was_removed_is_missed_by_nobody(history):
+def test_a_node_that_was_removed_is_not_missed(history):
     """Nobody lists ip-10-1-0-9 any more: its agent is silent because there is none."""
     gone = Health(worlds.gen(9), worlds.at(-600))
     odd = Health(worlds.gen(8), worlds.at(89))
@@ -212,7 +214,7 @@ def test_open_wins_over_held_wins_over_ended():
     assert ended.kind == "node_recovery"
 
 
-def test_a_waved_gate_is_told_with_who_waved_it():
+def test_a_waived_gate_is_shown_with_who_waived_it():
     opened = worlds.node_opened(
         "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waived by carol)"), by="carol"
     )
@@ -225,7 +227,7 @@ def test_a_waved_gate_is_told_with_who_waved_it():
 
 
 @pytest.mark.parametrize(("began", "kind"), [(60.0, "node"), (30.0, "node_recovery")])
-def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
+def test_what_began_after_a_nodes_last_recovery_is_reported_first(began, kind):
     name, device = "ip-10-1-0-2", "rdmap79s0"
     down = Finding(
         "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",

@@ -134,7 +134,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     assert desk.slurm.nodes[idle].drained
 
 
-def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
+def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
     def line(_aws, where: failures.LogPlace) -> failures.FailedLine:
@@ -175,7 +175,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
         bed.close()
 
 
-def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
+def test_a_node_of_unknown_identity_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
     order = plan_order(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal

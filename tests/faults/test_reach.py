@@ -100,7 +100,7 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
     "flag", ["POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "MAINT", "REBOOT_ISSUED", "DRAIN"]
 )
 @pytest.mark.parametrize("state", ["DOWN", "IDLE"])
-def test_what_somebody_wants_is_no_fault(state, flag):
+def test_what_a_user_wants_is_no_fault(state, flag):
     reason = "disk swap, Ann : Not responding" if flag == "DRAIN" else ""
     node = SlurmNode(N1, state, frozenset({flag, "NOT_RESPONDING"}), reason)
     assert sign_of(node) == ""
@@ -118,7 +118,7 @@ def test_what_somebody_wants_is_no_fault(state, flag):
         SlurmNode(N1, "IDLE", frozenset({"PLANNED"})),
     ],
 )
-def test_a_node_in_somebodys_hands_is_left_alone(node):
+def test_a_node_in_an_operators_hands_is_left_alone(node):
     found, _ = judged(node, lasts_s=900)
     assert found.condition is Condition.HEALTHY
 

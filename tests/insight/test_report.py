@@ -149,7 +149,7 @@ def test_a_drain_without_need_and_one_that_a_person_ended() -> None:
     assert figures(off).out.gpu_hours == 32.0
 
 
-def test_offenders_spares_and_prices_that_nobody_knows() -> None:
+def test_offenders_spares_and_unknown_prices() -> None:
     twice = repaired("n-1", 1, DAY, 1.0) + repaired("n-2", 1, 2 * DAY, 1.0)
     spares: list[Event] = []
     for day, size in ((-2, 5), (-1, 2), (3, 0), (4, 1)):

@@ -217,7 +217,7 @@ def test_hpctls_own_reservations_are_no_windows(name):
 
 
 @pytest.mark.parametrize("log", [RESERVED, BEGUN])
-def test_a_window_that_an_admin_changes_goes_on_under_its_name_and_reason(log):
+def test_a_window_that_an_admin_changes_keeps_its_name_and_reason(log):
     changed = [*log, *seen(ChangeSignal.CHANGED, seconds=5)]
     later = replace(HELD, start=at(60), end=at(2 * HOUR), nodes=("n2", "n3"))
     (window,) = followed(world(changed, later, seconds=6), 6)

@@ -237,7 +237,7 @@ class NodeSaves:
             theirs = mark.read_bytes()
             if theirs == mine:
                 return
-            self.set_aside(None, None)
+            self.move_newer_away(None, None)
             self.stranger = os.fsdecode(theirs).strip()
         mark.write_bytes(mine)
 
@@ -437,18 +437,18 @@ class NodeSaves:
         read what lies there."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            self.set_aside(row.step, row.name)
+            self.move_newer_away(row.step, row.name)
             (self.meta / "new" / _check_name(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
             store_ledger(self.rows, self._ledger)
             self._record_restore(int(request["epoch"]), row.step)
         return {}
 
-    def _handle_aside(self, request: dict[str, Any]) -> Answer:
+    def _handle_move_away(self, request: dict[str, Any]) -> Answer:
         """Prepare to resume from a step, or none: what is newer than it is moved away."""
         above = request.get("above")
         with self._lock:
-            self.set_aside(above, None)
+            self.move_newer_away(above, None)
             self._record_restore(int(request["epoch"]), above)
         return {}
 
@@ -707,7 +707,7 @@ class NodeSaves:
         """Return a new connection to a helper. Raises PeerError."""
         return PeerConnection(self.spec, host)
 
-    def set_aside(self, above: int | None, name: str | None) -> None:
+    def move_newer_away(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
         would mix with it. What was moved away before is removed."""
         moved = self.meta / "aside"
@@ -745,7 +745,7 @@ _HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
     "drop": NodeSaves._drop,
     "assemble": NodeSaves._handle_assemble,
     "adopt": NodeSaves._handle_adopt,
-    "aside": NodeSaves._handle_aside,
+    "aside": NodeSaves._handle_move_away,
     "missed": NodeSaves._handle_missed,
     "flush": NodeSaves._flush,
     "task": NodeSaves._task_state,

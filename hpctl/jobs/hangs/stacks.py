@@ -2,9 +2,9 @@
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
 owner, reads each within bounds, and prints what it saw in lines
-(`hpctl.jobs.hangs.stack_groups.format_lines`). A first look reads a rank's memory and stops no process;
-a second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
-out where it cannot end well.
+(`hpctl.jobs.hangs.stack_groups.format_lines`). The first look reads a rank's memory and stops no
+process. The second one, for the C++ calls below Python's, stops the rank for as long as unwinding
+takes, and is left out where it cannot end well.
 
 `collect_stacks` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
 """

@@ -131,7 +131,7 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 
 
 @pytest.mark.parametrize("resume", ["", "scratch"])
-def test_a_start_from_scratch_has_the_nodes_set_aside_what_they_hold(tmp_path, monkeypatch, resume):
+def test_a_start_from_scratch_has_the_nodes_move_away_what_they_hold(tmp_path, monkeypatch, resume):
     monkeypatch.setattr(helpers, "_launch_helpers", lambda *_: None)
     monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
     monkeypatch.setattr(helpers, "find_obstacle", lambda spec, gone: "")

@@ -132,7 +132,7 @@ def test_time_in_which_a_node_is_not_heard_is_no_standstill():
         (TRAINS, (DEAD, replace(DEAD, blocked=1)), "n2"),
     ],
 )
-def test_a_run_that_stands_still_hangs_after_two_minutes(before, pair, node):
+def test_a_run_without_progress_hangs_after_two_minutes(before, pair, node):
     watched = Watched()
     watched.see(600, before, before)
     assert watched.see(900, *pair) == 120
@@ -203,7 +203,7 @@ def test_the_traffic_of_a_large_cluster_hides_no_hang(run, seed):
     assert took <= 130
 
 
-def test_another_run_or_a_suspended_one_begins_anew(run):
+def test_another_run_or_a_suspended_one_is_counted_from_zero(run):
     run.see(100, WAITS, WAITS)
     run.job = replace(JOB, state="SUSPENDED")
     run.see(600, WAITS, WAITS)
@@ -213,7 +213,7 @@ def test_another_run_or_a_suspended_one_begins_anew(run):
     assert run.see(1700, WAITS, WAITS) is None
 
 
-def test_a_time_in_which_nobody_looked_counts_for_nothing(run):
+def test_a_time_in_which_no_one_looked_counts_for_nothing(run):
     run.see(110, WAITS, WAITS)
     run.now += 600
     assert run.see(110, WAITS, WAITS) is None
@@ -257,7 +257,7 @@ def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
     return found[0]
 
 
-def test_by_default_its_owner_is_told_and_nothing_is_done():
+def test_by_default_its_owner_is_notified_and_nothing_is_done():
     found = decided()
     assert isinstance(found, HoldNoted)
     assert (found.gate, found.target) == ("hang", "7")
@@ -277,7 +277,7 @@ def test_one_doctor_at_a_time(job, hang, whose):
 
 
 @pytest.mark.parametrize("action", ["dump", "requeue", "cancel"])
-def test_a_partition_has_an_action_of_its_own_and_gates_apply(action):
+def test_a_partition_has_its_own_action_and_gates_apply(action):
     found = decided(partitions={"all": action})
     assert isinstance(found, JobRecoveryOpened)
     assert (found.hang, found.trouble.kind, found.trouble.node) == (action, "hang", "n1")

@@ -169,7 +169,7 @@ def test_what_had_happened_before_the_start_is_not_counted_again():
     assert bench.value("hpctl_recoveries_ended_total", kind="node", end="escalated") == 1
 
 
-def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong():
+def test_a_run_that_went_wrong_without_a_fault_counts_by_what_went_wrong():
     bench = Bench(**gpu_cluster())
     trouble = Trouble(TroubleKind.HANG, at(-5), "no step")
     bench.fold(job_opened(cause=RecoveryId(""), trouble=trouble), *moved(JOB, (20, "deadline")))

@@ -280,7 +280,7 @@ def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypat
     assert known.trouble == ""
 
 
-def test_a_reading_that_takes_long_is_told(known, monkeypatch):
+def test_a_reading_that_takes_long_is_reported(known, monkeypatch):
     monkeypatch.setattr(follow, "LATE_S", 0.0)
     held = threading.Event()
     monkeypatch.setattr(known, "_read", held.wait)
