@@ -395,7 +395,7 @@ def _collect_notes(
             f"This cluster's failures are not known ({history.missing}): the published rate of"
             " 6.50 per 1000 node-days is taken (Meta RSC-1, arXiv 2410.21680)."
         )
-    elif asked.mtbf_s is None and known.few:
+    elif asked.mtbf_s is None and known.has_few_failures:
         notes.append(
             "That is few failures: the published 6.50 per 1000 node-days (Meta RSC-1, arXiv"
             " 2410.21680) is mixed in with the weight of one failure."

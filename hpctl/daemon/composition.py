@@ -83,7 +83,7 @@ def compose_daemon(config_path: str) -> Daemon:
         base = _open_base(Path(config_path), undo)
         world = _make_world(base)
         engine = _make_loop(base, world)
-        service = _make_service(base, world, engine)
+        service = _build_service(base, world, engine)
         daemon = _assemble_daemon(base, world, engine, service=service)
         undo.pop_all()
     return daemon
@@ -274,7 +274,7 @@ class _ServiceParts(Struct, frozen=True, kw_only=True):
     page: PageProcess
 
 
-def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
+def _build_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
     config = base.config
     directory = NodeDirectory(
         observer=world.observer,

@@ -15,7 +15,7 @@ from hpctl.engine.gates import GATES
 from hpctl.engine.held_jobs import ask_for_release
 from hpctl.engine.instance_resolver import make_natural_key as instance_natural
 from hpctl.engine.job_deadlines import deadline_s
-from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
@@ -208,7 +208,7 @@ class FailureQuestion(Struct, frozen=True):
     trouble: Trouble | None
     nodes: tuple[identity.NodeName, ...] = ()
     recovery: JobRecovery | None = None
-    hold: HoldNoted | None = None
+    hold: GateBlocked | None = None
     policy: RunPolicy | None = None
 
 
@@ -661,18 +661,18 @@ def _judge_reported(
     return judge_failure(parts, FailureQuestion(w, number, trouble, nodes, policy=policy))
 
 
-def _list_blocked_gates(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
+def _list_blocked_gates(hold: GateBlocked, asks: Mapping[str, str]) -> tuple[GateView, ...]:
     return (GateView(hold.gate, asks.get(hold.gate, ""), "held", hold.why),)
 
 
-def _describe_hold(hold: HoldNoted) -> str:
+def _describe_hold(hold: GateBlocked) -> str:
     if hold.gate == ENDED_GATE:
         return "(a job) was left to end at"
     hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
     return "(a job) was found hanging at" if hangs else "is held back since"
 
 
-def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> ExplainView:
+def _explain_hold(w: World, rules: Rules, hold: GateBlocked, parts: ExplainParts) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
@@ -692,7 +692,7 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
     )
 
 
-def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView | None:
+def _judge_held(w: World, hold: GateBlocked, parts: ExplainParts) -> FailureView | None:
     """Return the verdict on the run whose restart is blocked; None where a node is held."""
     number = identity.JobId(parse_count(hold.target))
     if not number:
@@ -703,7 +703,7 @@ def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView |
     return judge_failure(parts, asked)
 
 
-def _find_reported_trouble(w: World, hold: HoldNoted) -> Trouble | None:
+def _find_reported_trouble(w: World, hold: GateBlocked) -> Trouble | None:
     """Return the failure that an untreated run's script or supervisor reported, if it did."""
     reports = _reports_of(w, hold.target)
     reported = [each.report.trouble for each in reports if each.report.trouble is not None]
@@ -848,7 +848,7 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     return tuple(views)
 
 
-def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
+def held_gates(hold: GateBlocked, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
     """Return all gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
     asks = _list_gate_questions(parts.run_gates) if of_run else _ASKS_TO_OPEN

@@ -487,6 +487,6 @@ OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 
 
 def is_approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
-    """Whether an operator's approval of this target still stands."""
+    """Return whether an operator's approval of this target is still valid."""
     at = view.state.approvals.get(target)
     return at is not None and now < add_seconds(at, policy.budgets.approval_s)

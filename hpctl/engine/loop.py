@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpctl.engine.advance import AdvancePass, advance_all
 from hpctl.engine.clock_watch import ClockWatch
 from hpctl.engine.execute import Executor
-from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReported
+from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
@@ -73,7 +73,7 @@ class CycleResult(Struct, frozen=True):
     view: View
     policy: Policy
     candidates: tuple[Candidate, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
     slurm_trouble: str = ""
     cloud_trouble: str = ""
@@ -188,7 +188,7 @@ class Loop:
             self._memory.append(progress.moves)
         raise RuntimeError(f"recoveries still move after {MAX_PASSES} passes: {progress.moves}")
 
-    def _changed(self, holds: Sequence[HoldNoted], now: datetime) -> list[Event]:
+    def _changed(self, holds: Sequence[GateBlocked], now: datetime) -> list[Event]:
         """Holds are written once per change of reason, not once per cycle."""
         known = self.state.holds
         new = [

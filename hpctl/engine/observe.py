@@ -241,7 +241,7 @@ class Observer:
         Raises Unavailable until Slurm was read once.
         """
         self.latest_slurm()
-        return self._cloud.joiner.addresses
+        return self._cloud.resolver.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """Return the world now. Where Slurm cannot be read, the old view with its old time. `acts`:
@@ -263,9 +263,9 @@ class Observer:
         for node in state.returned.keys() & health.keys():
             health[node] = drop_dismissed(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
-        self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        self._provider, joined = self._cloud.resolver.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
-            self._address_book.set_addresses(self._cloud.joiner.addresses)
+            self._address_book.set_addresses(self._cloud.resolver.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
@@ -344,7 +344,7 @@ class Observer:
         self, state: State, health: Mapping[NodeName, Health], rules: Rules
     ) -> SinceReading:
         now_s = self._clock.monotonic()
-        treated = state.open_nodes or state.open_jobs or state.resizes
+        treated = state.open_nodes or state.open_jobs or state.is_resizing
         unsettled = treated or self.slurm_trouble or self._reads_parts
         return SinceReading(
             age_s=now_s - self._read_at,
@@ -367,7 +367,7 @@ class Observer:
         return any(node.responding and not node.down for node in awaited)
 
     def _confirm(self) -> None:
-        """Note that what was read still holds, and may stand beside a part that is read next."""
+        """Note that what was read still holds: the part that is read next may join it."""
         self._slurm = replace(self._slurm, confirmed=self._clock.now())
         self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
 
@@ -456,7 +456,7 @@ class Observer:
         """
         began = self._clock.monotonic()
         nodes = list_concerned_nodes(state, health, self._slurm)
-        capacity = self._live.config.sizes_capacity or state.resizes
+        capacity = self._live.config.sizes_capacity or state.is_resizing
         if self._part_will_do(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
             seen = dict(self._slurm.nodes)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.events import HoldNoted
+    from hpctl.engine.journal.events import GateBlocked
     from hpctl.engine.journal.rows import StandbyInfo
 
 
@@ -369,7 +369,7 @@ def _group(closed: list[Account]) -> list[OutOfServiceView]:
     return found
 
 
-def _find_holds(w: World) -> list[HoldNoted]:
+def _find_holds(w: World) -> list[GateBlocked]:
     """Return what gates block, each with the reason of the last cycle."""
     return list(find_holds(w).values())
 
@@ -452,7 +452,7 @@ def _is_planned(w: World, rec: NodeRecovery) -> bool:
 
 
 def _describe_open(w: World, rec: NodeRecovery) -> str:
-    """Say what is treated, where that stands, and what it waits for."""
+    """Say what is treated, its phase, and what it waits for."""
     waits = _waits(w, rec)
     waits = f"Waits for {waits}." if waits else ""
     parts = [write_headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import ConfigurationTaken, HoldNoted, JobReported
+from hpctl.engine.journal.events import ConfigurationTaken, GateBlocked, JobReported
 from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, View
@@ -119,7 +119,7 @@ class AnswerHead(Struct, frozen=True):
 class StateRest(Struct, frozen=True):
     """What of the state is neither a recovery nor a report."""
 
-    holds: tuple[HoldNoted, ...]
+    holds: tuple[GateBlocked, ...]
     approvals: dict[str, datetime]
     returned: dict[NodeName, datetime]
     pauses: tuple[Pause, ...]
@@ -165,7 +165,7 @@ KINDS: Final[dict[str, Any]] = {
     "health": Health,
     "assessment": Assessment,
     "candidate": Candidate,
-    "hold": HoldNoted,
+    "hold": GateBlocked,
     "flaw": InconsistentState,
     "still": Standstill,
     "slurm": SlurmHead,
@@ -196,7 +196,7 @@ class CycleDecisions(Struct, frozen=True):
     """What a cycle decided."""
 
     candidates: tuple[Candidate, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
 
 

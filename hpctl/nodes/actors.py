@@ -123,7 +123,9 @@ def left_to_others(c: NodeCase) -> Move | None:
         why = f"HyperPod's health agent marked it: {c.facts.mark}"
         return Move(NodeSignal.OPERATOR_TOOK_OVER, why)
     if node.drained and reason_owner(node.reason) != rec.id:
-        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"drained by another operator or tool: {node.reason!r}")
+        return Move(
+            NodeSignal.OPERATOR_TOOK_OVER, f"drained by another operator or tool: {node.reason!r}"
+        )
     return None
 
 

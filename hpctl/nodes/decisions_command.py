@@ -33,7 +33,7 @@ from hpctl.vocabulary.recovery import StepKind
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.events import HoldNoted
+    from hpctl.engine.journal.events import GateBlocked
     from hpctl.engine.world import World
     from hpctl.vocabulary.job_recovery import JobRecovery
     from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -71,13 +71,13 @@ class DecisionsView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("verb",)
 
 
-def preview_approvals(w: World, holds: Iterable[HoldNoted]) -> DecisionsView:
+def preview_approvals(w: World, holds: Iterable[GateBlocked]) -> DecisionsView:
     """Say what the approval of each hold lets happen, and to which jobs."""
     shown = tuple(_preview_approval(w, hold) for hold in holds)
     return DecisionsView(w.now, "approve", shown, w.slurm_error)
 
 
-def _preview_approval(w: World, hold: HoldNoted) -> DecisionView:
+def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
     node = NodeName(hold.target)
     rec = w.state.node_recovery(node)
     if rec is not None:

@@ -74,7 +74,7 @@ def make_node_kind(
             return RecoveryAnswer(rec.id, answer)
 
         open_nodes = view.state.open_nodes.items()
-        nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.aside(name)]
+        nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.is_quarantined(name)]
         return isolate_each("advance", nodes, lambda rec: rec.node, answer_node)
 
     def find_candidates(

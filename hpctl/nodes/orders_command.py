@@ -175,7 +175,7 @@ scoped = output.combine_options(
 
 @click.command()
 @scoped
-@click.option("--why", default="", metavar="TEXT", help="The reason, for everybody to read.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for all users to read.")
 @click.option(
     "--until",
     type=output.UntilType(),

@@ -155,7 +155,7 @@ class DemoScreen(Protocol):
         """One thing happened, `seconds` after the fault."""
 
     def progress(self, facts: dict[str, str]) -> None:
-        """How it stands now."""
+        """Return its current state."""
 
 
 class DemoResult(Struct):

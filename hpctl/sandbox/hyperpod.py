@@ -204,7 +204,7 @@ class HyperPod:
         with self.emulator.world.lock:
             cluster = self.emulator.cluster_of(machine.logical_id)
         automatic = cluster is not None and cluster.automatic
-        return automatic and self.emulator.act_by_itself(machine.instance_id, how)
+        return automatic and self.emulator.act_without_order(machine.instance_id, how)
 
     def settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
@@ -217,7 +217,7 @@ class HyperPod:
 
     def _second_actor(self, node: str) -> str:
         machine = self._machines.machine_of(node)
-        if machine is None or not self.emulator.act_by_itself(machine.instance_id):
+        if machine is None or not self.emulator.act_without_order(machine.instance_id):
             raise HpctlError(
                 f"the service cannot replace {node or 'no node'} without an order",
                 "Name a worker on which no operation runs: inject api second-actor node=NODE",

@@ -361,7 +361,7 @@ class LocalMachines:
         slurmconf.write_files(directory, texts)
 
     def _run_lifecycle(self, machine: EmulatedMachine, directory: Path, *, alone: bool) -> None:
-        """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
+        """Run the lifecycle script, then slurmd and agent unless it is `alone`; its output
         goes to the service's log however it ends.
         """
         config = self._service.resource_config(machine) or self._resource_config()

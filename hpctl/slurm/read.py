@@ -429,7 +429,7 @@ _CANCELED_BY = re.compile(r"^CANCELLED by (?P<uid>[0-9]{1,10})$", re.MULTILINE)
 _LEAF = re.compile(
     r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
 )
-"""A switch whose ports are nodes, or a block: whatever else there is stands above these."""
+"""A switch whose ports are nodes, or a block: whatever else there is lies above these."""
 
 
 def _pick_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:

@@ -91,7 +91,7 @@ def _find_duplicates(root: Any) -> Iterator[str]:
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                yield f"{key.value} (line {line}): stands on line {lines[key.value]} already"
+                yield f"{key.value} (line {line}): is on line {lines[key.value]} already"
         left += [value for _, value in reversed(node.value)]
 
 

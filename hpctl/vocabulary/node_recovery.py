@@ -22,7 +22,7 @@ from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
 
 
 class NodePhase(StrEnum):
-    """Where a node recovery stands. The last four are ends."""
+    """The phase of a node recovery. The last four are ends."""
 
     OPEN = "open"
     CORDONED = "cordoned"

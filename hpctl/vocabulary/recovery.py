@@ -287,7 +287,7 @@ class Stepped(Protocol):
 
     @property
     def phase(self) -> StrEnum:
-        """Return where it stands."""
+        """Return its phase."""
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:

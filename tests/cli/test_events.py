@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpctl.engine.journal.events import HoldLifted, HoldNoted
+from hpctl.engine.journal.events import GateBlocked, HoldLifted
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import RuleId
 from tests.cli import worlds
@@ -47,7 +47,7 @@ def test_no_events_are_distinguished_from_a_wrong_name(history: Head) -> None:
 
 
 def test_what_a_stranger_wrote_stays_on_its_line(head: Head) -> None:
-    head.write([HoldNoted(worlds.at(1), "n1", "g", "a\nb\x1b[2J\u202ec", RuleId("x"))])
+    head.write([GateBlocked(worlds.at(1), "n1", "g", "a\nb\x1b[2J\u202ec", RuleId("x"))])
     assert head.run("events").stdout.splitlines()[-1].endswith("a b\ufffd[2J\ufffdc.")
 
 

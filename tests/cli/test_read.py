@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hpctl.cli.explain import find_node
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.explain_view import explain_view
-from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.status_view import choose_exit_code, status_view
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
@@ -207,7 +207,7 @@ def test_without_slurm_or_cloud_states_are_unknown_not_absent(history):
 
 
 def test_open_wins_over_held_wins_over_ended():
-    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
+    hold = GateBlocked(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
     held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
     assert (held.kind, held.related) == ("hold", ("n-11111111",))
     ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")

@@ -9,7 +9,7 @@ from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -139,11 +139,11 @@ def troubled() -> list[Event]:
         seen(j, "started", 61.2, "its begin delay is gone, the bad nodes are excluded"),
         seen(n, "jobs_gone", 61.3, "no job holds the node"),
         *step(n, StepKind.REBOOT, four.instance, 61.4, None),
-        HoldNoted(
+        GateBlocked(
             at(70), "ip-10-1-0-5", "budget",
             "2 recoveries are open in the cluster; the budget is 2", "xid-79", True,
         ),
-        HoldNoted(
+        GateBlocked(
             at(71), "4444", "not_recoverable",
             "job 4444 cannot be started again by Slurm (Requeue=0); submit with --requeue",
             "xid-79",

@@ -95,7 +95,7 @@ def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: st
         spec_of_json(text, "r.json", MODEL)
 
 
-def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:
+def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
     request = create_request(files()["continuous"])
     request["NewThing"] = {"Size": 1}
     head = request["InstanceGroups"][0]

@@ -118,7 +118,7 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     last: Any = ()
     error = ""
     try:
-        for looks, last in enumerate(itertools.islice(run.looks(), 450), 1):
+        for looks, last in enumerate(itertools.islice(run.iter_progress(), 450), 1):
             if interrupts(case, looks, last):
                 break
         if not all(one.ended for one in last):

@@ -6,8 +6,8 @@ import pytest
 
 from hpctl.engine.journal.events import (
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     RequestTaken,
     SignalSeen,
@@ -89,8 +89,8 @@ def test_what_lies_across_the_ends_is_cut_and_what_lies_outside_does_not_count()
     assert (r.all.failures, r.out.gpu_hours, r.kept.count) == (1, 8.0, 0)
 
 
-def held(node: str, gate: str, t: float, rule: str = "xid-79") -> HoldNoted:
-    return HoldNoted(at(t), node, gate, "why", RuleId(rule))
+def held(node: str, gate: str, t: float, rule: str = "xid-79") -> GateBlocked:
+    return GateBlocked(at(t), node, gate, "why", RuleId(rule))
 
 
 def collect_held(*events: Event) -> tuple[HeldFault, ...]:

@@ -3,7 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
+from hpctl.engine.journal.events import (
+    Event,
+    GateBlocked,
+    JobRecoveryOpened,
+    JobReported,
+    SignalSeen,
+)
 from hpctl.jobs.plan import list_past_troubles, run_decisions
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
@@ -48,7 +54,7 @@ def opens(job, log=(), **more):
 
 def holds(job, log=(), **more):
     found = decided(job, log, **more)
-    assert isinstance(found, HoldNoted), found
+    assert isinstance(found, GateBlocked), found
     return found
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.engine.config import ConfigError, NotifySection, parse_config
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.state import State
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice, make_notice
@@ -147,7 +147,7 @@ def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
 def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_: str) -> None:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
-    hold = HoldNoted(T0, target, gate, "why it is", RuleId(rule), approvable)
+    hold = GateBlocked(T0, target, gate, "why it is", RuleId(rule), approvable)
     found = make_notice(hold, State(), slurm, Policy())
     assert found is not None
     assert found.kind == kind
@@ -157,7 +157,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert "why it is" in found.what
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
-        noted = HoldNoted(T0, target, passing, "", RuleId(rule))
+        noted = GateBlocked(T0, target, passing, "", RuleId(rule))
         assert make_notice(noted, State(), slurm, Policy()) is None
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import Config, NotifySection, RouteSection, SlurmSection
-from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -177,7 +177,7 @@ def test_a_mass_event_of_a_hundred_nodes_is_one_message(head: Head, hook: Webhoo
     head.start()
     why = "100 of 200 nodes report xid-79 within 10 min: the check is broken or the fabric is"
     held = [
-        HoldNoted(datetime.now(UTC), f"n{n}", "correlated", why, RuleId("xid-79"), True)
+        GateBlocked(datetime.now(UTC), f"n{n}", "correlated", why, RuleId("xid-79"), True)
         for n in range(100, 200)
     ]
     for first in range(0, 100, 10):  # as agents report, within a second

@@ -236,7 +236,7 @@ class Leader:
             for p in whole.also[name]
         )
         known = self._node.rows.get(name)
-        seen_s = time.time() if known is None else next_seen_time(known)
+        seen_s = time.time() if known is None else find_next_seen_time(known)
         row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
         living = list(self._found)
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
@@ -681,9 +681,9 @@ def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=next_seen_time(row))
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=find_next_seen_time(row))
 
 
-def next_seen_time(row: SavedStep) -> float:
+def find_next_seen_time(row: SavedStep) -> float:
     """Return the time, always later than a row's: nodes keep the later row of a step."""
     return max(time.time(), row.seen_s + 1e-3)

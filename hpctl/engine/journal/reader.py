@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.audit_chain import AuditRow
-from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.journal.events import Event, RequestTaken, name_kind
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.rows import (
     DaemonInfo,
@@ -234,7 +234,7 @@ class JournalReader:
         if row is None or not row.taken:
             return None
         query = f"{_EVENTS} WHERE kind = :kind ORDER BY seq DESC"
-        with self._source.rows(query, {"kind": RequestTaken.__name__}) as rows:
+        with self._source.rows(query, {"kind": name_kind(RequestTaken)}) as rows:
             for row in rows:
                 event = decode_event(*row)
                 if isinstance(event, RequestTaken) and event.request == request:

@@ -21,8 +21,8 @@ from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -66,7 +66,7 @@ class State(Struct):
     open_jobs: dict[JobId, RecoveryId] = field(default_factory=dict)
     attempts: dict[Attempt, RecoveryId] = field(default_factory=dict)
     last_of_node: dict[NodeName, RecoveryId] = field(default_factory=dict)
-    holds: dict[str, HoldNoted] = field(default_factory=dict)
+    holds: dict[str, GateBlocked] = field(default_factory=dict)
     approvals: dict[str, datetime] = field(default_factory=dict)
     returned: dict[NodeName, datetime] = field(default_factory=dict)
     """When an operator last gave a node back: what only an operator clears is cleared then."""
@@ -99,7 +99,7 @@ class State(Struct):
         return [one for one in open_now if change.is_window(one)]
 
     @property
-    def resizes(self) -> bool:
+    def is_resizing(self) -> bool:
         """Return whether a change of capacity is open."""
         return len(self.open_changes) > len(self.windows)
 
@@ -148,7 +148,7 @@ class State(Struct):
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open_change(event)
-            case HoldNoted():
+            case GateBlocked():
                 self._note_mass_event(self.holds.get(event.target), event.at)
                 self._note_mass_event(event, event.at)
                 self.holds[event.target] = event
@@ -171,7 +171,7 @@ class State(Struct):
         for rid in self.open_changes.values():
             self.changes[rid] = move_times(self.changes[rid], event.by_s)
 
-    def _note_mass_event(self, hold: HoldNoted | None, at: datetime) -> None:
+    def _note_mass_event(self, hold: GateBlocked | None, at: datetime) -> None:
         if hold is not None and hold.gate == "correlated":
             self.mass_events[hold.rule] = at
 

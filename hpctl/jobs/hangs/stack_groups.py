@@ -78,7 +78,7 @@ not among them: that is how a data loader waits for its workers."""
 _CALLERS: Final = re.compile(
     r"torch/(?:serialization\.py|utils/data\b|distributed/checkpoint/(?:filesystem|state_dict_\w+))"
 )
-"""Library code that says what a rank was about to do, wherever it stands below it."""
+"""Library code that says what a rank was about to do, wherever it is below it."""
 
 
 _ENGINE: Final = "_engine_run_backward"
@@ -301,7 +301,11 @@ def aggregate_stacks(
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
         idle_nodes = fold_hostlist(idle)[:200]
-        text += f"; {idle_nodes}: spare, idle" if spares else f"; no process of the job runs on {idle_nodes}"
+        text += (
+            f"; {idle_nodes}: spare, idle"
+            if spares
+            else f"; no process of the job runs on {idle_nodes}"
+        )
     return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 

@@ -408,7 +408,12 @@ def find_untested(
     instances = {generation.instance for generation in explained}
     for node in view.scheduler.nodes.values():
         health, instance = view.health.get(node.name), view.instance(node.name)
-        if health is None or instance is None or node.name in treated or view.aside(node.name):
+        if (
+            health is None
+            or instance is None
+            or node.name in treated
+            or view.is_quarantined(node.name)
+        ):
             continue
         here, launched, booted = health.generation, instance.launched, node.boot_time
         if here.instance != instance.id or here in explained or not node.in_service or not launched:
@@ -435,7 +440,7 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
         if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
     }
     for name, change in newest.items():
-        if name is None or not change.tests or name in treated or view.aside(name):
+        if name is None or not change.tests or name in treated or view.is_quarantined(name):
             continue
         node, health = view.scheduler.nodes.get(name), view.health.get(name)
         if node is None or health is None or health.generation.instance != change.opened.instance:

@@ -237,7 +237,7 @@ def find_window_candidates(
             continue
         for node in _find_nodes(window, fault, view):
             free = node not in treated or _is_held_back(node, view)
-            if free and node not in found and not view.aside(node):
+            if free and node not in found and not view.is_quarantined(node):
                 found[node] = _make_candidate(window, fault, node, view, now)
     return list(found.values())
 

@@ -159,7 +159,7 @@ class Hub:
 
 
 class Guard:
-    """Stands before everything: the method, the Host and the right to look; and every header."""
+    """Check each request first: the method, the Host and the right to look; and every header."""
 
     def __init__(self, app: ASGIApp, access: PageAccess) -> None:
         self._app, self._access = app, access

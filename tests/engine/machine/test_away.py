@@ -93,7 +93,7 @@ def test_waiting_recoveries_continue_after_an_outage(away):
     assert slurm.jobs[story.job].restarts == 1
 
 
-def test_a_deadline_still_comes_when_everybody_had_time_to_speak():
+def test_a_deadline_still_comes_when_all_had_time_to_speak():
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
     story.until(NodePhase.VERIFYING)

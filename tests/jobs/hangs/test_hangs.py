@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hpctl.detection.check import CheckedMachine
 from hpctl.detection.checks import job_activity as activity
 from hpctl.detection.nvml import snapshot as nvml
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.jobs import advance
 from hpctl.jobs.advance import JobFacts
@@ -259,7 +259,7 @@ def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
 
 def test_by_default_its_owner_is_notified_and_nothing_is_done():
     found = decided()
-    assert isinstance(found, HoldNoted)
+    assert isinstance(found, GateBlocked)
     assert (found.gate, found.target) == ("hang", "7")
     assert "no process of it" in found.why
 
@@ -271,7 +271,7 @@ def test_by_default_its_owner_is_notified_and_nothing_is_done():
         (replace(JOB, comment='hpctl:{"supervised":true}'), HANG, "supervisor"),
     ],
 )
-def test_one_doctor_at_a_time(job, hang, whose):
+def test_only_one_tool_treats_a_job_at_a_time(job, hang, whose):
     found = decided(job, hang=hang, action="cancel")
     assert (found.gate, whose in found.why) == ("hang_of_others", True)
 
@@ -374,7 +374,7 @@ def test_one_that_was_called_off_was_not_tried():
 @pytest.mark.parametrize(("start", "found"), [(-300, True), (-5, False), (None, False)])
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
-    state = replay_events([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
+    state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
     assert found_hanging(job, state) is found
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from benchmarks.world import World
 from docgen.metrics import intake_registry
 from hpctl.engine.journal.events import (
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     JobReported,
     SignalSeen,
@@ -268,7 +268,7 @@ def hostile_world() -> tuple[View, int]:
         rule = RuleId(f"{HOSTILE}{n}")
         state.fold(replace(opened(f"n-{n}", name, rule=rule), at=base))
         hold = {"target": name, "gate": f"{HOSTILE}{n}", "why": HOSTILE, "rule": rule}
-        state.fold(HoldNoted(base, **hold))
+        state.fold(GateBlocked(base, **hold))
     seen = replace(world.slurm, nodes=nodes, jobs=jobs)
     return View(seen, world.cloud, world.health(), {}, state), 101
 

@@ -13,7 +13,7 @@ from markupsafe import escape
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import explain_view
-from hpctl.engine.journal.events import HoldNoted, SignalSeen
+from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
 from hpctl.service.page.follow import PageFollower
@@ -74,7 +74,7 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
     )
     health = [replace(h, findings=(evil,)) for h in worlds.health().values()]
     opened = worlds.node_opened("n-1", worlds.gen(4), 60, meaning=HOSTILE, findings=(evil,))
-    hold = HoldNoted(worlds.at(70), HOSTILE, "budget", HOSTILE, RuleId(HOSTILE), True)
+    hold = GateBlocked(worlds.at(70), HOSTILE, "budget", HOSTILE, RuleId(HOSTILE), True)
     site.append(tmp_path, [opened, hold])
     made = site.follower(
         tmp_path, monkeypatch, replace(slurm, jobs=jobs, nodes=nodes), health=health,
