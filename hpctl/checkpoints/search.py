@@ -374,7 +374,7 @@ def _names_another(child: Place, names: set[str]) -> bool:
 
 
 def _scan_entries(place: Place) -> Iterator[tuple[Place, bool]]:
-    """Return what lies directly below, each with whether it is a file."""
+    """Yield what lies directly below, each with whether it is a file."""
     if isinstance(place, Remote):
         yield from ((child, child.snapshot is not None) for child in place.children())
         return

@@ -188,7 +188,7 @@ MARKS = {
 
 
 def draw_story(out: Console, view: ExplainView) -> None:
-    """The story of `hpctl explain`."""
+    """Draw the story of `hpctl explain`."""
     out.print(style_text(view.headline, HEAD))
     _draw_failure(out, view)
     _draw_evidence(out, view)

@@ -132,7 +132,7 @@ class ControllerLogSource(Protocol):
 
     @property
     def followed(self) -> bool:
-        """Return whether it tells of each change of a node."""
+        """Return whether the log reports each change of a node."""
 
     def open(self) -> str:
         """Follow it from here on. Return why that cannot be; empty where it can."""
@@ -565,7 +565,7 @@ def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode])
 
 
 def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:
-    """When the first of the nodes that are heard now will have been silent for too long."""
+    """Return when the first of the nodes that are heard now has been silent for too long."""
     heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
     oldest = min(heard, default=None)
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER

@@ -54,7 +54,7 @@ def merge_holds(
     known: Mapping[str, GateBlocked],
     now: datetime,
 ) -> list[GateBlocked]:
-    """All holds of one cycle, one a target. `known`: those that stand in the journal."""
+    """Return all holds of one cycle, one a target. `known`: those that are in the journal."""
     found = {hold.target: hold for hold in holds}
     for flaw in flaws:
         before = known.get(flaw.target)

@@ -279,7 +279,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Pol
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:
-    """Return what an order for this node means: the agent's word, or else the cloud's.
+    """Return the generation that an order for this node means, by its agent, else by the cloud.
 
     An instance that never came up has no agent to speak for it; the last word heard under the
     node's name is its predecessor's then, and it is the new one that an operator wants gone.

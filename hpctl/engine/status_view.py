@@ -120,7 +120,7 @@ class StandbyView(Struct, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it has been silent for too long to be alive."""
+        """Return whether a head has been silent for so long that it is taken for dead."""
         return self.silent_s > STANDBY_LOST_S
 
 

@@ -38,7 +38,7 @@ class UntreatedNode(Struct, frozen=True):
 
     @property
     def in_service(self) -> bool:
-        """Return whether slurmctld gives it work."""
+        """Return whether slurmctld gives the node work."""
         return self.node.in_service
 
     @property
@@ -90,7 +90,7 @@ def describe_untreated(one: UntreatedNode) -> str:
 
 
 def await_untreated(one: UntreatedNode) -> Awaited:
-    """Return what ends it: what a person does, and what ends it without one."""
+    """Return what ends the state: what a person does, and what ends it without one."""
     name = one.name
     if one.instance is not None:
         return Awaited(

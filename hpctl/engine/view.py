@@ -158,7 +158,7 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
 
 
 def taken_away(node: NodeName, view: View) -> bool:
-    """Return whether the provider is about to take its instance, whatever it is treated for."""
+    """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is Condition.FAULTY
     return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)

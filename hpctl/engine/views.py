@@ -482,7 +482,7 @@ def hold_view(hold: GateBlocked) -> HoldView:
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
-    """Return whether the requested entry may have been retired (`engine.retire`)."""
+    """Return whether the requested entry may be a retired one (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)

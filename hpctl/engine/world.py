@@ -78,7 +78,7 @@ class World(Struct, frozen=True):
 
     @property
     def maintenance(self) -> Mapping[identity.NodeName, slurm_facts.Reservation]:
-        """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
+        """Return the nodes that an admin's maintenance reservation holds, or is about to hold."""
         if self.slurm is None:
             return {}
         return find_maintenance(self.slurm, self.policy.node.maintenance_lead_s, self.now)

@@ -238,7 +238,7 @@ def _records(
 
 
 def history_begins(at: datetime) -> datetime:
-    """What was over before the returned time is HISTORY in a world of `at`."""
+    """Return the time before which what was over is HISTORY in a world of `at`."""
     return (at - LATELY).replace(minute=0, second=0, microsecond=0)
 
 
@@ -353,7 +353,7 @@ def slurm_of(found: Records) -> SchedulerView:
 
 @contextmanager
 def shorten_address(path: Path) -> Iterator[str]:
-    """A name for a socket's path that fits into its address, which is 108 bytes. Raises OSError."""
+    """Yield a name for a socket's path that fits into its address of 108 bytes. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -107,7 +107,7 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """Return what HyperPod's health agent asks for: the Reason, which is not ours then."""
+        """Return the Reason with which HyperPod's health agent asks for a remedy."""
         return mark_of(self.slurm)
 
 
@@ -197,7 +197,7 @@ def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
-    """Return whether a mark that came while we rebooted the node asks for its replacement still.
+    """Return whether a mark that came during the reboot still asks for a replacement.
 
     Our drain has removed that mark since, so the node itself does not show it. In mode assist the
     service acts on its marks.

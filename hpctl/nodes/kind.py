@@ -80,8 +80,8 @@ def make_node_kind(
     def find_candidates(
         view: View, policy: Policy, treated: Collection[NodeName], now: datetime
     ) -> list[Candidate]:
-        """Return nodes that are not assessed faulty: those that failed a burn-in, that keep a job
-        from its restart, or that are to be tested."""
+        """Return candidates among nodes that are not assessed faulty: those that failed a
+        burn-in, that keep a job from its restart, or that are to be tested."""
         burned = testing.find_burned(view, treated)
         treated = {*treated, *(candidate.node.name for candidate in burned)}
         stuck = find_stuck(view, policy, treated, now)

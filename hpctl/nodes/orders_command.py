@@ -110,7 +110,7 @@ def _preview_node(
 
 
 def preview_lines(view: PreviewsView) -> list[str]:
-    """Return the same for people: one paragraph a node."""
+    """Return the preview for people: one paragraph a node."""
     lines = []
     for p in view.previews:
         lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")

@@ -32,7 +32,7 @@ class NoSlurm:
         raise Unavailable(UNREAD)
 
     def booted(self) -> datetime | None:
-        """Return None: it is not known."""
+        """Return None: the boot time is not known."""
         return None
 
     def drain(

@@ -234,7 +234,7 @@ class SlurmCommandReader:
         return {node.name: node for node in seen} if len(seen) == len(names) else None
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
-        """Return as `nodes`, for who looks at nothing but state and Reason."""
+        """Return the nodes with their state and Reason only."""
         seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 

@@ -111,7 +111,7 @@ class GateBlocked(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The target as people write it."""
+        """Return the target as people write it."""
         return self.known_as or self.target
 
 

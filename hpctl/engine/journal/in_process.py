@@ -22,9 +22,9 @@ class InProcessJournal:
         return tuple(self._events)
 
     def retired(self) -> frozenset[RecoveryId]:
-        """Return no ids: nothing is retired here."""
+        """Return an empty set: this journal retires nothing."""
         return frozenset()
 
     def health(self) -> Mapping[NodeName, Health]:
-        """Return nothing: no agent reports here."""
+        """Return no health: no agent reports here."""
         return {}

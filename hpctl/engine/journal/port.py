@@ -15,7 +15,8 @@ class Journal(Protocol):
     """The durable memory: append-only events, agents' facts, operators' requests."""
 
     def append(self, events: Sequence[Event]) -> None:
-        """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
+        """Append all events or none, on stable storage when it returns. Raises JournalCorrupt,
+        OSError."""
 
     def events(self) -> Iterable[Event]:
         """Return every event that is not retired, in order.

@@ -129,7 +129,7 @@ class JournalReader:
     def numbered(
         self, after: int = 0, *, past: bool = False, since: datetime | None = None
     ) -> Iterator[tuple[int, Event]]:
-        """Return as `events`, each with its number: what follows the journal resumes after the last
+        """Yield the events, each with its number: what follows the journal resumes after the last
         one. With `since` less: see `rows.without_ended_jobs`."""
         query = f"{_EVENTS} WHERE seq > :after"
         if past and "hpctl_past" in self._source.tables():
@@ -155,7 +155,7 @@ class JournalReader:
         return found
 
     def retired(self) -> frozenset[RecoveryId]:
-        """Return the ids in the past: no new recovery may have one of them."""
+        """Return the ids of retired recoveries: no new recovery may have one of them."""
         query = "SELECT DISTINCT recovery FROM hpctl_past WHERE recovery <> ''"
         with self._source.rows(query) as rows:
             return frozenset(RecoveryId(row.recovery) for row in rows)

@@ -158,7 +158,8 @@ class Store(JournalReader):
         self.check_cluster(cluster)
 
     def append(self, batch: Sequence[Event]) -> None:
-        """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
+        """Append all events or none, on stable storage when it returns. Raises LeaseLost,
+        OSError."""
         if not batch:
             return
         rows = [dict(zip(("kind", "payload"), encode_event(e), strict=True)) for e in batch]

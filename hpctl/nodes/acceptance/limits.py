@@ -201,7 +201,7 @@ class SlowFigure(Struct, frozen=True):
 
 
 def explain_slow(figures: Sequence[SlowFigure]) -> str:
-    """Return the whole message about slow figures: of each what is known, then what to do once."""
+    """Return the message about slow figures: what is known of each, then what to do."""
     parts = [str(one) for one in figures]
     parts += dict.fromkeys(one.look for one in figures if one.look)
     if any(one.limit.by != "fleet" for one in figures):

@@ -249,7 +249,7 @@ def _is_held_back(node: NodeName, view: View) -> bool:
 
 
 def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None:
-    """Return for what the nodes of a window are closed now; None where they are not."""
+    """Return the reason why the nodes of a window are closed now; None where they are not."""
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None
