@@ -316,7 +316,7 @@ def _read_history(config: str) -> FailureHistory:
     from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
-        return FailureHistory(missing=f"there is no {config} here")
+        return FailureHistory(missing=f"this host has no {config}")
     try:
         with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()

@@ -310,7 +310,7 @@ class _Proof(Struct, frozen=True):
             return False
         known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
         if count < expected and not known:
-            raise NotWhole(f"the files of {count} of {expected} ranks are there")
+            raise NotWhole(f"only {count} of {expected} ranks have their files")
         return count == expected
 
     def _count_ranks(self) -> int:

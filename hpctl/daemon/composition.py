@@ -174,7 +174,7 @@ class _Surroundings(Struct, frozen=True, kw_only=True):
 def _make_world(base: _Base) -> _Surroundings:
     config, leadership = base.config, base.leadership
     scheduler, adapter = choose_scheduler(
-        config, may_act=leadership.may_act, event=base.waker.poked
+        config, may_act=leadership.may_act, event=base.waker.is_poked
     )
     log.info("slurm is read by %s", adapter)
     provider = make_provider(config)

@@ -219,7 +219,7 @@ class NodeAgent:
         accept_user = self._settings.kmsg_accept_user
         self._behind = False
         try:
-            source = self._open(selector)
+            source = self._open_log(selector)
             if source is None:
                 return
             for _ in range(BATCHES_A_TURN):
@@ -241,7 +241,7 @@ class NodeAgent:
             self._blind.add(why := str(error)[:200])
             self._add([_report_unreadable(Verdict.UNKNOWN, why)])
 
-    def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
+    def _open_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
             self._log, self._lost = open_log(self._settings.kmsg), 0
             fd = self._log.fileno()

@@ -84,7 +84,7 @@ class NodeHealthStore:
             news: set[NodeName] = set()
             now = self._clock.now()
             for report in reports:
-                before = fresh.get(report.node) or self._known(report.node)
+                before = fresh.get(report.node) or self._find_known(report.node)
                 fresh[report.node], new = fold_report(before, report, now)
                 if new:
                     news.add(report.node)
@@ -107,7 +107,7 @@ class NodeHealthStore:
         if wake:
             self._poke()
 
-    def _known(self, node: NodeName) -> Health | None:
+    def _find_known(self, node: NodeName) -> Health | None:
         with self._lock:
             return self._health.get(node)
 
@@ -127,12 +127,12 @@ class NodeHealthStore:
 
     def generation_of(self, node: NodeName) -> Generation | None:
         """Return which generation of a node spoke last. From any thread."""
-        known = self._known(node)
+        known = self._find_known(node)
         return known.generation if known else None
 
     def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
         """Return what a node's agent reported. From any thread."""
-        known = self._known(node)
+        known = self._find_known(node)
         return known.findings if known else ()
 
     def of_agents(self) -> dict[NodeName, Health]:

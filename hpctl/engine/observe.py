@@ -318,7 +318,7 @@ class Observer:
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
                 seen = carry_over(self._slurm, found)
             if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
-                seen = replace(seen, booted=self._scheduler.booted())
+                seen = replace(seen, booted=self._scheduler.read_boot_time())
             before, self._slurm = self._slurm, seen
             self._read_capacity(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())

@@ -31,7 +31,7 @@ from hpctl.engine.untreated import (
 )
 from hpctl.engine.world import World, cloud_says, find_holds, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.reachability import CHECKS, left_alone, sign_of
+from hpctl.faults.reachability import CHECKS, find_sign, left_alone
 from hpctl.faults.slurm_reasons import advise_operator
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
@@ -524,7 +524,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
             continue
         instance = w.joined.instances.get(name)
         if judged is None:
-            sign = sign_of(node, instance)
+            sign = find_sign(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"

@@ -101,5 +101,5 @@ def _find_policy(asked: FailureQuestion) -> RunPolicy:
         return asked.policy
     slurm = asked.world.slurm
     job = slurm.jobs.get(asked.job) if slurm is not None else None
-    ruled = RunPolicies().ruled(job) if job is not None else None
+    ruled = RunPolicies().find_policies(job) if job is not None else None
     return ruled.policy if ruled is not None else RunPolicy()

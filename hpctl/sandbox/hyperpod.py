@@ -206,7 +206,7 @@ class HyperPod:
         automatic = cluster is not None and cluster.automatic
         return automatic and self.emulator.act_without_order(machine.instance_id, how)
 
-    def settled(self, node: str) -> bool:
+    def is_settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
         machine = self._machines.machine_of(node)
         with self.emulator.world.lock:

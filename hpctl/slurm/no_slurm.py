@@ -31,7 +31,7 @@ class NoSlurm:
         """Raise Unavailable."""
         raise Unavailable(UNREAD)
 
-    def booted(self) -> datetime | None:
+    def read_boot_time(self) -> datetime | None:
         """Return None: the boot time is not known."""
         return None
 

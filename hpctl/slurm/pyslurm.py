@@ -185,7 +185,7 @@ class _PySlurmChild:
         """Return the answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
-                pipe = self._started()
+                pipe = self._start_child()
                 pipe.send_bytes(msgspec.msgpack.encode(question))
                 if not pipe.poll(self._runner.timeout):
                     raise TimeoutError
@@ -199,7 +199,7 @@ class _PySlurmChild:
         with self._lock:
             _kill_child(self._running)
 
-    def _started(self) -> Connection:
+    def _start_child(self) -> Connection:
         if self._running and self._running[0][0].poll() is None:
             return self._running[0][1]
         _kill_child(self._running)

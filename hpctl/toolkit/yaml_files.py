@@ -138,7 +138,7 @@ def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
 class ValueCheck(Protocol):
     """An annotation of a type that people write: what its values must be beside their kind."""
 
-    def checked(self, value: Any) -> Any:
+    def check(self, value: Any) -> Any:
         """Return the value. Raises ValueError with what is wrong."""
 
 
@@ -266,7 +266,7 @@ def _is_listed(base: Any) -> bool:
 
 def _run_check(check: ValueCheck, value: Any) -> Any:
     try:
-        return check.checked(value)
+        return check.check(value)
     except ValueError as error:
         raise msgspec.ValidationError(f"{error}{_quote_value(value)}") from error
 

@@ -278,7 +278,7 @@ def test_an_output_that_cannot_be_read_reports_nothing(node, text, options, says
     [
         (("--code", "x", "--read", "nhc"), "--read takes the code from stdin"),
         (("--verdict", "ok", "--read", "nhc"), "--read takes the verdict from stdin"),
-        (("--exit-code", "1"), "--exit-code goes with --read"),
+        (("--exit-code", "1"), "--exit-code needs --read"),
     ],
 )
 def test_options_that_contradict_are_a_usage_error(options, says):

@@ -81,13 +81,13 @@ def test_no_single_record_ends_the_child(scheduler):
 
 
 def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
-    before = scheduler._child._started()
+    before = scheduler._child._start_child()
     (tmp_path / "broken").touch()
     with pytest.raises(Unavailable, match="the library has a bug"):
         scheduler.view()
     (tmp_path / "broken").unlink()
     assert len(scheduler.view().jobs) == 10
-    assert scheduler._child._started() is before, "the child lives on"
+    assert scheduler._child._start_child() is before, "the child lives on"
 
 
 def test_a_completing_job_has_ended_or_waits_for_its_next_run(scheduler):

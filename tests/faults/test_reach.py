@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.reachability import Signs, is_reachable, sign_of, with_marks_and_reach
+from hpctl.faults.reachability import Signs, find_sign, is_reachable, with_marks_and_reach
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation
@@ -103,7 +103,7 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
 def test_what_a_user_wants_is_no_fault(state, flag):
     reason = "disk swap, Ann : Not responding" if flag == "DRAIN" else ""
     node = SlurmNode(N1, state, frozenset({flag, "NOT_RESPONDING"}), reason)
-    assert sign_of(node) == ""
+    assert find_sign(node) == ""
     for silent_s in (1.0, 900.0):
         found, signs = judged(node, silent_s=silent_s, lasts_s=800)
         assert found.condition is not Condition.FAULTY

@@ -139,7 +139,7 @@ class Leader:
             self._sure = self._prove_steps(ahead)
             self._waiting = not self._keep(self._found)
             self._ahead = ahead
-        self._tell_unproved()
+        self._log_uncopied()
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             if self._flushing is None or not self._flushing.is_alive():
@@ -219,7 +219,7 @@ class Leader:
         there = names | whole.also.keys()
         self._unproved = {n: each for n, each in self._unproved.items() if n in there}
 
-    def _tell_unproved(self) -> None:
+    def _log_uncopied(self) -> None:
         """Log what is not copied, once for each pattern of names."""
         for name, each in sorted(self._unproved.items()):
             pattern = _NUMBER.sub("N", name)

@@ -107,7 +107,7 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
         writing = iteration.dirty & set(missing)
         more = f", {_format_ranks(writing)} still being written" if writing else ""
         raise Unfinished(
-            f"iteration {iteration.number} lacks the share of {_format_ranks(missing)}"
+            f"iteration {iteration.number} lacks the files of {_format_ranks(missing)}"
             f" of {size}{more}"
         )
     for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))

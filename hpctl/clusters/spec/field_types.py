@@ -18,7 +18,7 @@ class Like(Struct, frozen=True):
     longest: int
     shortest: int = 0
 
-    def checked(self, text: str) -> str:
+    def check(self, text: str) -> str:
         """Return the text. Raises ValueError."""
         if not re.fullmatch(self.pattern, text):
             raise ValueError(f"is not {self.means}")

@@ -228,7 +228,7 @@ class HealthAgentJournal(_LogFollower):
         if not any(Path(place, self._unit).exists() for place in self._directories):
             raise Unavailable(f"this machine has no {self._unit}")
         if shutil.which(self._command[0]) is None:
-            raise Unavailable(f"there is no {self._command[0]} here")
+            raise Unavailable(f"{self._command[0]} is not installed on this host")
         try:
             self._child = subprocess.Popen(
                 self._command,

@@ -21,7 +21,7 @@ class InProcessJournal:
         """Return every event, in order."""
         return tuple(self._events)
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def list_retired(self) -> frozenset[RecoveryId]:
         """Return an empty set: this journal retires nothing."""
         return frozenset()
 

@@ -124,9 +124,9 @@ class JournalReader:
     def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Yield every event in order, from the one with number `after` + 1 on; with `past` those
         that were retired as well. Raises JournalCorrupt at the first that cannot be read."""
-        return (event for _, event in self.numbered(after, past=past))
+        return (event for _, event in self.number_events(after, past=past))
 
-    def numbered(
+    def number_events(
         self, after: int = 0, *, past: bool = False, since: datetime | None = None
     ) -> Iterator[tuple[int, Event]]:
         """Yield the events, each with its number: what follows the journal resumes after the last
@@ -154,7 +154,7 @@ class JournalReader:
         found: int = row.newest or 0
         return found
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def list_retired(self) -> frozenset[RecoveryId]:
         """Return the ids of retired recoveries: no new recovery may have one of them."""
         query = "SELECT DISTINCT recovery FROM hpctl_past WHERE recovery <> ''"
         with self._source.rows(query) as rows:

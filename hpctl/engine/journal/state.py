@@ -144,7 +144,7 @@ class State(Struct):
                 job = JobRecovery(
                     **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
                 )
-                self._open(self.jobs, self.open_jobs, job)
+                self._record_open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open_change(event)
@@ -175,7 +175,9 @@ class State(Struct):
         if hold is not None and hold.gate == "correlated":
             self.mass_events[hold.rule] = at
 
-    def _open(self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any) -> None:
+    def _record_open(
+        self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any
+    ) -> None:
         if rec.id in kept or rec.key in listed:
             raise Corrupt(f"{rec.id} opened while {listed.get(rec.key)} is open")
         kept[rec.id] = rec
@@ -188,7 +190,7 @@ class State(Struct):
         if earlier is not None and earlier.was_change:
             self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
             del self.open_nodes[node.node]
-        self._open(self.nodes, self.open_nodes, node)
+        self._record_open(self.nodes, self.open_nodes, node)
         if not node.of_capacity:
             self.last_of_node[node.node] = node.id
 
@@ -196,7 +198,7 @@ class State(Struct):
         if event.kind in earlier_removals.KINDS:
             self._open_earlier(earlier_removals.read_opening(event))
         else:
-            self._open(self.changes, self.open_changes, change.open_change(event))
+            self._record_open(self.changes, self.open_changes, change.open_change(event))
 
     def _open_earlier(self, rec: NodeRecovery) -> None:
         """A removal, or a return, as an earlier version wrote it."""
@@ -204,7 +206,7 @@ class State(Struct):
         if beside is not None and not beside.was_change and not rec.ended:
             rec = earlier_removals.end_removal(rec, rec.opened)
         if not rec.ended:
-            self._open(self.nodes, self.open_nodes, rec)
+            self._record_open(self.nodes, self.open_nodes, rec)
         elif rec.id in self.nodes:
             raise Corrupt(f"{rec.id} opened twice")
         else:

@@ -182,7 +182,7 @@ class Store(JournalReader):
         Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
         """
         days: dict[int, dict[int, str]] = {}
-        for seq, event in JournalReader(self._source).numbered():
+        for seq, event in JournalReader(self._source).number_events():
             ended = over(event)
             if ended is not None:
                 day = ended.astimezone(UTC).toordinal()

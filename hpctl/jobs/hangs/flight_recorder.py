@@ -147,7 +147,7 @@ class _Ranks(Struct):
     _keys: dict[tuple[str, tuple[int, ...]], _GroupKey] = field(default_factory=dict)
     _seen: dict[tuple[str, int], tuple[tuple[int, ...], _GroupKey]] = field(default_factory=dict)
 
-    def find_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
+    def find_group_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
         """Return the key of a group.
 
         The hash of a large group takes as long as the group, and each of its ranks names it: the
@@ -164,7 +164,7 @@ class _Ranks(Struct):
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            key = self.find_key(group.name, group.ranks)
+            key = self.find_group_key(group.name, group.ranks)
             keys[group.name] = key
             self.groups.setdefault(key, group)
         for entry in dump.entries:
@@ -173,7 +173,7 @@ class _Ranks(Struct):
                 continue
             place = keys.get(entry.group)
             ranks = self.by_group.setdefault(
-                self.find_key(entry.group, ()) if place is None else place, {}
+                self.find_group_key(entry.group, ()) if place is None else place, {}
             )
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)

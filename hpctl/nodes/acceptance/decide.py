@@ -178,7 +178,7 @@ def _judge_missing_result(c: NodeCase) -> Move | None:
 
 def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
-    verdict, why = c.rec.verdict
+    verdict, why = c.rec.test_verdict
     node, serves = c.facts.slurm, let_go(c.rec, c.policy)
     if serves and (ill := _ill_after_all(c)):
         return Move(NodeSignal.FAULT_AGAIN, ill)

@@ -82,22 +82,22 @@ def _breaks(monkeypatch, module, name: str) -> None:
 BUGS = [
     (parse, "_parse_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
     (observe, "assess_health", "assess", NODE),
-    (run_policies.RunPolicies, "ruled", "policy", str(JOB)),
+    (run_policies.RunPolicies, "find_policies", "policy", str(JOB)),
     (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
     (jobs_plan, "find_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
 ]  # fmt: skip
 
 
 def _plant(monkeypatch, module, name: str) -> None:
-    if name == "ruled":
-        real = module.ruled
+    if name == "find_policies":
+        real = module.find_policies
 
-        def ruled(self, job: SlurmJob):
+        def find_policies(self, job: SlurmJob):
             if job.id == JOB:
-                raise Planted("in ruled")
+                raise Planted("in find_policies")
             return real(self, job)
 
-        monkeypatch.setattr(module, "ruled", ruled)
+        monkeypatch.setattr(module, "find_policies", find_policies)
     else:
         _breaks(monkeypatch, module, name)
 

@@ -59,9 +59,9 @@ def test_a_daemon_with_many_connections_is_woken(head):
     try:
         waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
         waker.poke()
-        assert waker.poked()
+        assert waker.is_poked()
         assert waker.wait(5)
-        assert not waker.poked()
+        assert not waker.is_poked()
         waker.close()
     finally:
         os.close(low)

@@ -99,7 +99,7 @@ def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed):
 
 
 def test_slurmctld_tells_when_it_started(bed):
-    booted = bed.scheduler.booted()
+    booted = bed.scheduler.read_boot_time()
     assert (booted is None) is not bed.real
     if booted is not None:
         as_of = bed.scheduler.view().as_of
