@@ -181,9 +181,9 @@ def drop_checks(
     health: Mapping[NodeName, Health], checks: tuple[str, ...]
 ) -> dict[NodeName, Health]:
     """Return the same without the findings of checks that begin so."""
-    return {
-        node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))
-        if any(f.check.startswith(checks) for f in h.findings)
-        else h
-        for node, h in health.items()
-    }
+    kept = {}
+    for node, seen in health.items():
+        others = tuple(each for each in seen.findings if not each.check.startswith(checks))
+        is_same = len(others) == len(seen.findings)
+        kept[node] = seen if is_same else replace(seen, findings=others)
+    return kept

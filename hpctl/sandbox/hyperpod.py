@@ -52,6 +52,11 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def _parse_counts(counts: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return counts as integers, None for `any`. Raises ValueError."""
+    return {name: None if count == "any" else int(count) for name, count in counts.items()}
+
+
 class HyperPod:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
@@ -176,10 +181,7 @@ class HyperPod:
         counts = {name: count for name, count in how.items() if name != "quota"}
         bounds = {"quotas" if "quota" in how else "types": counts}
         try:
-            given = {
-                kind: {n: None if c == "any" else int(c) for n, c in names.items()}
-                for kind, names in bounds.items()
-            }
+            given = {kind: _parse_counts(names) for kind, names in bounds.items()}
         except ValueError as error:
             raise HpctlError(
                 f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."

@@ -238,10 +238,11 @@ def _reopen_failed(issued: dict[int, dict[int, FlightEntry]]) -> dict[int, dict[
     behind = sum(number == lowest for number in last.values())
     if 2 * behind >= len(last):
         return issued
-    return {
-        rank: {seq: _reopen(entry) if seq > lowest else entry for seq, entry in entries.items()}
-        for rank, entries in issued.items()
-    }
+    opened: dict[int, dict[int, FlightEntry]] = {}
+    for rank, entries in issued.items():
+        later = {seq: _reopen(entry) for seq, entry in entries.items() if seq > lowest}
+        opened[rank] = {**entries, **later}
+    return opened
 
 
 def _reopen(entry: FlightEntry) -> FlightEntry:
