@@ -178,7 +178,7 @@ def test_an_order_that_is_followed_ends_with_how_each_recovery_ended(answered, w
     answered.run("cancel", "ip-10-1-0-3")
     watched(interrupted=True)
     left = answered.run(*order)
-    assert (left.exit_code, "the daemon goes on" in left.stderr) == (130, True)
+    assert (left.exit_code, "the daemon continues" in left.stderr) == (130, True)
 
 
 def test_an_order_is_not_followed_where_it_is_refused_or_not_asked_for(answered, watched):
