@@ -20,7 +20,7 @@ from msgspec import Struct
 from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, node_name
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -149,7 +149,7 @@ def lay_out(folder: Path, nodes: int) -> str:
     store, now = Store(f"sqlite:///{folder}/journal.db"), CLOCK.now()
     store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), None, now, 3600)
     store.append(
-        [HoldNoted(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]
+        [GateBlocked(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]
     )
     store.record(list(world.health().values()))
     store.note_heard(dict.fromkeys(map(NodeName, world.slurm.nodes), now + timedelta(hours=9)))

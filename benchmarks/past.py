@@ -7,8 +7,8 @@ from itertools import count
 from benchmarks.world import instance_id, node_name, xid
 from hpctl.engine.journal.events import (
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -143,7 +143,7 @@ class Past:
     def _hold(self, at: datetime) -> Iterator[Event]:
         target = node_name(next(self._ids) % self._nodes)
         why = "10 recoveries were opened within an hour; the budget is 10"
-        yield HoldNoted(at, target, "budget", why, RuleId("xid-79"), approvable=True)
+        yield GateBlocked(at, target, "budget", why, RuleId("xid-79"), approvable=True)
         yield HoldLifted(at + timedelta(minutes=5), target)
 
     def _change(self, at: datetime) -> Iterator[Event]:

@@ -134,7 +134,7 @@ class WorldScheduler:
     def leaves(self) -> Mapping[NodeName, str]:
         return {}
 
-    def booted(self) -> datetime | None:
+    def read_boot_time(self) -> datetime | None:
         return None
 
     def drain(

@@ -91,7 +91,7 @@ def _describe_sections() -> Iterator[str]:
 def _find_sections(
     part: Mapping[str, Any], place: str, parts: Mapping[str, Any], places: dict[str, str]
 ) -> None:
-    """Each section's name and the first place where it stands, as the file is read."""
+    """Record each section's name and its first place, in the order of the file."""
     for key, answer in part["properties"].items():
         for one in (answer, *answer.get("anyOf", ()), *_list_entries(answer)):
             name = one.get("$ref", "").rpartition("/")[2]

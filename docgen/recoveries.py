@@ -16,8 +16,8 @@ A **node recovery** treats one sick node, from the drain until it is back in ser
 asked. A **job recovery** treats one lost run. Each step is journaled before it is done, so a daemon
 that is killed continues where it was.
 
-A recovery is in one **phase**; a **signal** moves it to the next. `hpctl explain ID` prints where
-it stands and what it waits for.
+A recovery is in one **phase**; a **signal** moves it to the next. `hpctl explain ID` prints its
+phase and what it waits for.
 """
 _NODE_INTRO = """## A node
 

@@ -42,7 +42,9 @@ def make_capacity_kind(
             return RecoveryAnswer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
         changes = [view.state.changes[i] for i in view.state.open_changes.values()]
-        changes = [rec for rec in changes if not (view.aside(rec.opened.node) or is_window(rec))]
+        changes = [
+            rec for rec in changes if not (view.is_quarantined(rec.opened.node) or is_window(rec))
+        ]
         return isolate_each(
             "advance", changes, lambda rec: rec.opened.node or rec.opened.group, answer_change
         )

@@ -343,7 +343,7 @@ def _is_free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool
     busy = node.last_busy
     return (
         is_idle(node, view)
-        and not view.aside(node.name)
+        and not view.is_quarantined(node.name)
         and node.name not in policy.node.protected
         and not (instance is not None and instance.protected)
         and bool(node.partitions)

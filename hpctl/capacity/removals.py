@@ -156,7 +156,7 @@ def find_left_closed(
         owner = reason_owner(node.reason)
         rec = view.state.nodes.get(owner) if owner is not None else None
         instance, health = view.instance(node.name), view.health.get(node.name)
-        if rec is None or not _was_given_up(rec, policy, now) or view.aside(node.name):
+        if rec is None or not _was_given_up(rec, policy, now) or view.is_quarantined(node.name):
             continue
         if instance is None or instance.status is not InstanceStatus.RUNNING or health is None:
             continue

@@ -316,7 +316,7 @@ def _read_history(config: str) -> FailureHistory:
     from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
-        return FailureHistory(missing=f"there is no {config} here")
+        return FailureHistory(missing=f"this host has no {config}")
     try:
         with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
@@ -395,7 +395,7 @@ def _collect_notes(
             f"This cluster's failures are not known ({history.missing}): the published rate of"
             " 6.50 per 1000 node-days is taken (Meta RSC-1, arXiv 2410.21680)."
         )
-    elif asked.mtbf_s is None and known.few:
+    elif asked.mtbf_s is None and known.has_few_failures:
         notes.append(
             "That is few failures: the published 6.50 per 1000 node-days (Meta RSC-1, arXiv"
             " 2410.21680) is mixed in with the weight of one failure."

@@ -218,7 +218,7 @@ def _report_rows(
             output.echo(row_text(row, deep=deep))
         if not rows and not fast:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
-        _point_out(result)
+        _print_remarks(result)
     sys.exit(0 if any(not held.lost for held in fast) else _EXIT_CODES[result.verdict])
 
 
@@ -378,10 +378,10 @@ def _explain_result(result: search.Search) -> None:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     if result.found is not None and result.found.unproven:
         output.echo(f"hpctl: unproven of {result.found.path}: {result.found.unproven}", err=True)
-    _point_out(result)
+    _print_remarks(result)
 
 
-def _point_out(result: search.Search) -> None:
+def _print_remarks(result: search.Search) -> None:
     # Otherwise a run with its own format would restart from the beginning each time, without a
     # visible reason.
     if result.unknown:

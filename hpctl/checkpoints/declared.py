@@ -153,7 +153,7 @@ _Seen = tuple[int | None, tuple[str, ...]]
 def _find_matches(
     directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
 ) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
-    """Return the files that match, with their step and what the wildcards matched."""
+    """Yield the files that match, with their step and what the wildcards matched."""
     for entry in _scan_entries(directory, left):
         match = parts[0].fullmatch(entry.name)
         if match is None:
@@ -185,7 +185,7 @@ def _files_below(directory: Path, left: list[int]) -> Iterator[Path]:
 
 
 def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
-    """Return the entries that may be part of a finished checkpoint, up to the limit of entries."""
+    """Yield the entries that may be part of a finished checkpoint, up to the limit of entries."""
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -310,7 +310,7 @@ class _Proof(Struct, frozen=True):
             return False
         known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
         if count < expected and not known:
-            raise NotWhole(f"the files of {count} of {expected} ranks are there")
+            raise NotWhole(f"only {count} of {expected} ranks have their files")
         return count == expected
 
     def _count_ranks(self) -> int:
@@ -377,7 +377,7 @@ _Numbers = tuple[str, str, set[int]]
 
 
 def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
-    """Return the numbers of ranks or parts in the names of files."""
+    """Yield the numbers of ranks or parts in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
         literal = pattern.before[number] if number < len(pattern.before) else ""

@@ -33,7 +33,7 @@ from hpctl.toolkit.compat import UTC
 PIECE = 8 << 20
 """Bytes of one request; THREADS of them are in memory at once."""
 
-ASIDE = ".hpctl-aside-"
+RENAMED = ".hpctl-aside-"
 _TEMPORARY = ".hpctl-fetch.tmp-"
 _LOCK = "lock"
 
@@ -197,5 +197,7 @@ def _make_temporary(into: Path) -> Iterator[Path]:
 def find_free_name(path: Path) -> Path:
     """Return a free name for a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
+    names = (
+        f"{path.name}{RENAMED}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2)))
+    )
     return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

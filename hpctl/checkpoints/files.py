@@ -587,7 +587,7 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
         return Listing(path, names_in(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: a program that keeps the newest few does that meanwhile.
-        raise Unfinished("it no longer exists") from None
+        raise Unfinished("the checkpoint no longer exists") from None
 
 
 def step_in(name: str) -> int | None:

@@ -195,7 +195,7 @@ def find_resume_point(
     files.note_start(places.directory)
     for pause in (0.0, *PAUSES_S):
         sleep(pause)
-        search = _look_in(places)
+        search = _search_places(places)
         if search.verdict in ("found", "none"):
             return _resume_point(search)
         if search.verdict == "incomplete":
@@ -209,7 +209,7 @@ def find_resume_point(
     )
 
 
-def _look_in(places: ResumePlaces) -> Search:
+def _search_places(places: ResumePlaces) -> Search:
     from hpctl.checkpoints.remote import open_place
 
     def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | PassedOver:

@@ -68,7 +68,7 @@ _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def read_records(raw: bytes) -> Iterable[Record]:
-    """Return the records in a file's bytes; other lines are passed over."""
+    """Yield the records in a file's bytes; other lines are passed over."""
     for line in raw[-LARGEST:].split(b"\n"):
         try:
             yield _DECODER.decode(line)

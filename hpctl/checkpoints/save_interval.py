@@ -40,7 +40,7 @@ class FailureRate(Struct, frozen=True):
     per_node_day: float
 
     @property
-    def few(self) -> bool:
+    def has_few_failures(self) -> bool:
         """Return whether the published rate still matters."""
         return self.failures < FEW
 

@@ -339,7 +339,7 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, bool, str]:
 
 _OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
 """Names of what hpctl itself keeps next to checkpoints (run.history.HISTORIES, files.STARTS,
-fast.spec.META, fetch.ASIDE)."""
+fast.spec.META, fetch.RENAMED)."""
 
 
 def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
@@ -374,7 +374,7 @@ def _names_another(child: Place, names: set[str]) -> bool:
 
 
 def _scan_entries(place: Place) -> Iterator[tuple[Place, bool]]:
-    """Return what lies directly below, each with whether it is a file."""
+    """Yield what lies directly below, each with whether it is a file."""
     if isinstance(place, Remote):
         yield from ((child, child.snapshot is not None) for child in place.children())
         return

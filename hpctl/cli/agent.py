@@ -217,7 +217,7 @@ def _make_check_texts(row: CheckRow) -> list[CheckText]:
     from hpctl.detection.check_once import LOG
 
     rows = []
-    # What the kernel's lines amount to together stands before them.
+    # The finding on all of the kernel's lines together precedes them.
     if row.state in QUIET or not row.findings or row.check == LOG:
         rows.append(CheckText(row.check, row.state, "", row.why))
     for found in row.findings:

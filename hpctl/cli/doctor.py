@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: str) -> tuple[Config | None, CheckView]:
-    """The configuration as the first thing that is checked."""
+    """Read the configuration, which is the first check."""
     try:
         config = config_loading.load_config(path)
     except HpctlError as error:
@@ -86,8 +86,8 @@ class DoctorFacts:
 
     @functools.cached_property
     def served(self) -> SchedulerView | None:
-        """What the daemon has read of Slurm within ANSWERS; None where none answers, it cannot read
-        Slurm, or has not for longer: at rest it leaves slurmctld alone."""
+        """Return what the daemon has read of Slurm within ANSWERS; None where none answers, it
+        cannot read Slurm, or has not for longer: at rest it leaves slurmctld alone."""
         from hpctl.engine.world_client import NoWorld, WorldClient
 
         try:
@@ -98,7 +98,7 @@ class DoctorFacts:
 
     @functools.cached_property
     def scheduler(self) -> tuple[CliScheduler, str]:
-        """The adapter that a daemon uses, and why it is that one. Raises HpctlError."""
+        """Return the adapter that a daemon uses, and why it is that one. Raises HpctlError."""
         from hpctl.engine.adapters import choose_scheduler
 
         return choose_scheduler(self.config)
@@ -110,7 +110,7 @@ class DoctorFacts:
 
     @functools.cached_property
     def cloud(self) -> ProviderView:
-        """The cloud's instances. Raises Unavailable."""
+        """Return the cloud's instances. Raises Unavailable."""
         from hpctl.engine.adapters import make_provider
 
         return make_provider(self.config).view()
@@ -120,7 +120,7 @@ Check = Callable[[DoctorFacts], Iterable[CheckView]]
 
 
 def run_checks(config: Config | None, now: datetime) -> tuple[CheckView, ...]:
-    """Every check in order. Without a configuration only those that need none."""
+    """Run every check in order. Without a configuration only those that need none."""
     from hpctl.cli.features import list_doctor_checks
 
     found = [*check_clock()]

@@ -21,10 +21,11 @@ from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobReported,
     RequestTaken,
+    name_kind,
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import event_line, subject_of
@@ -59,7 +60,7 @@ class JournalEvent(Struct, frozen=True):
 def name_subjects(event: Event, state: State) -> set[str]:
     """Return what an event is about: ids, nodes, jobs, groups."""
     match event:
-        case HoldNoted():
+        case GateBlocked():
             return {event.target, event.shown}
         case HoldLifted() | RequestTaken():
             return {event.target}
@@ -87,7 +88,7 @@ def follow_journal(
             continue
         line = event_line(event, journal.state)
         if line:
-            rid, kind = getattr(event, "recovery", ""), type(event).__name__
+            rid, kind = getattr(event, "recovery", ""), name_kind(type(event))
             yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
 
 

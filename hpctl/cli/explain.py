@@ -150,7 +150,7 @@ def _read_end(loaded: Config, w: World, target: str) -> World:
     not known yet: nothing makes a daemon read Slurm again as soon as it is."""
     named = find_named_jobs(w, target)
     seen = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
-    if w.slurm is None or seen is None or not seen.ends_unknown:
+    if w.slurm is None or seen is None or not seen.has_unknown_end:
         return w
     from hpctl.engine.adapters import make_scheduler
 
@@ -188,7 +188,7 @@ MARKS = {
 
 
 def draw_story(out: Console, view: ExplainView) -> None:
-    """The story of `hpctl explain`."""
+    """Draw the story of `hpctl explain`."""
     out.print(style_text(view.headline, HEAD))
     _draw_failure(out, view)
     _draw_evidence(out, view)

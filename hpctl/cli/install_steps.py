@@ -331,7 +331,7 @@ def reconfigure_slurm(machine: Machine) -> None:
 
 
 def describe_health_check(conf: Path) -> str:
-    """Return in a few words whether and how a slurm.conf sets HealthCheckProgram."""
+    """Describe in a few words whether and how a slurm.conf sets HealthCheckProgram."""
     from lifecycle.slurm_files import value
 
     if not conf.is_file():
@@ -362,7 +362,7 @@ def _make_slurm_step(machine: Machine, role: str) -> Step:
 
 
 def describe_node(machine: Machine, role: str) -> Node:
-    """Return as much of a node as the steps look at that know nothing of HyperPod."""
+    """Describe a node as far as steps that are not specific to HyperPod need it."""
     from lifecycle import config, node
 
     scripts = bundle.lifecycle_scripts()

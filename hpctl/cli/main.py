@@ -207,7 +207,7 @@ class RootGroup(LazyGroup):
     """The group of all commands; its help begins with where to begin."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What hpctl is, and the commands that say what is wrong."""
+        """Return what hpctl is, and the commands that say what is wrong."""
         super().format_help_text(ctx, formatter)
         with formatter.section("Start here"):
             formatter.write_dl([*START.items()])

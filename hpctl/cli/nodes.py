@@ -1,4 +1,4 @@
-"""`hpctl nodes`: every node, by everybody who knows something of it."""
+"""`hpctl nodes`: every node, from all sources that know something of it."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, obje
 
 
 def draw_once(out: Console, shown: tuple[TopModel, str]) -> None:
-    """All rows of a view, for a pipe."""
+    """Draw all rows of a view, for a pipe."""
     found, view = shown
     for line in draw_head(found):
         out.print(line)

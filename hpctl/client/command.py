@@ -77,7 +77,7 @@ def ask_hpctl(*arguments: str) -> dict[str, Any]:
     """Run an `hpctl` command with `--json` and return its object. Raises ClientError.
 
     Exit codes other than 0 are answers too where there is an object: 1 is "something is wrong with
-    what was asked about", 3 "not everybody could be asked".
+    what was asked about", 3 "not all could be asked".
     """
     command = [find_hpctl(), *arguments, "--json"]
     done = run_program(command, ANSWER_S)

@@ -40,7 +40,7 @@ class WordType(ParsedArgument):
         like = next(part for part in get_args(annotated) if isinstance(part, field_types.Like))
         text = str(value).strip()
         try:
-            return like.checked(text)
+            return like.check(text)
         except ValueError as error:
             raise ValueError(f"{text!r} {error}") from error
 

@@ -132,7 +132,7 @@ def _make_group(
 WIDTH = 90
 """Columns of a comment."""
 SMALL = 60
-"""Characters of a list or structure that stands on one line."""
+"""Characters of a list or structure that is written on one line."""
 
 
 def to_yaml(
@@ -144,7 +144,7 @@ def to_yaml(
     """Return what `spec.read` takes, and people too.
 
     `head` are paragraphs above it, or entries of a list, which begin with a dash. `offers` are
-    optional keys of a group, each with an example that stands as a comment below the last group;
+    optional keys of a group, each with an example as a comment below the last group;
     `remarks` are comments below a group, by its name.
     """
     lines: list[str] = []
@@ -356,7 +356,7 @@ def list_unknown_settings(
         why = f" ({no_roles})" if no_roles else ""
         lines.append(f"the groups' roles and partitions, which are in {provisioning.FILE}{why}")
     lines.append("max_count of the groups and all below hpctl: they are hpctl's own")
-    chosen = "whether a group's AMI was chosen: what it has stands beside it as a comment"
+    chosen = "whether a group's AMI was chosen: what it has is next to it as a comment"
     return [*lines, chosen] if images else lines
 
 

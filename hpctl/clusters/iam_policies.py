@@ -93,7 +93,7 @@ OPERATOR: Table = {
     "service-quotas": {On.ANY: "list_aws_default_service_quotas list_service_quotas"},
     "ssm": {On.SESSION: "start_session"},
 }
-"""What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
+"""What `hpctl cluster` and its siblings call, at an operator's workstation or in CI."""
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     # Whose IAM action has another name than the operation (Service Authorization Reference).
@@ -141,7 +141,7 @@ class Scope(Struct, frozen=True):
     region: str = "*"
     account: str = "*"
     cluster: str = "*"
-    """Name: it stands in the ARNs of the log groups."""
+    """Name: it is part of the ARNs of the log groups."""
     cluster_id: str = "*"
     """It, and not the name, stands in the cluster's ARN."""
     bucket: str = "*"

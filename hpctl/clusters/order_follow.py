@@ -51,7 +51,7 @@ class OrderFollow:
         self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
-    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
+    def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended."""
         while True:
             self._read_facts()

@@ -115,7 +115,7 @@ class OrderRun:
         self.progress: dict[str, OrderNodeProgress] = {}
         """The newest of each node, by the instance that the order is for."""
 
-    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
+    def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, `every_s` apart, until each has ended.
 
         Raises Refused where a node cannot be drained: nothing was ordered then, and what was

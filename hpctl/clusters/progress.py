@@ -77,7 +77,7 @@ FAILURE = frozenset({"Failure", "Failed"})
 
 
 class WaitState(StrEnum):
-    """How a wait stands."""
+    """The progress of a wait."""
 
     WAITING = "waiting"
     REACHED = "reached"

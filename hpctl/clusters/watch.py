@@ -143,7 +143,7 @@ def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, An
 
 
 def failure_message(metadata: Mapping[str, Any]) -> str:
-    """Return the FailureMessage of an event's metadata, in whichever of its parts it stands."""
+    """Return the FailureMessage of an event's metadata, in whichever of its parts it is."""
     parts = [part for part in metadata.values() if isinstance(part, Mapping)]
     return next((str(p["FailureMessage"]) for p in parts if p.get("FailureMessage")), "")
 

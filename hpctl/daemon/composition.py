@@ -84,7 +84,7 @@ def compose_daemon(config_path: str) -> Daemon:
         base = _open_base(Path(config_path), undo)
         world = _make_world(base)
         engine = _make_loop(base, world)
-        service = _make_service(base, world, engine)
+        service = _build_service(base, world, engine)
         daemon = _assemble_daemon(base, world, engine, service=service)
         undo.pop_all()
     return daemon
@@ -176,7 +176,7 @@ class _Surroundings(Struct, frozen=True, kw_only=True):
 def _make_world(base: _Base) -> _Surroundings:
     config, leadership = base.config, base.leadership
     scheduler, adapter = choose_scheduler(
-        config, may_act=leadership.may_act, event=base.waker.poked
+        config, may_act=leadership.may_act, event=base.waker.is_poked
     )
     log.info("slurm is read by %s", adapter)
     provider = make_provider(config)
@@ -276,7 +276,7 @@ class _ServiceParts(Struct, frozen=True, kw_only=True):
     page: PageProcess
 
 
-def _make_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
+def _build_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
     config = base.config
     directory = NodeDirectory(
         observer=world.observer,

@@ -65,11 +65,12 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     for key in keys:
         if not any(_is_below(one.key, key) for one in found):
             raise _no_such_key(key, [one.key for one in found])
-    rows = [
-        ConfigKeyView(one.key, one.value, f"{config}:{one.line}" if one.line else DEFAULT)
-        for one in found
-        if not keys or any(_is_below(one.key, key) for key in keys)
-    ]
+    rows = []
+    for one in found:
+        if keys and not any(_is_below(one.key, key) for key in keys):
+            continue
+        source = f"{config}:{one.line}" if one.line else DEFAULT
+        rows.append(ConfigKeyView(one.key, one.value, source))
     if changed:
         rows = [row for row in rows if row.source != DEFAULT]
     output.show_view("config-show", ConfigView(config, tuple(rows)), as_json)

@@ -89,7 +89,7 @@ class Cycle:
         except (OSError, Unavailable) as error:
             self.journal.wait(error)
             return
-        # What no wall held: the next cycle begins from the facts again, and the daemon lives.
+        # No isolation caught it: the next cycle begins from the facts again, and the daemon lives.
         except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
             self._recover_from(error, begun)
             return

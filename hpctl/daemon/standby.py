@@ -37,7 +37,7 @@ class Standby:
     waker: Waker
 
     def run(self) -> None:
-        """Return once this daemon has the lease, or is to stop. Raises JournalCorrupt, Corrupt."""
+        """Wait until this daemon has the lease, or is to stop. Raises JournalCorrupt, Corrupt."""
         config = self.live.config
         log.info("standing by address=%s lease=%.1fs", config.address, config.lease_s)
         self.readiness.announce_standby()

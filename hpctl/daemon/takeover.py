@@ -41,7 +41,7 @@ class Takeover:
     """Each is called with the state that this daemon starts from."""
 
     def run(self) -> None:
-        """Return once it is done, or the daemon is to stop. Raises LeaseLost, JournalCorrupt,
+        """Wait until it is done, or the daemon is to stop. Raises LeaseLost, JournalCorrupt,
         Corrupt; OSError and Unavailable where no other head could lead instead."""
         while not self.signals.stopping:
             self.leadership.progress()

@@ -187,7 +187,7 @@ def describe_error(error: NvmlError) -> str:
 
 
 def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, GpuState]]:
-    """Return each GPU of this sweep with itself in the earlier one; only those that are in both.
+    """Yield each GPU of this sweep with itself in the earlier one; only those that are in both.
 
     By UUID, else by PCI address: an index may change when a GPU drops out.
     """

@@ -107,7 +107,7 @@ def apply_config(
 def _find_unknown(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Return every check and limit that is named and does not exist."""
+    """Yield every check and limit that is named and does not exist."""
     from hpctl.toolkit.yaml_files import suggest_word
 
     known = {spec.name: spec for spec in specs}

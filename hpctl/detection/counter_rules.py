@@ -26,7 +26,7 @@ class CounterRule(Struct, frozen=True):
         limit's name."""
         return next(span for end, span in _SPANS_S.items() if self.limit.endswith(end))
 
-    def allowed(self, age_s: float, limits: Limits) -> float:
+    def compute_allowed(self, age_s: float, limits: Limits) -> float:
         """Return by how much the counter may grow in so many seconds."""
         if self.operator == "bucket":
             return limits[f"burst_{self.limit}"] + limits[f"refill_{self.limit}"] * age_s
@@ -50,7 +50,7 @@ def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tupl
     worst: dict[str, tuple[int, float]] = {}
     for then in past:
         age = seen.now.at - then.at
-        allowed = rule.allowed(age, limits)
+        allowed = rule.compute_allowed(age, limits)
         for device, grown in seen.rises(then, rule.name):
             if grown > allowed and grown > worst.get(device, (0, 0.0))[0]:
                 worst[device] = grown, age

@@ -124,12 +124,12 @@ class FindingStore:
         elif finding.job:
             self._forget_a_job(jobs)
         else:
-            for known in map(self._known, reversed(jobs)):
+            for known in map(self._find_known, reversed(jobs)):
                 if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
                     return replace(finding, job=known.job)
         return finding
 
-    def _known(self, name: Key) -> Finding:
+    def _find_known(self, name: Key) -> Finding:
         return self._seen.get(name) or self._earlier[name]
 
     def _note_job(self, name: Key) -> None:

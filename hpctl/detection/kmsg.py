@@ -69,18 +69,20 @@ def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
     return Record(int(priority) >> 3, int(seq), at, _unescape_text(text) if "\\" in text else text)
 
 
+def _escape_char(char: str) -> str:
+    """Return a character as the kernel's log has it: printable ASCII, else `\\x` and hex digits."""
+    if 32 <= ord(char) < 127 and char != "\\":
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
 def format_record(text: str, seq: int, priority: int = 4) -> bytes:
     """Return one record as the kernel would return it now, for a stand-in file.
 
     The default priority is facility 0 (kernel), level 4 (warning), the NVIDIA driver's own for
     most of its lines.
     """
-    escaped = "".join(
-        char
-        if 32 <= ord(char) < 127 and char != "\\"
-        else "".join(f"\\x{b:02x}" for b in char.encode())
-        for char in text
-    )
+    escaped = "".join(map(_escape_char, text))
     return f"{priority},{seq},{time.monotonic_ns() // 1000},-;{escaped}\n".encode()
 
 

@@ -98,7 +98,7 @@ def _escape_label(text: object) -> str:
 def samples_of(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
-    """Return as samples what the checks saw last, by their names, what they report, and their
+    """Yield samples of what the checks saw last, by their names, what they report, and their
     gauges.
 
     A check that is not hpctl's own is `other`: its name may be any text.

@@ -88,7 +88,7 @@ class Probes:
         for key in self._unanswered.keys() - set(keep):
             del self._unanswered[key]
         for key in self._out.keys() - set(keep):
-            self._give_up(self._out[key])
+            self._abandon_child(self._out[key])
             self._still_out(key)
 
     def out(self) -> int:
@@ -145,14 +145,14 @@ class Probes:
         if exit_code is None or child.given_up:
             now = self._monotonic()
             if now - child.started >= self.deadline_s:
-                self._give_up(child)
+                self._abandon_child(child)
             return ProbePending(now - self._unanswered[key])
         out, err = child.process.communicate()
         del self._out[key], self._unanswered[key]
         return ProbeResult(exit_code, out, err)
 
     @staticmethod
-    def _give_up(child: _ProbeProcess) -> None:
+    def _abandon_child(child: _ProbeProcess) -> None:
         if not child.given_up:
             child.given_up = True
             child.process.kill()

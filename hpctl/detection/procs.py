@@ -43,7 +43,7 @@ class Scan:
         self._behind = 0
 
     def tasks(self, machine: CheckedMachine) -> Iterator[ProcTask]:
-        """Return the leaders of all thread groups, at most MOST. Raises CannotTell without a
+        """Yield the leaders of all thread groups, at most MOST. Raises CannotTell without a
         /proc."""
         if self._scans % _REFRESH == 0:
             self._kernel.clear()
@@ -82,7 +82,7 @@ class Scan:
 
 
 def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterator[ProcTask]:
-    """Return the threads of one process, `most` at most; none once it has ended."""
+    """Yield the threads of one process, `most` at most; none once it has ended."""
     folder = str(machine.path(f"/proc/{leader.pid}/task"))
     try:
         names = os.listdir(folder)

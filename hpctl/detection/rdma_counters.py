@@ -222,7 +222,7 @@ class Trace(Struct, frozen=True):
     past: tuple[CounterSweep, ...] = ()
 
     def rises(self, then: CounterSweep, counter: str) -> Iterator[tuple[str, int]]:
-        """Return by how much a counter grew since an earlier sweep, for each device where that is
+        """Yield by how much a counter grew since an earlier sweep, for each device where that is
         known."""
         for device, reading in self.now.devices.items():
             grown = count_rise(reading, then.devices.get(device), counter)

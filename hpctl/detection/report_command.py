@@ -126,7 +126,7 @@ def report(
         raise click.UsageError(f"--for goes with --clears gone, not with {found['clears']}")
     if read is None:
         if exit_code is not None:
-            raise click.UsageError("--exit-code goes with --read")
+            raise click.UsageError("--exit-code needs --read")
         _send_report(found, for_s, socket, strict)
         return
     given = [name for name in _SAID_WITH_READ if found[name]]

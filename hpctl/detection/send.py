@@ -353,7 +353,7 @@ class HeadClient:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if isinstance(error, TimeoutError):
-                    return self._failed(head, error)
+                    return self._note_failure(head, error)
             except (munge.MungeUnavailable, Unproved) as error:
                 return Reply(Delivery.RETRY, str(error))
         try:
@@ -361,12 +361,12 @@ class HeadClient:
             reply = self._attempt(self._connection, message)
         except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
             self.close()
-            return self._failed(head, error)
+            return self._note_failure(head, error)
         if self._connection is not None and self._connection.sock is None:
             self._connection = None
         return reply
 
-    def _failed(self, head: Head, error: Exception) -> Reply:
+    def _note_failure(self, head: Head, error: Exception) -> Reply:
         if isinstance(error, TimeoutError):
             self._silent = head, time.monotonic() + DISTRUST_S
         self._current = (self._current + 1) % len(self._heads)

@@ -200,7 +200,8 @@ class NodeAgent:
                 if now - self._sender.progress < SENDER_STUCK_S:
                     notify_systemd("WATCHDOG=1")
             if not self._sender.is_alive():
-                raise HpctlError("the sender died of an error of its own", "See the log above.")
+                what = "the report sender's thread ended unexpectedly"
+                raise HpctlError(what, "See the log above.")
             selector.select(self._watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)
@@ -224,7 +225,7 @@ class NodeAgent:
         accept_user = self._settings.kmsg_accept_user
         self._behind = False
         try:
-            source = self._open(selector)
+            source = self._open_log(selector)
             if source is None:
                 return
             for _ in range(BATCHES_A_TURN):
@@ -246,7 +247,7 @@ class NodeAgent:
             self._blind.add(why := str(error)[:200])
             self._add([_report_unreadable(Verdict.UNKNOWN, why)])
 
-    def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
+    def _open_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
             self._log, self._lost = open_log(self._settings.kmsg), 0
             fd = self._log.fileno()

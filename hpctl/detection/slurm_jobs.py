@@ -129,14 +129,14 @@ class ProcessJobs:
         if answer is None or answer.until < now:
             if not self._looks.take(now):
                 return ""
-            answer = self._look(pid, now)
+            answer = self._read_process(pid, now)
             self._known[pid] = answer
             self._known.move_to_end(pid)
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return answer.job if answer.began <= at.timestamp() + _CLOCK_SLACK_S else ""
 
-    def _look(self, pid: int, now: float) -> _JobAnswer:
+    def _read_process(self, pid: int, now: float) -> _JobAnswer:
         until = now + REMEMBERED_S
         try:
             began = self._read_start_time(pid)

@@ -94,7 +94,7 @@ class Spool:
             UnicodeDecodeError,
             wire.MalformedReportError,
         ) as error:
-            log.warning("%s cannot be read and is set aside: %s", self._state, error)
+            log.warning("%s cannot be read and is renamed to *.bad: %s", self._state, error)
             with contextlib.suppress(OSError):
                 self._state.replace(self._state.with_suffix(".bad"))
             return None

@@ -164,7 +164,7 @@ def triage(file: str, as_json: bool) -> None:
 
 @contextmanager
 def _open_log(file: str) -> Iterator[BinaryIO]:
-    """Return the file, or standard input. Raises Unavailable."""
+    """Yield the file, or standard input. Raises Unavailable."""
 
     try:
         if file == "-":
@@ -186,7 +186,7 @@ class _TriageReader:
         self._boots: list[tuple[int, int, FindingStore]] = []
 
     def views(self, stream: BinaryIO) -> Iterator[LineView]:
-        """Return the lines with a meaning, in their order."""
+        """Yield the lines with a meaning, in their order."""
         log = LogText(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from hpctl.engine.held_jobs import HeldJob, ask_for_release, find_held_jobs
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.out_of_service import Account, By, show_state
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.timeline import find_awaited, lifted_by, write_title
@@ -115,7 +115,7 @@ def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
 def _of_holds(w: World) -> Iterator[PersonTask]:
     """Yield one task for all that the same gate blocks for the same rule: one command lifts
     them."""
-    groups: dict[tuple[str, str], list[HoldNoted]] = {}
+    groups: dict[tuple[str, str], list[GateBlocked]] = {}
     for target in sorted(w.state.holds):
         hold = w.state.holds[target]
         if hold.gate in PERSONS_GATES:
@@ -133,7 +133,7 @@ def _of_holds(w: World) -> Iterator[PersonTask]:
         )
 
 
-def _title_of_holds(w: World, holds: list[HoldNoted]) -> str:
+def _title_of_holds(w: World, holds: list[GateBlocked]) -> str:
     """Return the nodes, or jobs, and their fault in words."""
     first = holds[0]
     judged = w.assessments.get(NodeName(first.target))
@@ -141,7 +141,7 @@ def _title_of_holds(w: World, holds: list[HoldNoted]) -> str:
     return f"{_name_all(holds)}: {fault or first.rule or first.gate}"
 
 
-def _name_all(holds: list[HoldNoted]) -> str:
+def _name_all(holds: list[GateBlocked]) -> str:
     names = [hold.shown for hold in holds]
     if all(hold.target.isdecimal() for hold in holds):
         shown = ", ".join(names[:NAMED])

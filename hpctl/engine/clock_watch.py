@@ -25,7 +25,7 @@ class ClockWatch:
         self._last: tuple[datetime, float] | None = None
 
     def look(self, newest: datetime | None) -> Sequence[ClockSet]:
-        """Return by how much the clock was set since the last look; nothing where it was not.
+        """Return how far the clock was set since the last look; None where it was not.
 
         At the first look the time of the newest event tells: what was journaled lies in the past.
         A clock that was set forward while no daemon ran is not seen.

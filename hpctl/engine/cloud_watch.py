@@ -35,7 +35,7 @@ class CloudWatch:
         self.interval_s = interval_s
         self.view = ProviderView(as_of=LONG_AGO, present=True)
         self.trouble = ""
-        self.joiner = InstanceResolver()
+        self.resolver = InstanceResolver()
         self._hurry = threading.Event()
         self._blocked: Set[object] = frozenset()
         self._read_at = -math.inf
@@ -81,7 +81,7 @@ class CloudWatch:
             log.exception("the cloud could not be read")
             self.trouble = f"the cloud could not be read: {type(error).__name__}: {error}"
             return
-        changed = self.joiner.resolve()
+        changed = self.resolver.resolve()
         changed |= view.instances != self.view.instances or bool(self.trouble)
         self.view, self.trouble = view, ""
         if changed:

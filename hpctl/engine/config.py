@@ -183,8 +183,8 @@ class NotifySection(Struct, frozen=True):
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
     def quiet_at(self, now: datetime) -> bool:
-        """Return whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time
-        zone."""
+        """Return whether a message that is not urgent waits: `quiet` is HH:MM-HH:MM in this
+        host's time zone."""
         begin, _, end = self.quiet.partition("-")
         local = f"{now.astimezone():%H:%M}"
         return begin <= local < end if begin <= end else local >= begin or local < end
@@ -242,8 +242,8 @@ class Config(Struct, frozen=True):
 
     @property
     def lease_s(self) -> float:
-        """For how long a leader holds the lease without a word, in seconds: as the file says, else
-        SHARED_LEASE_S where several heads share a database."""
+        """Return how long a leader holds the lease without a renewal, in seconds: as the file
+        says, else SHARED_LEASE_S where several heads share a database."""
         alone = ALONE_LEASE_S if self.database_url is None else SHARED_LEASE_S
         return self.loop.lease_s or alone
 

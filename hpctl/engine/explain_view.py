@@ -15,7 +15,7 @@ from hpctl.engine.gates import GATES
 from hpctl.engine.held_jobs import ask_for_release
 from hpctl.engine.instance_resolver import make_natural_key as instance_natural
 from hpctl.engine.job_deadlines import deadline_s
-from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import maintenance_text
 from hpctl.engine.named_jobs import find_named_jobs
@@ -208,7 +208,7 @@ class FailureQuestion(Struct, frozen=True):
     trouble: Trouble | None
     nodes: tuple[identity.NodeName, ...] = ()
     recovery: JobRecovery | None = None
-    hold: HoldNoted | None = None
+    hold: GateBlocked | None = None
     policy: RunPolicy | None = None
 
 
@@ -568,8 +568,8 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
 def _count_task_states(known: Sequence[slurm_facts.SlurmJob]) -> list[tuple[str, int]]:
     """Return the states of an array's tasks, sorted, each with how many tasks are in it.
 
-    A requeued task has a record of its own, and squeue lists it in the record of those that wait
-    for their first run, too: it counts where its own record is.
+    A requeued task has a separate record, and squeue lists it in the record of those that wait
+    for their first run, too: it counts where its separate record is.
     """
     own = {parse_count(job.array_task) for job in known if job.array_task.isdigit()}
     counts = Counter[str]()
@@ -661,18 +661,18 @@ def _judge_reported(
     return judge_failure(parts, FailureQuestion(w, number, trouble, nodes, policy=policy))
 
 
-def _list_blocked_gates(hold: HoldNoted, asks: Mapping[str, str]) -> tuple[GateView, ...]:
+def _list_blocked_gates(hold: GateBlocked, asks: Mapping[str, str]) -> tuple[GateView, ...]:
     return (GateView(hold.gate, asks.get(hold.gate, ""), "held", hold.why),)
 
 
-def _describe_hold(hold: HoldNoted) -> str:
+def _describe_hold(hold: GateBlocked) -> str:
     if hold.gate == ENDED_GATE:
         return "(a job) was left to end at"
     hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
     return "(a job) was found hanging at" if hangs else "is held back since"
 
 
-def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) -> ExplainView:
+def _explain_hold(w: World, rules: Rules, hold: GateBlocked, parts: ExplainParts) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
@@ -687,28 +687,29 @@ def _explain_hold(w: World, rules: Rules, hold: HoldNoted, parts: ExplainParts) 
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=_list_report_lines(_reports_of(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
-        trouble=trouble_view(_trouble_of(w, hold)),
+        trouble=trouble_view(_find_reported_trouble(w, hold)),
         failure=_judge_held(w, hold, parts),
     )
 
 
-def _judge_held(w: World, hold: HoldNoted, parts: ExplainParts) -> FailureView | None:
+def _judge_held(w: World, hold: GateBlocked, parts: ExplainParts) -> FailureView | None:
     """Return the verdict on the run whose restart is blocked; None where a node is held."""
     number = identity.JobId(parse_count(hold.target))
     if not number:
         return None
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     nodes = job.nodes if job is not None else ()
-    asked = FailureQuestion(w, number, _trouble_of(w, hold), nodes, hold=hold)
+    asked = FailureQuestion(w, number, _find_reported_trouble(w, hold), nodes, hold=hold)
     return judge_failure(parts, asked)
 
 
-def _trouble_of(w: World, hold: HoldNoted) -> Trouble | None:
-    """What a job's run that is not treated ended of, where its script or supervisor told."""
-    told = [e.report.trouble for e in _reports_of(w, hold.target) if e.report.trouble is not None]
-    if not told or told[-1].why not in hold.why:
+def _find_reported_trouble(w: World, hold: GateBlocked) -> Trouble | None:
+    """Return the failure that an untreated run's script or supervisor reported, if it did."""
+    reports = _reports_of(w, hold.target)
+    reported = [each.report.trouble for each in reports if each.report.trouble is not None]
+    if not reported or reported[-1].why not in hold.why:
         return None
-    return told[-1]
+    return reported[-1]
 
 
 def _explain_node(
@@ -847,7 +848,7 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     return tuple(views)
 
 
-def held_gates(hold: HoldNoted, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
+def held_gates(hold: GateBlocked, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
     """Return all gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
     asks = _list_gate_questions(parts.run_gates) if of_run else _ASKS_TO_OPEN
@@ -964,14 +965,14 @@ def job_view(
     if held:
         facts.append(held)
         then = Awaited(ask_for_release(job))
-    told = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    report_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
     noted = (line for rec in notes for line in build_timeline(rec, w.state))
     view = ExplainView(
         as_of=w.now,
         target=target,
         kind="job",
         headline="; ".join(filter(None, facts)) + ".",
-        story=tuple(sorted((*told, *noted), key=lambda line: line.at)),
+        story=tuple(sorted((*report_lines, *noted), key=lambda line: line.at)),
         next=then,
         trouble=trouble_view(trouble),
         failure=_judge_reported(w, job.id, trouble, parts, asked.policy),

@@ -48,7 +48,7 @@ class Tally(Struct):
     _times: dict[RuleId, list[datetime]] = field(default_factory=dict)
 
     def add(self, node: SlurmNode, rule: RuleId, now: datetime) -> None:
-        """One more recovery is open."""
+        """Count one more open recovery."""
         self.seen.setdefault(rule, {})[node.name] = now
         self._times.pop(rule, None)
         if node.name in self.kept_out:
@@ -58,7 +58,7 @@ class Tally(Struct):
             self.open_by_partition[partition] = self.open_by_partition.get(partition, 0) + 1
 
     def near(self, rule: RuleId, node: str, since: datetime, window: timedelta) -> int:
-        """How many nodes got a fault within a window of `since`, this one counted in any case.
+        """Count the nodes that got a fault within a window of `since`, this one in any case.
 
         By bisection: in a mass event every node asks, and there may be ten thousand.
         """
@@ -332,7 +332,7 @@ def check_correlated(
 def correlated_rule(
     rule: RuleId, node: str, since: datetime, t: Tally, policy: Policy
 ) -> str | None:
-    """Whether enough nodes beside this one got its fault within a window of `since`: how many.
+    """Return why a rule is blocked: enough other nodes got its fault around `since`; else None.
 
     Measured between the faults, not from now: the hold must not lapse merely because the
     broken check stays broken for longer than the window.
@@ -423,7 +423,7 @@ def check_drain_budget(
 
 
 def launch_failures(state: State, now: datetime, window_s: float) -> int:
-    """How many recoveries in a row ended because the instance did not come back."""
+    """Count the recoveries in a row that ended because the instance did not come back."""
     ended = [
         rec
         for rec in state.nodes.values()
@@ -487,6 +487,6 @@ OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 
 
 def is_approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
-    """Whether an operator's approval of this target still stands."""
+    """Return whether an operator's approval of this target is still valid."""
     at = view.state.approvals.get(target)
     return at is not None and now < add_seconds(at, policy.budgets.approval_s)

@@ -23,7 +23,7 @@ class HeldJob(Struct, frozen=True):
 
     @property
     def since(self) -> datetime:
-        """When it was last submitted or requeued."""
+        """Return when it was last submitted or requeued."""
         return self.job.submit
 
 

@@ -81,10 +81,10 @@ class InstanceResolver:
 def joined_now(
     provider: ProviderView, slurm: SchedulerView | None
 ) -> tuple[ProviderView, InstanceJoin]:
-    """For who looks once: joined, the resolver asked where that is needed."""
-    joiner, nodes = InstanceResolver(), slurm or SchedulerView(provider.as_of)
-    found = joiner.join(provider, nodes)
-    return joiner.join(provider, nodes) if joiner.resolve() else found
+    """Return instances and nodes joined, for a single reading: names are resolved if needed."""
+    resolver, nodes = InstanceResolver(), slurm or SchedulerView(provider.as_of)
+    found = resolver.join(provider, nodes)
+    return resolver.join(provider, nodes) if resolver.resolve() else found
 
 
 @functools.lru_cache(32_768)

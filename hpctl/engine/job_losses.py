@@ -62,8 +62,8 @@ NO_LOSSES: Final = JobLosses((), 0, 0)
 
 
 def find_standstill(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
-    """Return from when to when a job stood still: from its trouble, or its recovery's opening, to
-    its next run, or until it was left to its owner.
+    """Return from when to when a job made no progress: from its trouble, or its recovery's
+    opening, to its next run, or until it was left to its owner.
 
     A recovery that was canceled before the job ran again did not stop it.
     """

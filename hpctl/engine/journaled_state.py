@@ -24,7 +24,7 @@ class JournaledState:
     def reread(self) -> None:
         """Replay the journal again, after a write whose outcome is unknown. Raises as above."""
         state = replay_events(self._journal.events())
-        state.retired = self._journal.retired()
+        state.retired = self._journal.list_retired()
         self.state = state
 
     def follow(self, store: Store) -> None:
@@ -35,7 +35,7 @@ class JournaledState:
     def take_over(self, store: Store) -> None:
         """Fold what another daemon has appended and retired. Raises as above."""
         self.follow(store)
-        self.state.retired = store.retired()
+        self.state.retired = store.list_retired()
 
     def append(self, events: Sequence[Event]) -> None:
         """Journal first, memory second: what is not on disk has not happened."""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary.assessment import FaultClass
@@ -28,7 +28,7 @@ class Plan(Struct, frozen=True):
     """What may open, what is held and why, and what could not be decided."""
 
     opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     """What the gates were asked about, each with an open or a hold."""

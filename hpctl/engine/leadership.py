@@ -225,14 +225,14 @@ class Leadership:
         self._store.note_standby(self._me, self._beats, self._clock.now())
 
     def note(self, last_cycle_s: float, trouble: str, mode: str) -> None:
-        """What the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
+        """Note what the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
         renews."""
         self._shown = (last_cycle_s, trouble, mode)
         if not self._shared:
             self._renew(self._clock.now())
 
     def progress(self) -> None:
-        """The loop gets somewhere. Raises LeaseLost where another daemon took over."""
+        """Note that the loop makes progress. Raises LeaseLost where another daemon took over."""
         self._progress = self._now()
         if self.lost:
             raise LeaseLost("another daemon took the journal over", "this one stands by")

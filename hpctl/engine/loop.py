@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpctl.engine.advance import AdvancePass, advance_all
 from hpctl.engine.clock_watch import ClockWatch
 from hpctl.engine.execute import Executor
-from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReported
+from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
@@ -73,7 +73,7 @@ class CycleResult(Struct, frozen=True):
     view: View
     policy: Policy
     candidates: tuple[Candidate, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
     slurm_trouble: str = ""
     cloud_trouble: str = ""
@@ -136,13 +136,13 @@ class Loop:
         self._memory.append(decided.opens)
         later = plan_after(view, policy, here, now, self._kinds)
         self._memory.append(later.opens)
-        before = self._open()
+        before = self._count_open()
         progress = self._advance(view, policy, now)
         begun = self._executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
         flaws += self._executor.flaws()
         holds = merge_holds(flaws, [*decided.holds, *later.holds], self.state.holds, now)
-        self._memory.append(self._changed(holds, now))
+        self._memory.append(self._list_hold_changes(holds, now))
         self.last = CycleResult(
             at=now,
             view=view,
@@ -154,7 +154,7 @@ class Loop:
             cloud_trouble=self._observer.cloud_trouble,
         )
         # What has ended may be decided again: a run that failed again, say.
-        ended = self._open() < before
+        ended = self._count_open() < before
         return find_next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 
     def _look(self, policy: Policy, rules: Rules, *, quiet: bool) -> tuple[View, datetime]:
@@ -176,7 +176,7 @@ class Loop:
             return True
         return bool(plan_after(view, policy, here, now, self._kinds).opens)
 
-    def _open(self) -> int:
+    def _count_open(self) -> int:
         state = self.state
         return len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
 
@@ -188,7 +188,7 @@ class Loop:
             self._memory.append(progress.moves)
         raise RuntimeError(f"recoveries still move after {MAX_PASSES} passes: {progress.moves}")
 
-    def _changed(self, holds: Sequence[HoldNoted], now: datetime) -> list[Event]:
+    def _list_hold_changes(self, holds: Sequence[GateBlocked], now: datetime) -> list[Event]:
         """Holds are written once per change of reason, not once per cycle."""
         known = self.state.holds
         new = [

@@ -63,7 +63,7 @@ def find_maintenance(
 
 
 def is_own(one: Reservation) -> bool:
-    """Return whether hpctl made it for a test or for spares, in which it acts itself."""
+    """Return whether hpctl made a reservation, for a test or for spares, and acts in it."""
     return one.name.startswith(_OWN)
 
 

@@ -12,12 +12,12 @@ from hpctl.vocabulary.recovery import StepKind
 
 
 def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
-    """When the phase that a recovery is in has lasted too long."""
+    """Return when the phase of a recovery has lasted too long."""
     return add_seconds(rec.since, _deadline_s(rec, policy))
 
 
 def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
-    """When the phase of a recovery whose remedy a gate holds has lasted too long.
+    """Return when a phase whose remedy a gate blocks has lasted too long.
 
     The wait for a slot is bounded like the wait for jobs: both end by what others do.
     """

@@ -84,7 +84,7 @@ class NodeHealthStore:
             news: set[NodeName] = set()
             now = self._clock.now()
             for report in reports:
-                before = fresh.get(report.node) or self._known(report.node)
+                before = fresh.get(report.node) or self._find_known(report.node)
                 fresh[report.node], new = fold_report(before, report, now)
                 if new:
                     news.add(report.node)
@@ -107,7 +107,7 @@ class NodeHealthStore:
         if wake:
             self._poke()
 
-    def _known(self, node: NodeName) -> Health | None:
+    def _find_known(self, node: NodeName) -> Health | None:
         with self._lock:
             return self._health.get(node)
 
@@ -127,12 +127,12 @@ class NodeHealthStore:
 
     def generation_of(self, node: NodeName) -> Generation | None:
         """Return which generation of a node spoke last. From any thread."""
-        known = self._known(node)
+        known = self._find_known(node)
         return known.generation if known else None
 
     def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
         """Return what a node's agent reported. From any thread."""
-        known = self._known(node)
+        known = self._find_known(node)
         return known.findings if known else ()
 
     def of_agents(self) -> dict[NodeName, Health]:
@@ -181,9 +181,9 @@ def drop_checks(
     health: Mapping[NodeName, Health], checks: tuple[str, ...]
 ) -> dict[NodeName, Health]:
     """Return the same without the findings of checks that begin so."""
-    return {
-        node: replace(h, findings=tuple(f for f in h.findings if not f.check.startswith(checks)))
-        if any(f.check.startswith(checks) for f in h.findings)
-        else h
-        for node, h in health.items()
-    }
+    kept = {}
+    for node, seen in health.items():
+        others = tuple(each for each in seen.findings if not each.check.startswith(checks))
+        is_same = len(others) == len(seen.findings)
+        kept[node] = seen if is_same else replace(seen, findings=others)
+    return kept

@@ -64,8 +64,8 @@ def is_returning(rec: NodeRecovery) -> bool:
 
 
 def let_go(rec: NodeRecovery, policy: Policy) -> bool:
-    """Return whether its newest test ended so that the node serves again."""
-    verdict, _ = rec.verdict
+    """Return whether the newest test ended with a node that may serve again."""
+    verdict, _ = rec.test_verdict
     untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
     return verdict is NodeSignal.TEST_PASSED or untested
 

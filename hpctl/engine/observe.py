@@ -133,7 +133,7 @@ class ControllerLogSource(Protocol):
 
     @property
     def followed(self) -> bool:
-        """Return whether it tells of each change of a node."""
+        """Return whether the log reports each change of a node."""
 
     def open(self) -> str:
         """Follow it from here on. Return why that cannot be; empty where it can."""
@@ -242,7 +242,7 @@ class Observer:
         Raises Unavailable until Slurm was read once.
         """
         self.latest_slurm()
-        return self._cloud.joiner.addresses
+        return self._cloud.resolver.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True, *, quiet: bool = False) -> View:
         """Return the world now. Where Slurm cannot be read, the old view with its old time. `acts`:
@@ -264,9 +264,9 @@ class Observer:
         for node in state.returned.keys() & health.keys():
             health[node] = drop_dismissed(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
-        self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        self._provider, joined = self._cloud.resolver.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
-            self._address_book.set_addresses(self._cloud.joiner.addresses)
+            self._address_book.set_addresses(self._cloud.resolver.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
@@ -319,7 +319,7 @@ class Observer:
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
                 seen = carry_over(self._slurm, found)
             if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
-                seen = replace(seen, booted=self._scheduler.booted())
+                seen = replace(seen, booted=self._scheduler.read_boot_time())
             before, self._slurm = self._slurm, keep_spent(self._slurm, seen)
             self._read_capacity(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
@@ -345,7 +345,7 @@ class Observer:
         self, state: State, health: Mapping[NodeName, Health], rules: Rules
     ) -> SinceReading:
         now_s = self._clock.monotonic()
-        treated = state.open_nodes or state.open_jobs or state.resizes
+        treated = state.open_nodes or state.open_jobs or state.is_resizing
         unsettled = treated or self.slurm_trouble or self._reads_parts
         return SinceReading(
             age_s=now_s - self._read_at,
@@ -368,7 +368,7 @@ class Observer:
         return any(node.responding and not node.down for node in awaited)
 
     def _confirm(self) -> None:
-        """Note that what was read still holds, and may stand beside a part that is read next."""
+        """Note that what was read still holds: the part that is read next may join it."""
         self._slurm = replace(self._slurm, confirmed=self._clock.now())
         self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
 
@@ -457,7 +457,7 @@ class Observer:
         """
         began = self._clock.monotonic()
         nodes = list_concerned_nodes(state, health, self._slurm)
-        capacity = self._live.config.sizes_capacity or state.resizes
+        capacity = self._live.config.sizes_capacity or state.is_resizing
         if self._part_will_do(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
             seen = dict(self._slurm.nodes)
@@ -566,7 +566,7 @@ def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode])
 
 
 def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:
-    """When the first of the nodes that are heard now will have been silent for too long."""
+    """Return when the first of the nodes that are heard now has been silent for too long."""
     heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
     oldest = min(heard, default=None)
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER

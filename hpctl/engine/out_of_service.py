@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.maintenance import is_in_maintenance, maintenance_text
 from hpctl.engine.power_saving import failed_to_start, power_text
 from hpctl.engine.untreated import UntreatedNode, await_untreated, find_changing, find_untreated
@@ -73,7 +73,7 @@ class _Lookups(Struct, frozen=True):
     """What the accounts are made of, looked up once for all nodes."""
 
     world: World
-    holds: Mapping[str, HoldNoted]
+    holds: Mapping[str, GateBlocked]
     escalated: Mapping[NodeName, NodeRecovery]
     untreated: Mapping[NodeName, UntreatedNode]
     candidates: Mapping[NodeName, Candidate]

@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES, Tally, count_tally, find_correlated_rules, is_approved
-from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
 from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
@@ -50,11 +50,11 @@ LASTS_S: Final = 600.0
 
 def merge_holds(
     flaws: Iterable[InconsistentState],
-    holds: Iterable[HoldNoted],
-    known: Mapping[str, HoldNoted],
+    holds: Iterable[GateBlocked],
+    known: Mapping[str, GateBlocked],
     now: datetime,
-) -> list[HoldNoted]:
-    """All holds of one cycle, one a target. `known`: those that stand in the journal."""
+) -> list[GateBlocked]:
+    """Return all holds of one cycle, one a target. `known`: those that are in the journal."""
     found = {hold.target: hold for hold in holds}
     for flaw in flaws:
         before = known.get(flaw.target)
@@ -62,11 +62,11 @@ def merge_holds(
         hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
         why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
         rule = ESCALATED if lasts else QUARANTINED
-        found[flaw.target] = HoldNoted(now, flaw.target, GATE, why, rule)
+        found[flaw.target] = GateBlocked(now, flaw.target, GATE, why, rule)
     return list(found.values())
 
 
-def _is_same_hold(before: HoldNoted, now: datetime) -> bool:
+def _is_same_hold(before: GateBlocked, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= add_seconds(before.at, LASTS_S)
 
 
@@ -100,9 +100,9 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
         candidates += kind.find_candidates(view, policy, _list_treated_nodes(view, candidates), now)
     counts = count_tally(view, candidates, policy, now)
 
-    def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
+    def one(candidate: Candidate) -> NodeRecoveryOpened | GateBlocked:
         decision = decide_candidate(candidate, view, counts, policy, now)
-        if not isinstance(decision, HoldNoted):
+        if not isinstance(decision, GateBlocked):
             counts.add(candidate.node, candidate.fault.rule, now)
         return decision
 
@@ -110,8 +110,8 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
         "plan", sorted(candidates, key=_make_order_key), lambda c: c.node.name, one
     )
     plans = [kind.plan(view, policy, here, now) for kind in kinds]
-    opens = [opened for opened in nodes if not isinstance(opened, HoldNoted)]
-    holds = [hold for hold in nodes if isinstance(hold, HoldNoted)]
+    opens = [opened for opened in nodes if not isinstance(opened, GateBlocked)]
+    holds = [hold for hold in nodes if isinstance(hold, GateBlocked)]
     return Plan(
         (*opens, *(opened for plan in plans for opened in plan.opens)),
         (
@@ -161,7 +161,7 @@ def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[Node
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
-def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
+def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[GateBlocked]:
     """Return nodes under treatment for which nothing is done now: an admin keeps them in a
     maintenance reservation, or a gate holds their remedy, which a person may approve."""
     found = []
@@ -169,12 +169,12 @@ def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[HoldN
         held_by = find_hold(view.state.nodes[rid], view)
         if held_by is not None:
             why = f"{maintenance_text(held_by, now)}, and its recovery waits"
-            found.append(HoldNoted(now, name, "maintenance", why, view.state.nodes[rid].rule))
+            found.append(GateBlocked(now, name, "maintenance", why, view.state.nodes[rid].rule))
     for rid, held in find_held_remedies(view, policy, now).items():
         rec = view.state.nodes[rid]
         if rec.node not in view.maintenance:
             why = f"{held.why}; {rec.node} stays closed, and its remedy waits"
-            found.append(HoldNoted(now, rec.node, held.gate, why, rec.rule, True))
+            found.append(GateBlocked(now, rec.node, held.gate, why, rec.rule, True))
     return found
 
 
@@ -184,7 +184,7 @@ def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
 
 def decide_candidate(
     c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
-) -> NodeRecoveryOpened | HoldNoted:
+) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
     is_waived = is_approved(c.node.name, view, policy, now)
@@ -201,7 +201,7 @@ def decide_candidate(
             continue
         why = row.gate(c, view, counts, policy, now)
         if why is not None:
-            return HoldNoted(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
+            return GateBlocked(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
         passed.append(row.name)
     return _open_recovery(c, view, policy, tuple(passed), now)
 
@@ -257,7 +257,7 @@ def node_candidates(
         node = view.scheduler.nodes.get(name)
         if node is None or name in view.state.open_nodes or name not in view.health:
             return None
-        if (name, judged.generation.instance) in leaving or view.aside(name):
+        if (name, judged.generation.instance) in leaving or view.is_quarantined(name):
             return None
         candidate = _make_candidate(node, judged, view, rules, now)
         dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
@@ -285,7 +285,12 @@ def _find_restored_nodes(
         owner = reason_owner(node.reason) if node.reason and node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)
-        if lifted is None or health is None or node.name in treated or view.aside(node.name):
+        if (
+            lifted is None
+            or health is None
+            or node.name in treated
+            or view.is_quarantined(node.name)
+        ):
             continue
         if lifted.node == node.name and lifted.phase is NodePhase.RETURNED:
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"

@@ -103,7 +103,8 @@ def find_suspender(
 
 
 def preemption_text(found: Preemption) -> str:
-    """Return it as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started then`."""
+    """Return a preemption as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started
+    then`."""
     how = "preempted" if found.certain else "requeued"
     text = f"{how} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
     if found.by is None:

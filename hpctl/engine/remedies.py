@@ -237,8 +237,10 @@ def _find_gate(
 
 
 def _list_open_recoveries(view: View) -> list[NodeRecovery]:
-    """The open recoveries that may act: no admin's maintenance holds the node, and no flaw."""
-    names = [n for n in view.state.open_nodes if n not in view.maintenance and not view.aside(n)]
+    """Return the open recoveries that may act: not in maintenance, and not quarantined."""
+    names = [
+        n for n in view.state.open_nodes if n not in view.maintenance and not view.is_quarantined(n)
+    ]
     return [view.state.nodes[view.state.open_nodes[name]] for name in names]
 
 

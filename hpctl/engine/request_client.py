@@ -59,7 +59,7 @@ class RequestsView(Struct, frozen=True):
 
 
 def invoking_user() -> str:
-    """Return who is asking: behind sudo, the person, because root is everybody.
+    """Return who is asking: behind sudo, the person, because root may act for any user.
 
     SUDO_USER counts for root alone: anybody can set a variable.
     """

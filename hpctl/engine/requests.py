@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.engine.gates import count_tally
-from hpctl.engine.journal.events import LIFTS_PAUSE, Event, HoldNoted, RequestTaken, SignalSeen
+from hpctl.engine.journal.events import LIFTS_PAUSE, Event, GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.kinds import AnswerRequest, Order, RecoveryKind
 from hpctl.engine.plan import decide_candidate
 from hpctl.engine.view import Candidate, Request, View
@@ -157,7 +157,7 @@ def take_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
     orders: Mapping[str, Order],
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
-    """`take` inside a wall: a request that raises is answered so, and is not asked again."""
+    """Take a request in isolation: one that raises is answered so, and is not asked again."""
     events = isolate_call(
         "request",
         request.target,
@@ -247,7 +247,7 @@ def _place_order(
     decision = decide_candidate(
         candidate, view, count_tally(view, [candidate], policy, now), policy, now
     )
-    if isinstance(decision, HoldNoted):
+    if isinstance(decision, GateBlocked):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
 
@@ -279,7 +279,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Pol
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:
-    """Return what an order for this node means: the agent's word, or else the cloud's.
+    """Return the generation that an order for this node means, by its agent, else by the cloud.
 
     An instance that never came up has no agent to speak for it; the last word heard under the
     node's name is its predecessor's then, and it is the new one that an operator wants gone.

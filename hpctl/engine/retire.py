@@ -19,8 +19,8 @@ from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobReported,
     RequestTaken,
 )
@@ -69,7 +69,7 @@ class Retired(Struct, frozen=True):
     def over(self, event: Event) -> datetime | None:
         """Return when that was over which an event belongs to; None for an event that stays."""
         match event:
-            case HoldNoted():
+            case GateBlocked():
                 stays = self.state.holds.get(event.target) == event
             case JobReported():
                 stays = event.report.job in self.jobs

@@ -25,12 +25,12 @@ class RunPolicies:
         """Return the policy of every job that registered."""
 
         def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
-            return job.id, self.ruled(job)
+            return job.id, self.find_policies(job)
 
         found, flaws = isolate_each("policy", view.jobs.values(), lambda job: job.id, one)
         return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
-    def ruled(self, job: SlurmJob) -> Ruled | None:
+    def find_policies(self, job: SlurmJob) -> Ruled | None:
         """Return one job's policy; None for a job that never registered. Never raises for a
         Comment."""
         key = (job.partition, job.comment)

@@ -31,7 +31,7 @@ from hpctl.engine.untreated import (
 )
 from hpctl.engine.world import World, cloud_says, find_holds, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.reachability import CHECKS, left_alone, sign_of
+from hpctl.faults.reachability import CHECKS, find_sign, left_alone
 from hpctl.faults.slurm_reasons import advise_operator
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.events import HoldNoted
+    from hpctl.engine.journal.events import GateBlocked
     from hpctl.engine.journal.rows import StandbyInfo
 
 
@@ -120,7 +120,7 @@ class StandbyView(Struct, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it has been silent for too long to be alive."""
+        """Return whether a head has been silent for so long that it is taken for dead."""
         return self.silent_s > STANDBY_LOST_S
 
 
@@ -369,7 +369,7 @@ def _group(closed: list[Account]) -> list[OutOfServiceView]:
     return found
 
 
-def _find_holds(w: World) -> list[HoldNoted]:
+def _find_holds(w: World) -> list[GateBlocked]:
     """Return what gates block, each with the reason of the last cycle."""
     return list(find_holds(w).values())
 
@@ -452,7 +452,7 @@ def _is_planned(w: World, rec: NodeRecovery) -> bool:
 
 
 def _describe_open(w: World, rec: NodeRecovery) -> str:
-    """Say what is treated, where that stands, and what it waits for."""
+    """Say what is treated, its phase, and what it waits for."""
     waits = _waits(w, rec)
     waits = f"Waits for {waits}." if waits else ""
     parts = [write_headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
@@ -483,7 +483,7 @@ def _find_completing(w: World) -> list[str]:
 
 
 def _find_held(w: World) -> list[str]:
-    """The registered jobs that Slurm holds, and why: nothing starts them by itself."""
+    """Return the registered jobs that Slurm holds, and why: they start only once released."""
     return [
         f"job {one.job.shown} is held by Slurm {one.why}: hpctl explain {one.job.shown}"
         for one in find_held_jobs(w)
@@ -524,7 +524,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
             continue
         instance = w.joined.instances.get(name)
         if judged is None:
-            sign = sign_of(node, instance)
+            sign = find_sign(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"

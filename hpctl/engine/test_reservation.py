@@ -52,14 +52,14 @@ def find_test_job(rec: NodeRecovery) -> JobId | None:
 
 
 def find_left_reservation(rec: NodeRecovery) -> str:
-    """The reservation that a recovery may have left behind as it ended; "" where it did not."""
+    """Return the reservation that an ended recovery may have left behind; "" where none."""
     before = [move.phase for move in rec.trail[-2:-1]]
     stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
     return name_of(rec) if stuck else ""
 
 
 def is_test(rec: NodeRecovery, job_name: str) -> bool:
-    """Return whether a job on the node of a recovery is a test of ours, and no user's."""
+    """Return whether a job on the node of a recovery is a test of hpctl's."""
     return job_name.startswith(f"{PREFIX}{rec.id}-")
 
 

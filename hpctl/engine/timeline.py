@@ -18,8 +18,8 @@ from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -426,7 +426,7 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
                 return None
             text = f"Outcome of {event.step}: {outcome_text(event.outcome)}"
             return TimelineLine(event.at, format_sentence(text), TimelineMark.TROUBLE)
-        case HoldNoted():
+        case GateBlocked():
             start = f"Blocked {event.shown} ({event.rule}) by gate {event.gate}"
             return TimelineLine(event.at, format_sentence(start, event.why), TimelineMark.WAITS)
         case HoldLifted():
@@ -734,7 +734,7 @@ LIFTED_BY: Final[dict[str, str]] = {
 }
 
 
-def lifted_by(hold: HoldNoted, *, many: bool = False) -> Awaited:
+def lifted_by(hold: GateBlocked, *, many: bool = False) -> Awaited:
     """Return what a hold waits for. `many`: it stands for all that are held for the same."""
     event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl continues automatically")
     if hold.approvable and many:

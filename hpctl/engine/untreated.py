@@ -24,7 +24,7 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 
 class UntreatedNode(Struct, frozen=True):
     """A node whose last recovery has ended. `judged`: its fault; None where none is known.
-    `instance`: its instance, where HyperPod works on it: replaces it, say, as somebody ordered."""
+    `instance`: its instance, where HyperPod works on it: replaces it, say, as a user ordered."""
 
     node: SlurmNode
     last: NodeRecovery
@@ -38,7 +38,7 @@ class UntreatedNode(Struct, frozen=True):
 
     @property
     def in_service(self) -> bool:
-        """Return whether slurmctld gives it work."""
+        """Return whether slurmctld gives the node work."""
         return self.node.in_service
 
     @property
@@ -90,7 +90,7 @@ def describe_untreated(one: UntreatedNode) -> str:
 
 
 def await_untreated(one: UntreatedNode) -> Awaited:
-    """Return what ends it: what a person does, and what ends it without one."""
+    """Return what ends the state: what a person does, and what ends it without one."""
     name = one.name
     if one.instance is not None:
         return Awaited(

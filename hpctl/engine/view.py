@@ -121,8 +121,8 @@ class View(Struct, frozen=True):
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
 
-    def aside(self, name: object) -> bool:
-        """Return whether a node or job is left alone, because its facts are flawed."""
+    def is_quarantined(self, name: object) -> bool:
+        """Return whether a node or job is left as it is, because its facts are inconsistent."""
         return str(name) in self.flaws
 
     def instance(self, node: NodeName) -> Instance | None:
@@ -158,7 +158,7 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
 
 
 def taken_away(node: NodeName, view: View) -> bool:
-    """Return whether the provider is about to take its instance, whatever it is treated for."""
+    """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is Condition.FAULTY
     return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)

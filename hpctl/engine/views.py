@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
 from hpctl.engine.timeline import change_text, removal_text, write_headline
 from hpctl.toolkit.declared_view import (
@@ -300,7 +300,7 @@ LEFT_OUT = Line(
 
 
 class ChangeView(Struct, frozen=True):
-    """A change of capacity. `phase`: where it stands or how it ended, `why` what was seen last."""
+    """A change of capacity. `phase`: the phase it is in or ended in, `why` what was seen last."""
 
     id: str
     at: datetime
@@ -476,13 +476,13 @@ def job_report_view(row: JobReported) -> JobReportView:
     return copy_view(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
 
 
-def hold_view(hold: HoldNoted) -> HoldView:
+def hold_view(hold: GateBlocked) -> HoldView:
     """Return a hold as shown."""
     return copy_view(HoldView, hold, since=hold.at)
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
-    """Return whether the requested entry may have been retired (`engine.retire`)."""
+    """Return whether the requested entry may be a retired one (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)

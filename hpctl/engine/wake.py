@@ -64,7 +64,7 @@ class Waker:
             return True
         return self._job_ends.take(time.monotonic())
 
-    def poked(self) -> bool:
+    def is_poked(self) -> bool:
         """Return whether the next `wait` returns at once."""
         return self._ready(0.0)
 

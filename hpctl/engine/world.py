@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import find_maintenance
 from hpctl.engine.view import Candidate, View
@@ -50,7 +50,7 @@ class World(Struct, frozen=True):
     candidates: tuple[Candidate, ...] = ()
     """What the last cycle decided on. Offline: the nodes that the facts call faulty and that no
     recovery treats."""
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     """What the last cycle blocked, and why then; none offline."""
     flaws: tuple[InconsistentState, ...] = ()
     """What the last cycle could not handle; none offline."""
@@ -78,7 +78,7 @@ class World(Struct, frozen=True):
 
     @property
     def maintenance(self) -> Mapping[identity.NodeName, slurm_facts.Reservation]:
-        """The nodes that an admin's maintenance reservation holds, or is about to, and which."""
+        """Return the nodes that an admin's maintenance reservation holds, or is about to hold."""
         if self.slurm is None:
             return {}
         return find_maintenance(self.slurm, self.policy.node.maintenance_lead_s, self.now)
@@ -118,7 +118,7 @@ def find_present_nodes(
     return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
-def find_hold(w: World, target: str) -> HoldNoted | None:
+def find_hold(w: World, target: str) -> GateBlocked | None:
     """Return the hold of a target: since when from the journal, why from the daemon's last cycle.
 
     The journal has the reason as it was when the gate began to block; its numbers change since.
@@ -131,7 +131,7 @@ def find_hold(w: World, target: str) -> HoldNoted | None:
     return replace(hold, why=last[0]) if last else hold
 
 
-def find_holds(w: World) -> dict[str, HoldNoted]:
+def find_holds(w: World) -> dict[str, GateBlocked]:
     """Return what `find_hold` finds of every target that a gate blocks, by target, in order."""
     last: dict[tuple[str, str, str], str] = {}
     for hold in w.holds:
@@ -158,7 +158,7 @@ _AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
 def waits_for_cloud(w: World) -> bool:
-    """Return whether some open recovery waits for the cloud, so that its word is worth a call."""
+    """Return whether some open recovery waits for the cloud, so that reading it is worth a call."""
     return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
 
 

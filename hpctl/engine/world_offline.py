@@ -56,7 +56,7 @@ class JournalMemory:
         """Yield what is new, each event with its number and once it is part of `state`. Raises
         Unavailable, JournalCorrupt."""
         with _consistent():
-            for seq, event in store.numbered(self._seq, past=self._past, since=self._since):
+            for seq, event in store.number_events(self._seq, past=self._past, since=self._since):
                 self.state.fold(event)
                 self._seq = seq
                 yield seq, event

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import ConfigurationTaken, HoldNoted, JobReported
+from hpctl.engine.journal.events import ConfigurationTaken, GateBlocked, JobReported
 from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, View
@@ -119,7 +119,7 @@ class AnswerHead(Struct, frozen=True):
 class StateRest(Struct, frozen=True):
     """What of the state is neither a recovery nor a report."""
 
-    holds: tuple[HoldNoted, ...]
+    holds: tuple[GateBlocked, ...]
     approvals: dict[str, datetime]
     returned: dict[NodeName, datetime]
     pauses: tuple[Pause, ...]
@@ -165,7 +165,7 @@ KINDS: Final[dict[str, Any]] = {
     "health": Health,
     "assessment": Assessment,
     "candidate": Candidate,
-    "hold": HoldNoted,
+    "hold": GateBlocked,
     "flaw": InconsistentState,
     "still": Standstill,
     "slurm": SlurmHead,
@@ -196,7 +196,7 @@ class CycleDecisions(Struct, frozen=True):
     """What a cycle decided."""
 
     candidates: tuple[Candidate, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
+    holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
 
 
@@ -238,7 +238,7 @@ def _records(
 
 
 def history_begins(at: datetime) -> datetime:
-    """What was over before the returned time is HISTORY in a world of `at`."""
+    """Return the time before which what was over is HISTORY in a world of `at`."""
     return (at - LATELY).replace(minute=0, second=0, microsecond=0)
 
 
@@ -353,7 +353,7 @@ def slurm_of(found: Records) -> SchedulerView:
 
 @contextmanager
 def shorten_address(path: Path) -> Iterator[str]:
-    """A name for a socket's path that fits into its address, which is 108 bytes. Raises OSError."""
+    """Yield a name for a socket's path that fits into its address of 108 bytes. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

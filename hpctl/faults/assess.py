@@ -97,7 +97,7 @@ class _FaultCase(Struct, frozen=True):
     settled_at: datetime
     note: str = ""
 
-    def settled(self, now: datetime) -> bool:
+    def is_settled(self, now: datetime) -> bool:
         """Return whether the row may be believed. One that waits for nothing needs no clock
         either."""
         return self.fault.settle_s == 0 or self.settled_at <= now
@@ -120,9 +120,9 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
     if not silent and not incidents:
         return _in_service(health, (), ())
     cases = _list_cases(incidents, rules)
-    pending = [c for c in cases if not c.settled(now)]
+    pending = [c for c in cases if not c.is_settled(now)]
     until = min((c.settled_at for c in pending), default=None)
-    proven = [c for c in cases if c.settled(now) and c.fault.urgency is not Urgency.NONE]
+    proven = [c for c in cases if c.is_settled(now) and c.fault.urgency is not Urgency.NONE]
     if proven:
         return _assess_faulty(health, proven, incidents, rules, until)
     spoken = [c for c in pending if c.incident.check not in REACH]

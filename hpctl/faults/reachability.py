@@ -62,7 +62,7 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
     return theirs and (node.closed or node.down)
 
 
-def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
+def find_sign(node: SlurmNode, instance: Instance | None = None) -> str:
     """Return what Slurm or the cloud holds against a node that should be in service; "":
     nothing."""
     if left_alone(node, instance):
@@ -109,7 +109,7 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
         node, instance = slurm.nodes.get(name), instances.get(name)
         if node is None or mark_of(node) or reason_owner(node.reason) is not None:
             continue
-        sign, closed = sign_of(node, instance), find_closed(node) is not None
+        sign, closed = find_sign(node, instance), find_closed(node) is not None
         since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:
             gone = sign and not closed

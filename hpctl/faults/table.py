@@ -19,7 +19,7 @@ BenignLine, DriverRow, or a fragment of patterns. The column `options` holds the
 rows do without. A cell of patterns, heads, words or checks has each in backquotes; a vertical bar
 in a cell has a backslash before it. A heading is a section of the documentation; the text below it
 is for readers. The order of the files here, and of the lines in them, is the order of precedence:
-among rows that are equally urgent and equally strong the one that stands first names the fault.
+among rows that are equally urgent and equally strong the first one names the fault.
 What is misspelled or incomplete raises at the first import. The tables are meant to be reviewed
 line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
 """
@@ -213,7 +213,7 @@ _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
 def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of a file's tables: the heading that it stands under, and its cells by
+    """Yield each row of a file's tables: the heading that it is under, and its cells by
     column."""
     title, columns = "", list[str]()
     for line in (pkgutil.get_data(__package__, f"{name}.md") or b"").decode().splitlines():

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.view import View
 from hpctl.jobs.run_gates import RUN_GATES, GatedRun
 from hpctl.toolkit.bounds import add_seconds
@@ -27,12 +27,12 @@ _LIFTED: Final = RuleId("run-lift")
 
 def lift_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what opens for each pending job that hpctl keeps off a node for a cause that no longer
     holds. `taken`: the jobs that something is decided on already."""
 
-    def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
-        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+    def decide_job(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         return _lift_exclusions(job, view, policy, now)
 
@@ -47,7 +47,7 @@ def _may_be_lifted(job: SlurmJob) -> bool:
 
 def _lift_exclusions(
     job: SlurmJob, view: View, policy: Policy, now: datetime
-) -> JobRecoveryOpened | HoldNoted | None:
+) -> JobRecoveryOpened | GateBlocked | None:
     kept = set() if excludes_too_many(job) else kept_out(job.id, view, policy)
     nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
     if not nodes or _tried_lately(job.id, view, now):
@@ -58,7 +58,7 @@ def _lift_exclusions(
         shut = gate.gate(GatedRun(job, answer), view, policy, now)
         if shut is not None:
             text = f"{why}; {shut}"
-            return HoldNoted(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
+            return GateBlocked(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
     opened = len(view.state.jobs)
     return JobRecoveryOpened(
         at=now,

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import FailureQuestion, JobQuestion
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.jobs.decide import RestartMeans, decide
 from hpctl.jobs.plan import list_past_troubles
@@ -93,7 +93,7 @@ def _find_recovered(asked: FailureQuestion, rec: JobRecovery) -> Trouble:
     return replace(trouble, why=f"{rec.why} ({cause.rule})", signature=f"node {cause.rule}")
 
 
-def _find_held(hold: HoldNoted) -> Trouble | None:
+def _find_held(hold: GateBlocked) -> Trouble | None:
     """Return the trouble of a run that neither its script nor a supervisor reported."""
     rule = str(hold.rule or "")
     kinds = {f"{RULE_PREFIX}{kind}": kind for kind in TroubleKind}
@@ -113,5 +113,5 @@ def _find_policy(asked: FailureQuestion) -> RunPolicy:
         return asked.policy
     slurm = asked.world.slurm
     job = slurm.jobs.get(asked.job) if slurm is not None else None
-    ruled = RunPolicies().ruled(job) if job is not None else None
+    ruled = RunPolicies().find_policies(job) if job is not None else None
     return ruled.policy if ruled is not None else RunPolicy()

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
 from hpctl.engine.pauses import find_able_since
 from hpctl.engine.view import View
@@ -38,7 +38,7 @@ def advance_jobs(
         answer = advance.advance(rec, facts, policy, now)
         return RecoveryAnswer(rec.id, answer, rec.attempt)
 
-    jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]
+    jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.is_quarantined(j)]
     return isolate_each("advance", jobs, lambda rec: rec.attempt.job, answer_job)
 
 
@@ -57,14 +57,14 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
     )
     decisions = [*hit, *runs, *held, *lifts, *preempted]
     return Plan(
-        tuple(d for d in decisions if not isinstance(d, HoldNoted)),
-        tuple(d for d in decisions if isinstance(d, HoldNoted)),
+        tuple(d for d in decisions if not isinstance(d, GateBlocked)),
+        tuple(d for d in decisions if isinstance(d, GateBlocked)),
         (*of_hit, *of_runs, *of_lifts, *of_preempted),
     )
 
 
 def _jobs_of(
-    decisions: Sequence[JobRecoveryOpened | HoldNoted], flaws: Sequence[InconsistentState]
+    decisions: Sequence[JobRecoveryOpened | GateBlocked], flaws: Sequence[InconsistentState]
 ) -> set[JobId]:
     """Return the jobs that are decided on, or whose decision failed."""
     return {job_of(d) for d in decisions} | {JobId(parse_count(flaw.target)) for flaw in flaws}

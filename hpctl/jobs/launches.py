@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.view import View
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RuleId
@@ -57,16 +57,16 @@ def add_launches(
     return {node: [*here.get(node, ()), *launches.get(node, ())] for node in {**here, **launches}}
 
 
-def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> Iterator[HoldNoted]:
+def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> Iterator[GateBlocked]:
     """Note each job that slurmctld holds for its launch and that nothing of hpctl's starts."""
     for job in view.scheduler.jobs.values():
         if not job.held_at_launch or job.id in explained or job.id in view.state.open_jobs:
             continue
-        if view.aside(job.id):
+        if view.is_quarantined(job.id):
             continue
         reason = job.reason.replace("_", " ")
         why = f"slurmctld holds it ({reason}): no node under treatment explains that"
-        yield HoldNoted(now, str(job.id), GATE, why, RULE, known_as=job.shown)
+        yield GateBlocked(now, str(job.id), GATE, why, RULE, known_as=job.shown)
 
 
 def _is_waiting(job: SlurmJob, view: View) -> bool:
@@ -74,7 +74,7 @@ def _is_waiting(job: SlurmJob, view: View) -> bool:
     node."""
     if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
         return False
-    if job.id in view.state.open_jobs or view.aside(job.id):
+    if job.id in view.state.open_jobs or view.is_quarantined(job.id):
         return False
     return job.launch_failed or job.reason in _DELAYED
 

@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
@@ -94,12 +94,12 @@ def _strip_additions(trouble: Trouble | None) -> Trouble | None:
 
 def run_decisions(
     view: View, policy: Policy, taken: Collection[JobId], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what becomes of every run that went wrong. `taken`: jobs that a node's fault
     explains."""
 
-    def decide_job(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
-        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+    def decide_job(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         registered = read_comment(job.comment)
         case = find_hit_in_maintenance(job, view, policy) or find_case(job, view, now)
@@ -119,9 +119,9 @@ def run_decisions(
     return sorted((one for one in found if one is not None), key=job_of), flaws
 
 
-def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
+def job_of(decision: JobRecoveryOpened | GateBlocked) -> JobId:
     """Return the job that a decision about a run is about."""
-    if isinstance(decision, HoldNoted):
+    if isinstance(decision, GateBlocked):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
 
@@ -178,14 +178,14 @@ def _failed_run(
 
 def _decide_run(
     run: _FailedRun, view: View, policy: Policy, now: datetime
-) -> JobRecoveryOpened | HoldNoted:
+) -> JobRecoveryOpened | GateBlocked:
     job, case, notes = run.job, run.case, run.notes
     ruled = view.ruled.get(job.id, Ruled())
     rule = RuleId(f"run-{case.trouble.kind}")
 
-    def make_hold(gate: str, why: str) -> HoldNoted:
+    def make_hold(gate: str, why: str) -> GateBlocked:
         said = f"{why} ({notes})" if notes else why
-        return HoldNoted(now, str(job.id), gate, said, rule, known_as=job.shown)
+        return GateBlocked(now, str(job.id), gate, said, rule, known_as=job.shown)
 
     code = case.trouble.exit_code
     if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
@@ -277,13 +277,13 @@ def found_hanging(job: SlurmJob, state: State) -> bool:
 
 def _decide_hang(
     job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
-) -> JobRecoveryOpened | HoldNoted | None:
+) -> JobRecoveryOpened | GateBlocked | None:
     """Decide on a run that makes no progress: by one recovery at a time, then by what `hangs` says
     of its partition."""
 
-    def make_hold(gate: str, why: str) -> HoldNoted:
+    def make_hold(gate: str, why: str) -> GateBlocked:
         said = f"it hangs: {hang.why}; {why}"
-        return HoldNoted(now, str(job.id), gate, said, HUNG, known_as=job.shown)
+        return GateBlocked(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
     registered, hangs = read_comment(job.comment), policy.hangs
     way = restart_of(registered or Registration())
@@ -296,11 +296,11 @@ def _decide_hang(
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
         return make_hold(HANG_GATE, f"{did}: it is left as it is")
-    trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "stands still", node=hang.node)
+    trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "makes no progress", node=hang.node)
     case = RunCase(job.attempt, trouble)
     if action == "requeue":
         decided = _decide_run(_failed_run(job, registered, case, view), view, policy, now)
-        if isinstance(decided, HoldNoted):
+        if isinstance(decided, GateBlocked):
             return decided
         # A run that makes no progress does not end without help.
         return replace(decided, hang="cancel" if decided.action is Action.END else action)

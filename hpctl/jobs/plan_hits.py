@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, is_urgent
 from hpctl.jobs.departures import find_first, had_left
@@ -27,16 +27,16 @@ _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArra
 
 def job_decisions(
     view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
-) -> tuple[list[JobRecoveryOpened | HoldNoted], list[InconsistentState]]:
+) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return the jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
-    decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
+    decisions: dict[int, JobRecoveryOpened | GateBlocked] = {}
     flaws: dict[int, InconsistentState] = {}
     for node in sorted(here):
         cause = view.state.node_recovery(node)
         if cause is None or cause.of_capacity:
             continue
         for job in here[node]:
-            if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
+            if job.id in decisions or job.id in view.state.open_jobs or view.is_quarantined(job.id):
                 continue
             decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
             decision = isolate_call("plan", job.id, decide, job)
@@ -49,7 +49,7 @@ def job_decisions(
 
 def _job_decision(
     job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
-) -> JobRecoveryOpened | HoldNoted | None:
+) -> JobRecoveryOpened | GateBlocked | None:
     attempt = hit_attempt(job, cause, view, policy)
     if is_test(cause, job.name):
         return None
@@ -58,13 +58,15 @@ def _job_decision(
     code = job.exit_code.partition(":")[0]
     if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
         text = f"job {job.shown} ended with exit code {code}: it asked not to be run again"
-        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule, known_as=job.shown)
+        return GateBlocked(now, str(job.id), "asked_not_to", text, cause.rule, known_as=job.shown)
     if not job.recoverable:
         text = (
             f"job {job.shown} cannot be started again by Slurm ({job.why_unrecoverable});"
             f" {job.advice_unrecoverable}"
         )
-        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown)
+        return GateBlocked(
+            now, str(job.id), "not_recoverable", text, cause.rule, known_as=job.shown
+        )
     bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_treated(n))) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.
     well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)

@@ -35,7 +35,7 @@ def preemption_decisions(
     """
 
     def decide_job(job: SlurmJob) -> JobRecoveryOpened | None:
-        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+        if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         return _decide_preemption(job, view, policy, now)
 

@@ -78,7 +78,7 @@ def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
             return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
             return RunCase(
-                job.attempt, _find_end_cause(job, job.restarts, view, now), _given_up(job, view)
+                job.attempt, _find_end_cause(job, job.restarts, view, now), _find_give_up(job, view)
             )
         if is_headless(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
@@ -122,7 +122,7 @@ def _find_request(job: SlurmJob, view: View) -> JobReported | None:
     return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 
 
-def _given_up(job: SlurmJob, view: View) -> JobReported | None:
+def _find_give_up(job: SlurmJob, view: View) -> JobReported | None:
     """Return the report by which the supervisor of this run gave it up; None where there is
     none."""
     event = last_report(job.id, job.restarts, view)

@@ -107,7 +107,7 @@ class NodeFacts(Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """Return what HyperPod's health agent asks for: the Reason, which is not ours then."""
+        """Return the Reason with which HyperPod's health agent asks for a remedy."""
         return mark_of(self.slurm)
 
 
@@ -123,7 +123,9 @@ def left_to_others(c: NodeCase) -> Move | None:
         why = f"HyperPod's health agent marked it: {c.facts.mark}"
         return Move(NodeSignal.OPERATOR_TOOK_OVER, why)
     if node.drained and reason_owner(node.reason) != rec.id:
-        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
+        return Move(
+            NodeSignal.OPERATOR_TOOK_OVER, f"drained by another operator or tool: {node.reason!r}"
+        )
     return None
 
 
@@ -195,7 +197,7 @@ def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
-    """Return whether a mark that came while we rebooted the node asks for its replacement still.
+    """Return whether a mark that came during the reboot still asks for a replacement.
 
     Our drain has removed that mark since, so the node itself does not show it. In mode assist the
     service acts on its marks.

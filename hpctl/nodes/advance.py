@@ -166,7 +166,7 @@ def _advance_open(c: NodeCase) -> Next:
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
     if isinstance(answer, Do):
         return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
-    return resolve_answer(answer, "drain the node", "drained by somebody else")
+    return resolve_answer(answer, "drain the node", "drained by another operator or tool")
 
 
 def _advance_cordoned(c: NodeCase) -> Next:
@@ -247,7 +247,7 @@ def _advance_vacated(c: NodeCase, before: BeforeRemedy) -> Next:
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
     if c.facts.was_blocked:
-        return Move(NodeSignal.REMEDY_ALLOWED, "no gate holds its remedy any more")
+        return Move(NodeSignal.REMEDY_ALLOWED, "no gate blocks its remedy any longer")
     return before.come_before_remedy(c) or _order_remedy(c)
 
 
@@ -371,11 +371,11 @@ def _left_cluster(c: NodeCase) -> Move | None:
     if not c.facts.provider_fresh:
         return None
     if not c.policy.attended and c.facts.listed is None:
-        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is not listed any more")
+        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
     if not c.policy.attended:
         return None
     if instance is None and find_order(c.rec) is not None:
-        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is not listed any more")
+        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
     if instance is not None and instance.id != sick:
         why = f"it was replaced, not deleted: {instance.id} is in its place"
         return Move(NodeSignal.NEEDS_HUMAN, why)

@@ -18,7 +18,7 @@ def find_no_turns(
     policy: Policy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> frozenset[RecoveryId]:
-    """Return no recovery: none needs a turn."""
+    """Return an empty result: no recovery needs a turn."""
     return frozenset()
 
 

@@ -33,7 +33,7 @@ from hpctl.vocabulary.recovery import StepKind
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
-    from hpctl.engine.journal.events import HoldNoted
+    from hpctl.engine.journal.events import GateBlocked
     from hpctl.engine.world import World
     from hpctl.vocabulary.job_recovery import JobRecovery
     from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -71,18 +71,18 @@ class DecisionsView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("verb",)
 
 
-def preview_approvals(w: World, holds: Iterable[HoldNoted]) -> DecisionsView:
+def preview_approvals(w: World, holds: Iterable[GateBlocked]) -> DecisionsView:
     """Say what the approval of each hold lets happen, and to which jobs."""
     shown = tuple(_preview_approval(w, hold) for hold in holds)
     return DecisionsView(w.now, "approve", shown, w.slurm_error)
 
 
-def _preview_approval(w: World, hold: HoldNoted) -> DecisionView:
+def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
     node = NodeName(hold.target)
     rec = w.state.node_recovery(node)
     if rec is not None:
         left = ladder_text(rec.ladder[rec.rung :])
-        will = f"{rec.id} ({rec.rule}, {rec.meaning}) goes on: {left}"
+        will = f"{rec.id} ({rec.rule}, {rec.meaning}) continues: {left}"
         urgency = rec.urgency
     else:
         fault = next((c.fault for c in w.candidates if c.node.name == node), None)
@@ -114,7 +114,7 @@ def _preview_node_cancellation(w: World, rec: NodeRecovery) -> DecisionView:
     will = f"{rec.id} ({rec.rule}, {rec.meaning}) ends in phase {rec.phase}"
     ordered = [step.kind for step in rec.steps if step.kind in _ORDERED]
     if ordered:
-        will += f"; the {ordered[-1]} that SageMaker was asked for goes on"
+        will += f"; the {ordered[-1]} that SageMaker was asked for continues"
     node = w.slurm.nodes.get(rec.node) if w.slurm is not None else None
     if node is not None and not node.drained:
         will += "; the node stays in service"

@@ -74,14 +74,14 @@ def make_node_kind(
             return RecoveryAnswer(rec.id, answer)
 
         open_nodes = view.state.open_nodes.items()
-        nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.aside(name)]
+        nodes = [view.state.nodes[rid] for name, rid in open_nodes if not view.is_quarantined(name)]
         return isolate_each("advance", nodes, lambda rec: rec.node, answer_node)
 
     def find_candidates(
         view: View, policy: Policy, treated: Collection[NodeName], now: datetime
     ) -> list[Candidate]:
-        """Return nodes that are not assessed faulty: those that failed a burn-in, that keep a job
-        from its restart, or that are to be tested."""
+        """Return candidates among nodes that are not assessed faulty: those that failed a
+        burn-in, that keep a job from its restart, or that are to be tested."""
         burned = testing.find_burned(view, treated)
         treated = {*treated, *(candidate.node.name for candidate in burned)}
         stuck = find_stuck(view, policy, treated, now)

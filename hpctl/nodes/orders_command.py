@@ -111,7 +111,7 @@ def _preview_node(
 
 
 def preview_lines(view: PreviewsView) -> list[str]:
-    """Return the same for people: one paragraph a node."""
+    """Return the preview for people: one paragraph a node."""
     lines = []
     for p in view.previews:
         lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
@@ -176,11 +176,11 @@ scoped = output.combine_options(
 
 @click.command()
 @scoped
-@click.option("--why", default="", metavar="TEXT", help="The reason, for everybody to read.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for all users to read.")
 @click.option(
     "--until",
     type=output.UntilType(),
-    help="When it ends by itself: +2h, or ISO 8601 (UTC where no offset is given).",
+    help="When it ends: +2h, or ISO 8601 (UTC where no offset is given).",
 )
 @request_options
 def pause(
@@ -190,7 +190,7 @@ def pause(
     """Stop opening recoveries and taking steps.
 
     For the whole cluster, for NODES (hostlists are allowed), or for --partition. The
-    pause ends at --until by itself, or when `hpctl unpause` lifts it.
+    pause ends at --until, or when `hpctl unpause` lifts it.
     """
     asked = PauseAsked(_scope_nodes(names, partition), partition, why, until)
     _ask_pause(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
@@ -288,7 +288,7 @@ def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> N
     try:
         ended = OrderWatch(nodes, ports).follow()
     except KeyboardInterrupt:
-        output.echo("hpctl: interrupted; the daemon goes on: hpctl explain NODE", err=True)
+        output.echo("hpctl: interrupted; the daemon continues: hpctl explain NODE", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     view = replaced(answers, recoveries=tuple(map(node_recovery_view, ended)))
     if as_json:

@@ -40,7 +40,7 @@ def find_stuck(
             continue
         for name in job.completing_nodes:
             node = view.scheduler.nodes.get(name)
-            if node is None or name in treated or name in found or view.aside(name):
+            if node is None or name in treated or name in found or view.is_quarantined(name):
                 continue
             if node.down or not node.responding or _was_left(name, job, view):
                 continue

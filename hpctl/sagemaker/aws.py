@@ -206,7 +206,7 @@ class AwsService:
         try:
             answer = self._whole(operation, call(**request))
         except _FAILED as error:
-            raise self._failed(error, operation, Unavailable) from error
+            raise self._make_error(error, operation, Unavailable) from error
         return answer
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
@@ -221,7 +221,7 @@ class AwsService:
             if next(pages, None) is not None:
                 raise ValueError(f"no end after {MAX_PAGES} pages")
         except _FAILED as error:
-            raise self._failed(error, operation, Unavailable) from error
+            raise self._make_error(error, operation, Unavailable) from error
 
     def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
         """See ports.Service."""
@@ -233,7 +233,7 @@ class AwsService:
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and no look is needed.
             unknown = Refused if never_taken(error) else InDoubt
-            raise self._failed(error, operation, unknown) from error
+            raise self._make_error(error, operation, unknown) from error
         return answer
 
     def _whole(self, operation: str, answer: Any) -> Mapping[str, Any]:
@@ -247,7 +247,9 @@ class AwsService:
             raise ValueError(flaw)
         return cast(Mapping[str, Any], answer)
 
-    def _failed(self, error: Exception, operation: str, unknown: type[HpctlError]) -> HpctlError:
+    def _make_error(
+        self, error: Exception, operation: str, unknown: type[HpctlError]
+    ) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
         message, hint = f"{action}: {error_text(error)}", call_hint(error, action)
         if not isinstance(error, BotoCoreError | ClientError):

@@ -97,7 +97,7 @@ def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[Ins
     """Return the outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that
     answered.
 
-    An id that stands in neither list, or in both, is Ambiguous.
+    An id that is in neither list, or in both, is Ambiguous.
     """
     successful = set(answer.get("Successful") or ())
     failed = {str(f.get("NodeId", "")): f for f in answer.get("Failed") or ()}
@@ -110,7 +110,7 @@ def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[Ins
             outcomes[instance] = of_failed(entry)
         else:
             where = "both lists" if entry is not None else "neither list"
-            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
+            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id is in {where}")
     return outcomes
 
 

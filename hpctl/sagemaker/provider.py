@@ -193,7 +193,7 @@ def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
         return Outcome.accepted(f"{len(made)} of {count}: {ids}")
     for failed in answer.get("Failed") or ():
         return of_failed(failed)
-    return Outcome.ambiguous("unanswered", "the group stands in neither list")
+    return Outcome.ambiguous("unanswered", "the group is in neither list")
 
 
 def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class SageMakerProvider:
     """One HyperPod cluster, by name or ARN.
 
     `protected_groups` adds instance groups that are not to be touched; for a cluster without
-    SlurmConfig (provisioning_parameters.json) the controller's group must stand there, as the
+    SlurmConfig (provisioning_parameters.json) the controller's group must be there, as the
     API does not say which it is. Raises HpctlError where no client can be made.
     """
 

@@ -221,7 +221,7 @@ class Sandbox:
         return self.spec.layout.of_node(node)
 
     def log_files(self) -> list[Path]:
-        """Everybody's logs, those of the instances' own disks included."""
+        """Return the logs of all parts, those of the instances' own disks included."""
         own = (self.state_dir / "nodes").glob("*/*.log")
         return sorted(self.spec.layout.logs.iterdir()) + sorted(own)
 

@@ -207,7 +207,7 @@ def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> 
 
 
 def resource_config(
-    cluster: str, arn: str, groups: Mapping[str, str], everybody: Iterable[EmulatedMachine]
+    cluster: str, arn: str, groups: Mapping[str, str], machines: Iterable[EmulatedMachine]
 ) -> dict[str, Any]:
     """resource_config.json, in the shape that HyperPod's host agent writes.
 
@@ -215,7 +215,7 @@ def resource_config(
     """
     members: dict[str, list[EmulatedMachine]] = {name: [] for name in groups}
     controllers = []
-    for machine in everybody:
+    for machine in machines:
         members.setdefault(machine.group, []).append(machine)
         if machine.role == "controller":
             controllers.append(machine.address)

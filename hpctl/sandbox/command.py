@@ -382,7 +382,7 @@ _STYLES = {"hpctl": "bold green", "plain": "yellow", "both": "cyan"}
 
 
 class TerminalScreen:
-    """One line a thing that happened; on a terminal, how it stands now below them."""
+    """One line a thing that happened; on a terminal, the current state below them."""
 
     def __init__(self) -> None:
         self._console = output.make_console()
@@ -407,7 +407,7 @@ class TerminalScreen:
         self._console.print(row.append(text, "default"), soft_wrap=True)
 
     def progress(self, facts: dict[str, str]) -> None:
-        """How it stands now; a pipe wants no repetition."""
+        """Draw the current state; a pipe wants no repetition."""
         now = [f"{name}: {value}" for name, value in facts.items()]
         title = f"{self._title}, {time.monotonic() - self._begun:.0f} s"
         self._now.update(style_text("\n  ".join([title, *now])))

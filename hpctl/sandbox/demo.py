@@ -155,7 +155,7 @@ class DemoScreen(Protocol):
         """One thing happened, `seconds` after the fault."""
 
     def progress(self, facts: dict[str, str]) -> None:
-        """How it stands now."""
+        """Show the current facts, by name."""
 
 
 class DemoResult(Struct):

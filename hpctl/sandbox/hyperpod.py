@@ -52,6 +52,11 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def _parse_counts(counts: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return counts as integers, None for `any`. Raises ValueError."""
+    return {name: None if count == "any" else int(count) for name, count in counts.items()}
+
+
 class HyperPod:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
@@ -176,10 +181,7 @@ class HyperPod:
         counts = {name: count for name, count in how.items() if name != "quota"}
         bounds = {"quotas" if "quota" in how else "types": counts}
         try:
-            given = {
-                kind: {n: None if c == "any" else int(c) for n, c in names.items()}
-                for kind, names in bounds.items()
-            }
+            given = {kind: _parse_counts(names) for kind, names in bounds.items()}
         except ValueError as error:
             raise HpctlError(
                 f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."
@@ -204,9 +206,9 @@ class HyperPod:
         with self.emulator.world.lock:
             cluster = self.emulator.cluster_of(machine.logical_id)
         automatic = cluster is not None and cluster.automatic
-        return automatic and self.emulator.act_by_itself(machine.instance_id, how)
+        return automatic and self.emulator.act_without_order(machine.instance_id, how)
 
-    def settled(self, node: str) -> bool:
+    def is_settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
         machine = self._machines.machine_of(node)
         with self.emulator.world.lock:
@@ -217,7 +219,7 @@ class HyperPod:
 
     def _second_actor(self, node: str) -> str:
         machine = self._machines.machine_of(node)
-        if machine is None or not self.emulator.act_by_itself(machine.instance_id):
+        if machine is None or not self.emulator.act_without_order(machine.instance_id):
             raise HpctlError(
                 f"the service cannot replace {node or 'no node'} without an order",
                 "Name a worker on which no operation runs: inject api second-actor node=NODE",

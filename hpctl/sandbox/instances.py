@@ -268,9 +268,9 @@ class LocalMachines:
             return True
         return bool(start_time(self.pid_of(machine.node, "slurmd")))
 
-    def drifted(self) -> bool:
+    def has_drifted(self) -> bool:
         """See Machines."""
-        return self._slots.drifted()
+        return self._slots.has_drifted()
 
     def write_partitions(self) -> None:
         """See Machines."""
@@ -361,7 +361,7 @@ class LocalMachines:
         slurmconf.write_files(directory, texts)
 
     def _run_lifecycle(self, machine: EmulatedMachine, directory: Path, *, alone: bool) -> None:
-        """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
+        """Run the lifecycle script, then slurmd and agent unless it is `alone`; its output
         goes to the service's log however it ends.
         """
         config = self._service.resource_config(machine) or self._resource_config()
@@ -455,7 +455,7 @@ class LocalMachines:
                 made.mkdir(mode=0o1777, exist_ok=True)
                 made.chmod(0o1777)
             binds.append((disk, seen))
-        return [*(_OWN_RUN if self._spec.configless else ()), *bind_mounts(binds)]
+        return [*(_OWN_RUN if self._spec.configless else ()), *build_mount_command(binds)]
 
     @functools.cached_property
     def _may_mount_hosts(self) -> bool:
@@ -464,7 +464,7 @@ class LocalMachines:
         """
         if os.geteuid() != 0:
             return False
-        command = [*bind_mounts([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
+        command = [*build_mount_command([(self._spec.layout.hosts, ETC_HOSTS)]), "true"]
         return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
     def _await_boot(self, machine: EmulatedMachine, init: subprocess.Popen[bytes]) -> None:
@@ -486,7 +486,7 @@ class LocalMachines:
         raise LifecycleFailed(f"{machine.node} died while it booted", f"Its log: {log}")
 
 
-def bind_mounts(binds: Sequence[tuple[Path, Path]]) -> list[str]:
+def build_mount_command(binds: Sequence[tuple[Path, Path]]) -> list[str]:
     """Return what runs a command in a separate mount namespace, with these (source, target)
     bound in it; empty where there are none.
     """

@@ -11,7 +11,7 @@ LINES = 3
 _READ_BYTES = 8192
 _LINE_CHARACTERS = 300
 _PREFIX = re.compile(r"^(?:\[[\d:T.-]+\] |(?:slurmctld|slurmd|munged): )")
-"""What stands before a message: the time in a log file, `slurmd: ` on standard error."""
+"""What precedes a message: the time in a log file, `slurmd: ` on standard error."""
 
 
 def last_lines(log: Path, count: int = LINES) -> str:

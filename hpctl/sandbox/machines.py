@@ -69,7 +69,7 @@ class Machines(Protocol):
     def alive(self, machine: EmulatedMachine) -> bool:
         """Return whether the instance's slurmd runs."""
 
-    def drifted(self) -> bool:
+    def has_drifted(self) -> bool:
         """Return whether slurm.conf has other partitions than the instances that are there make."""
 
     def write_partitions(self) -> None:
@@ -118,7 +118,7 @@ class NullMachines:
         with self._lock:
             return machine.instance_id in self._up
 
-    def drifted(self) -> bool:
+    def has_drifted(self) -> bool:
         """Return whether a test says so."""
         return self.edited
 

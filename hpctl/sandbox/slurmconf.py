@@ -248,7 +248,7 @@ class NodeSlots:
             self._run_scontrol("update", name, "State=FUTURE")
             self._apply_conf()
 
-    def drifted(self) -> bool:
+    def has_drifted(self) -> bool:
         """Return whether the partitions in slurm.conf were edited since it was written."""
         with self._lock:
             found = self._spec.layout.slurm_conf.read_text()

@@ -233,7 +233,7 @@ class Layout:
         self.progress = state / "progress.jsonl"
         """What `up` shows: one JSON object a line."""
         self.logs = state / "log"
-        """Everybody's logs."""
+        """Return the logs of all parts."""
         self.aws = state / "aws.json"
         """What moto was filled with, as JSON."""
         self.cluster_file = state / "cluster.yaml"

@@ -107,7 +107,7 @@ class Supervisor:
             looks.append((faults.Hma(self.spec, self.programs, self.machines).look, faults.LOOK_S))
         if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
             pod = self.hyperpod
-            service = faults.Recovery(self.spec, self.programs, pod.recover_node, pod.settled)
+            service = faults.Recovery(self.spec, self.programs, pod.recover_node, pod.is_settled)
             looks.append((service.look, faults.SERVICE_LOOK_S))
         for look, every_s in looks:
             work = partial(faults.run_periodically, look, every_s, self.ended)

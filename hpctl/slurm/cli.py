@@ -213,7 +213,7 @@ class CliScheduler(SlurmCommandReader):
         if isinstance(record, Outcome):
             return record
         try:
-            known = self._known_of(record, exclude)
+            known = self._find_nodes_of_job(record, exclude)
         except Unavailable as error:
             return _reject_unavailable(error)
         send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
@@ -246,7 +246,7 @@ class CliScheduler(SlurmCommandReader):
         if isinstance(record, Outcome):
             return record
         try:
-            known = self._known_of(record, ())
+            known = self._find_nodes_of_job(record, ())
         except Unavailable as error:
             return _reject_unavailable(error)
         send = rules.plan_lifts(record, nodes, known)
@@ -412,7 +412,9 @@ class CliScheduler(SlurmCommandReader):
         except Unavailable as error:
             return _reject_unavailable(error)
 
-    def _known_of(self, record: JobRecord | None, exclude: Sequence[NodeName]) -> set[NodeName]:
+    def _find_nodes_of_job(
+        self, record: JobRecord | None, exclude: Sequence[NodeName]
+    ) -> set[NodeName]:
         wanted = set(exclude)
         for job in (record.job, *record.components) if record is not None else ():
             wanted.update(job.excluded)

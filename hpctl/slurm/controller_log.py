@@ -104,7 +104,7 @@ class ControllerLog:
 
     @property
     def followed(self) -> bool:
-        """Return whether each change since `open` is in what `read` returned, or will return."""
+        """Return whether `read` has returned, or will return, each change since `open`."""
         active = not self._several or self._active_here()
         return self._path is not None and not self._reopens and active
 

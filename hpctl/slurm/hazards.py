@@ -41,7 +41,8 @@ class _CheckedSlurm(msgspec.Struct, frozen=True):
     files: Mapping[str, str] | None
 
     def option(self, setting: str, name: str) -> str | None:
-        """Return a `name` or `name=value` in a comma-separated setting: its value, "" or None."""
+        """Return the value of `name=value` in a comma-separated setting; "" for `name`, else
+        None."""
         for word in self.config.get(setting, "").split(","):
             option, _, value = word.strip().partition("=")
             if option.lower() == name:

@@ -31,8 +31,8 @@ class NoSlurm:
         """Raise Unavailable."""
         raise Unavailable(UNREAD)
 
-    def booted(self) -> datetime | None:
-        """Return None: it is not known."""
+    def read_boot_time(self) -> datetime | None:
+        """Return None: the boot time is not known."""
         return None
 
     def drain(

@@ -82,7 +82,7 @@ class PySlurm(CliScheduler):
         self._child = _PySlurmChild(runner)
 
     def explain_unusable(self) -> str:
-        """Return why pyslurm cannot be used beside these commands; "" where it can.
+        """Return why pyslurm cannot be used with these commands; "" where it can.
 
         slurmctld is not asked: one that is away now is no reason to do without pyslurm for good.
         """
@@ -115,7 +115,7 @@ class PySlurm(CliScheduler):
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
     ) -> SchedulerView:
-        """Return the whole: it costs a fraction of what the commands take for a part."""
+        """Return the whole view, which costs a fraction of what the commands take for a part."""
         return self.view()
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
@@ -145,7 +145,7 @@ class PySlurm(CliScheduler):
     def update(
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
-        """Return as the CLI adapter's, by RPCs: one for each Reason and hundred nodes."""
+        """Update nodes as the CLI adapter does, by one RPC for each Reason and hundred nodes."""
         good = [str(name) for name in wanted if valid_name(name)]
         seen: dict[NodeName, SlurmNode] = {}
         try:
@@ -185,7 +185,7 @@ class _PySlurmChild:
         """Return the answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
-                pipe = self._started()
+                pipe = self._start_child()
                 pipe.send_bytes(msgspec.msgpack.encode(question))
                 if not pipe.poll(self._runner.timeout):
                     raise TimeoutError
@@ -199,7 +199,7 @@ class _PySlurmChild:
         with self._lock:
             _kill_child(self._running)
 
-    def _started(self) -> Connection:
+    def _start_child(self) -> Connection:
         if self._running and self._running[0][0].poll() is None:
             return self._running[0][1]
         _kill_child(self._running)

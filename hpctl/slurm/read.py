@@ -123,7 +123,7 @@ class SlurmCommandReader:
         """slurmctld's running configuration."""
         return parse.parse_config(self._read("show", "config").text)
 
-    def booted(self) -> datetime | None:
+    def read_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below."""
         return at_text(self.show_config().get("BOOT_TIME", ""))
 
@@ -148,7 +148,7 @@ class SlurmCommandReader:
             if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
                 return seen, []
             found, flaws = self._read_nodes(nodes)
-            there = self._known(set(found))
+            there = self._select_known(set(found))
             return {name: node for name, node in found.items() if name in there}, flaws
 
         return self._read_with_jobs(read)
@@ -234,7 +234,7 @@ class SlurmCommandReader:
         return {node.name: node for node in seen} if len(seen) == len(names) else None
 
     def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
-        """Return as `nodes`, for who looks at nothing but state and Reason."""
+        """Return the nodes with their state and Reason only."""
         seen = self._read_sinfo(names, {name: SlurmNode(name, "") for name in names})
         return self.nodes(names) if seen is None else seen
 
@@ -317,7 +317,7 @@ class SlurmCommandReader:
         self, give_up: Callable[[], bool] | None
     ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
         nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
-        known = self._known({node.name for node in nodes})
+        known = self._select_known({node.name for node in nodes})
         lines = Counter(node.name for node in nodes)
         found = {node.name: node for node in nodes if node.name in known}
         twice = [name for name in found if lines[name] > 1]
@@ -351,7 +351,7 @@ class SlurmCommandReader:
         except parse.FrameError as error:
             raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
 
-    def _known(self, found: set[NodeName]) -> set[NodeName]:
+    def _select_known(self, found: set[NodeName]) -> set[NodeName]:
         """Return those that slurmctld has: a line may be forged for a node that does not exist.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
@@ -429,7 +429,7 @@ _CANCELED_BY = re.compile(r"^CANCELLED by (?P<uid>[0-9]{1,10})$", re.MULTILINE)
 _LEAF = re.compile(
     r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
 )
-"""A switch whose ports are nodes, or a block: whatever else there is stands above these."""
+"""A switch whose ports are nodes, or a block: whatever else there is lies above these."""
 
 
 def _pick_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:

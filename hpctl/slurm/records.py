@@ -232,14 +232,14 @@ DEFAULT_DEALT: Final = Dealt()
 
 
 def parse_dealt(config: Mapping[str, str]) -> Dealt:
-    """By `scontrol show config`."""
+    """Parse what a node deals out, from `scontrol show config`."""
     whole = config.get("SelectType", "") == "select/linear"
     return Dealt(whole, "MEMORY" in config.get("SelectTypeParameters", "").upper())
 
 
 @lru_cache(maxsize=1024)
 def node_tres(cpus: int, memory: int, gres: str, by: Dealt) -> Tres:
-    """What jobs can have of a node; NOTHING_KNOWN where it goes to one job as a whole."""
+    """Return what jobs can have of a node; NOTHING_KNOWN where it goes to one job as a whole."""
     if by.whole or cpus <= 0:
         return NOTHING_KNOWN
     return Tres(cpus, memory if by.memory else 0, gres_of(gres))
@@ -262,7 +262,7 @@ def gres_of(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def parse_mebibytes(text: str) -> int:
-    """Of `2000M`, `1.5G`; 0 where it is no size."""
+    """Return the MiB of `2000M`, `1.5G`; 0 where it is no size."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGTP]?)", text)
     return round(float(match[1]) * _UNITS[match[2]]) if match else 0
 

@@ -376,8 +376,8 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
         return bad
     owner = reason_owner(node.reason)
     removed = node.drained and not node.reason
-    nobodys = mark_of(node) or closed_by_slurm(node) or removed
-    if owner is None and (node.closed or downed_by_hand(node)) and not nobodys:
+    is_unowned = mark_of(node) or closed_by_slurm(node) or removed
+    if owner is None and (node.closed or downed_by_hand(node)) and not is_unowned:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
     if node.drained and owner is not None and owner == reason_owner(reason):
         return Outcome.accepted("it is drained already")

@@ -56,7 +56,7 @@ class Ran(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """It ran to its end and reported so with exit status 0."""
+        """Return whether it ran to its end and reported exit status 0."""
         return self.end is End.EXITED and self.code == 0
 
     @property

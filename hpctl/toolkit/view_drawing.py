@@ -193,7 +193,7 @@ def _list_columns(section: Section, rows: Sequence[object], view: object) -> lis
 
 
 def _print_part_heading(out: Console, part: Part, view: object) -> None:
-    """Print what stands above a part."""
+    """Print what is above a part."""
     if part.gap or part.title:
         out.print()
     if part.title:

@@ -91,7 +91,7 @@ def _find_duplicates(root: Any) -> Iterator[str]:
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                yield f"{key.value} (line {line}): stands on line {lines[key.value]} already"
+                yield f"{key.value} (line {line}): is on line {lines[key.value]} already"
         left += [value for _, value in reversed(node.value)]
 
 
@@ -138,7 +138,7 @@ def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
 class ValueCheck(Protocol):
     """An annotation of a type that people write: what its values must be beside their kind."""
 
-    def checked(self, value: Any) -> Any:
+    def check(self, value: Any) -> Any:
         """Return the value. Raises ValueError with what is wrong."""
 
 
@@ -266,7 +266,7 @@ def _is_listed(base: Any) -> bool:
 
 def _run_check(check: ValueCheck, value: Any) -> Any:
     try:
-        return check.checked(value)
+        return check.check(value)
     except ValueError as error:
         raise msgspec.ValidationError(f"{error}{_quote_value(value)}") from error
 

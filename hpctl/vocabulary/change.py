@@ -35,7 +35,7 @@ class ChangeKind(StrEnum):
 
 
 class ChangePhase(StrEnum):
-    """Where a change stands. The last three are ends. SCHEDULED, BEGUN and ENDING are of
+    """The phase of a change. The last three are ends. SCHEDULED, BEGUN and ENDING are of
     maintenance windows."""
 
     OPEN = "open"
@@ -191,7 +191,7 @@ _PHASES: Final[Mapping[NodePhase, ChangePhase]] = {
 
 
 def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
-    """Return where a group's change of size stands that a node recovery carries out."""
+    """Return the phase of a group's change of size that a node recovery carries out."""
     drained = rec.phase in (NodePhase.CORDONED, NodePhase.VACATED)
     if drained and rec.steps and rec.steps[-1].kind is StepKind.RETURN:
         return ChangePhase.GIVING_BACK

@@ -1,4 +1,4 @@
-"""The wall around each thing: what raises about one node, job or word stops at that one.
+"""Isolation of each thing: what raises about one node, job or word stops at that one.
 
 At every fan-out (parse, assess, plan, advance, execute, fold) each thing is handled on its own;
 whatever it raises becomes a Flaw, a value that names the thing, and all others go on. Who decides
@@ -38,8 +38,8 @@ def isolate_call(
     the digest is of, where that is less than what is given."""
     try:
         return handle(given)
-    # The one wall: a bug or an input that was not foreseen only costs this thing its turn.
-    except Exception as error:  # noqa: BLE001 -- that is what a wall is
+    # The one isolation: a bug or an input that was not foreseen only costs this thing its turn.
+    except Exception as error:  # noqa: BLE001 -- isolation catches everything
         import hashlib  # a reader of flaws does not pay for it
 
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]

@@ -24,7 +24,7 @@ from hpctl.vocabulary.trouble import Trouble
 
 
 class JobPhase(StrEnum):
-    """Where a job recovery stands. The last four are ends."""
+    """The phase of a job recovery. The last four are ends."""
 
     HIT = "hit"
     EXCISING = "excising"

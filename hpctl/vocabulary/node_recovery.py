@@ -22,7 +22,7 @@ from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
 
 
 class NodePhase(StrEnum):
-    """Where a node recovery stands. The last four are ends."""
+    """The phase of a node recovery. The last four are ends."""
 
     OPEN = "open"
     CORDONED = "cordoned"
@@ -263,7 +263,7 @@ class NodeRecovery(Struct, frozen=True):
         return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
 
     @property
-    def verdict(self) -> tuple[NodeSignal, str]:
+    def test_verdict(self) -> tuple[NodeSignal, str]:
         """Return what ended its newest test, and why."""
         for move in reversed(self.trail):
             signal = NodeSignal(move.signal)

@@ -119,7 +119,7 @@ class EvidencePolicy(Struct, frozen=True):
     (docs/evidence.md). Off while `directory` is empty.
 
     `directory`: the shared directory as the head node sees it, or `s3://BUCKET/PREFIX`; each agent
-    has a setting of its own.
+    has a separate setting.
     `deadline_s`: how long a remedy waits for the evidence, its turn included. `at_once`: how many
     nodes keep theirs at the same time. `keep_days` and `keep_gb`: what is older, or the oldest
     beyond so many gigabytes, is deleted.

@@ -49,7 +49,7 @@ class Scheduler(Protocol):
         them: its own id is not there then.
         """
 
-    def booted(self) -> datetime | None:
+    def read_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below; None where that is not known.
 
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises

@@ -156,7 +156,7 @@ class Do(Struct, frozen=True):
     qos: str = ""
     """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     order: ResetOrder | None = None
-    """For RESET: what the node's agent is told."""
+    """For RESET: what the node's agent is to do."""
     evidence: EvidenceOrder | None = None
     """For EVIDENCE: the same."""
 
@@ -287,7 +287,7 @@ class Stepped(Protocol):
 
     @property
     def phase(self) -> StrEnum:
-        """Return where it stands."""
+        """Return its phase."""
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:

@@ -53,7 +53,7 @@ class Treatment(Struct, frozen=True):
     """What one kind of trouble gets.
 
     `ladder`: the actions in order; each repeat without progress climbs one rung, impossible ones
-    are passed over, and the last rung is kept. An action that stands twice is tried twice.
+    are passed over, and the last rung is kept. An action that is listed twice is tried twice.
     `backoff`: whether restarts wait. `exclude`: after how many times on the same node the run
     leaves that node (0: never; times of all kinds that exclude add up). `save_first`: whether
     ranks that still live are asked to save before. `hold_same`: whether the same signature,

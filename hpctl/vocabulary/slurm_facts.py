@@ -209,7 +209,7 @@ class SlurmJob(Struct, frozen=True):
         return COMPLETING in self.flags
 
     @property
-    def ends_unknown(self) -> bool:
+    def has_unknown_end(self) -> bool:
         """It has ended, and Slurm tells how once it is no longer COMPLETING."""
         return self.state == COMPLETING
 

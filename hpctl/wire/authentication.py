@@ -156,7 +156,7 @@ class Sessions:
             self._open.pop(former, None)
         return name, secret
 
-    def verified(self, authorization: str, body: bytes, peer: str) -> Session:
+    def verify(self, authorization: str, body: bytes, peer: str) -> Session:
         """Return the session within which a body was sent. Raises Refusal.
 
         `authorization` is the whole header, of wire.SESSION_SCHEME.
@@ -266,7 +266,7 @@ class Authenticator:
         self._sessions = Sessions(settings.session_s)
         self._reports = RateLimiter(REPORTS, REPORTS_A_SECOND)
 
-    def verified(self, authorization: str, body: bytes) -> munge.Credential:
+    def verify(self, authorization: str, body: bytes) -> munge.Credential:
         """Return the credential of a user who may report. Raises Refusal."""
         credential = verify_body(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
@@ -285,7 +285,7 @@ class Authenticator:
 
     def session(self, authorization: str, body: bytes, peer: str) -> Session:
         """Return the session within which a body was sent from a TCP address. Raises Refusal."""
-        return self._sessions.verified(authorization, body, peer)
+        return self._sessions.verify(authorization, body, peer)
 
     def within_session(self, session: Session, body: bytes) -> wire.Message:
         """Return what was sent within a session. Raises Refusal."""

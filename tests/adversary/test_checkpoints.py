@@ -123,7 +123,7 @@ def bound_socket(path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("hostile", [fifo, to_itself, endless_file, bound_socket])
-def test_loops_fifos_and_devices_hold_nobody_up(tmp_path, hostile):
+def test_loops_fifos_and_devices_delay_nothing(tmp_path, hostile):
     """As each file that hpctl opens, as a checkpoint, and as a directory that leads to itself."""
     assert callable(hostile)
     whole = make(tmp_path, 1)

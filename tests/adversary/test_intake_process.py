@@ -154,7 +154,7 @@ def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(tmp_path, conf):
+def test_a_user_who_locks_slurm_conf_is_reported_and_keeps_no_daemon_from_starting(tmp_path, conf):
     """Whatever that user calls the program."""
     source = (
         f"import fcntl; f = open({str(conf)!r}); fcntl.flock(f, 2); print(1, flush=True); input()"

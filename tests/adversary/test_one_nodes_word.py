@@ -8,7 +8,7 @@ from hpctl.insight.grey.decide import SIGNALS
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
 
-def test_what_peers_say_of_a_node_is_watched_and_no_more() -> None:
+def test_what_peers_say_of_a_node_is_only_watched() -> None:
     known = build_rules()
     rows = {f"peer-{signal.name}" for signal in SIGNALS}
     assert rows <= set(known.classes)

@@ -231,7 +231,7 @@ def test_an_agent_that_begins_in_2099_is_refused(siege, pair):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off_costs_nobody_else(siege, pair, hours):
+def test_a_clock_that_is_an_hour_off_costs_no_other_node(siege, pair, hours):
     """Its own reports may be refused; others' faults are treated on time."""
     _, node = pair
     off = datetime.now(UTC) + timedelta(hours=hours)
@@ -250,7 +250,7 @@ def test_after_all_of_this_a_restart_reads_its_journal(siege):
 
 
 @pytest.mark.nightly
-def test_a_stranger_who_takes_the_port_is_believed_by_nobody(siege):
+def test_a_stranger_who_takes_the_port_is_not_believed(siege):
     """While no daemon runs; afterwards it says why it cannot start, or it has its port."""
     if os.geteuid() != 0:
         pytest.fail("run as root: the port is taken by another user")

@@ -92,7 +92,7 @@ def test_what_a_user_reads_is_of_now(siege: Siege, closed: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_lock_on_the_copy_holds_nobody_up(siege: Siege, closed: Path) -> None:
+def test_a_lock_on_the_copy_delays_nothing(siege: Siege, closed: Path) -> None:
     """On the journal itself the same lock keeps the daemon from writing."""
     copy = closed / "public" / "journal.db"
     reads(siege, ("status",))

@@ -81,7 +81,7 @@ def test_a_body_for_a_path_that_takes_none_is_not_read(server):
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in-one", "in-pieces"])
-def test_sixteen_kilobytes_of_head_and_no_more(server, at_once):
+def test_sixteen_kilobytes_of_head_at_most(server, at_once):
     line = b"X-Long: " + b"a" * 1000 + b"\r\n"
     with connect(server) as client, contextlib.suppress(OSError):
         head = b"GET /healthz HTTP/1.1\r\n" + 20 * line + b"\r\n"

@@ -121,7 +121,7 @@ def test_a_job_that_says(words: Words, name: str) -> None:
     words.siege.holds()
 
 
-def test_names_are_nobody_s_record(words: Words) -> None:
+def test_names_are_no_jobs_record(words: Words) -> None:
     view = words.siege.live.scheduler.view()
     assert {str(n) for n in view.nodes} == set(words.siege.sandbox.nodes)
     assert {int(j) for j in view.jobs} <= words.siege.treated
@@ -182,7 +182,7 @@ def test_nothing_is_ordered_by_a_stranger(siege: Siege) -> None:
     siege.holds()
 
 
-def test_killed_in_mid_recovery_it_goes_on_beside_all_of_this(words: Words) -> None:
+def test_killed_in_mid_recovery_it_continues_despite_all_of_this(words: Words) -> None:
     """Also what the strangers' words have left in Slurm and in the journal is read at the start."""
     siege, live = words.siege, words.siege.live
     job = live.start("sleep 600", "--time=10")

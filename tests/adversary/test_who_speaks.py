@@ -76,7 +76,7 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(head, field, time):
 
 
 @pytest.mark.nightly
-def test_a_node_that_writes_all_the_time_is_told_to_wait(munges, monkeypatch):
+def test_a_node_that_writes_all_the_time_is_reported_to_wait(munges, monkeypatch):
     monkeypatch.setattr(authentication, "REPORTS", 3)
     monkeypatch.setattr(authentication, "REPORTS_A_SECOND", 0.01)
     head = Head(munges)
@@ -88,7 +88,7 @@ def test_a_node_that_writes_all_the_time_is_told_to_wait(munges, monkeypatch):
     head.server.stop()
 
 
-def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
+def test_an_agent_believes_only_its_daemon_on_the_port(head, munges):
     client = HeadClient((At.parse(head.server.url),), munges.n1)
     for seq in (1, 2):  # by credential, and within the session
         assert client.post(report(seq=seq)).answer is Delivery.ACKED

@@ -21,7 +21,7 @@ from tests.fakes.desk import NOON, Desk
 
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
-HANG = JobReport(7, 0, Trouble(TroubleKind.HANG, NOON, "rank 3 stands still", "hang"))
+HANG = JobReport(7, 0, Trouble(TroubleKind.HANG, NOON, "rank 3 makes no progress", "hang"))
 
 
 class Bed(Desk):

@@ -81,7 +81,7 @@ def test_nodes_leave_that_were_idle_for_long_the_longest_first():
     assert [n.node for n in answer(group(3, nodes)).nodes] == ["old", "n1"]
 
 
-def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays():
+def test_a_node_that_is_idle_for_an_unknown_time_stays():
     assert rule(answer(group(4, idle(2, None)))) == "in_use"
 
 

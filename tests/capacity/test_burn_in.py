@@ -83,7 +83,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
     assert chosen(replace(cluster(), stopped="the kill switch is there"), every()) == []
 
 
-def test_nobody_is_tested_where_a_users_job_waits() -> None:
+def test_no_node_is_tested_where_a_users_job_waits() -> None:
     assert chosen(cluster(jobs=(pending(),)), every()) == []
     assert chosen(cluster(jobs=(pending(partition="other"),)), every())
     assert chosen(cluster(jobs=(pending(reason="JobHeldUser"),)), every())

@@ -345,7 +345,7 @@ def test_an_instance_in_any_other_state_than_running_is_none_that_serves(status,
     assert (before.alive - group.alive, group.arriving) == (arriving, arriving)
 
 
-def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
+def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> None:
     """Nor is one ordered twice because the service tells of it a moment later."""
     job = pending(wants=10)
     for seconds, moved in ((5, []), (182, [ChangeSignal.REFUSED])):
@@ -365,7 +365,7 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     ],
     ids=["off", "observe", "not named", "at the minimum by now"],
 )
-def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
+def test_what_is_no_longer_wanted_is_not_ordered(policy: Policy) -> None:
     assert moves(cluster(log=(REMOVE,)), policy) == [NodeSignal.WITHDRAWN]
     if policy.mode is not Mode.OBSERVE:
         given_back = steps(ours(closed()), policy, seconds=2)
@@ -472,7 +472,7 @@ def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
     assert (state.changes, state.open_changes, state.last_of_node) == ({}, {}, {})
 
 
-def test_what_an_earlier_version_gave_back_is_given_back_by_a_recovery_of_its_own() -> None:
+def test_what_an_earlier_version_gave_back_is_given_back_by_its_own_recovery() -> None:
     begun = StepStarted(at(2), "s-1", StepKind.RETURN, 1, N1)
     log = (*events_of_earlier(SHUT, IN_USE), begun)
     shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("s-1", "x")}
@@ -507,7 +507,7 @@ def set_to(view, policy=SPARE):
     return change
 
 
-def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
+def test_exactly_as_many_idle_healthy_nodes_are_kept_as_wanted() -> None:
     assert set_to(cluster(sick=[faulty(N1)])).nodes == (N2, N3)
     assert wanted(cluster(reservations={NAME: (N2, N3)})) is None
     assert set_to(cluster(reservations={NAME: (N1, N2, N3)})).nodes == (N1, N2)
@@ -515,7 +515,7 @@ def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
     assert set_to(cluster(reservations={NAME: (N1,)}), none).nodes == ()
 
 
-def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
+def test_what_was_kept_for_a_group_that_is_no_longer_named_is_let_go() -> None:
     change = set_to(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
     assert (change.group, change.nodes) == ("workers", ())
 

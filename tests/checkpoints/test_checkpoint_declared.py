@@ -148,7 +148,7 @@ def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
     save(tmp_path, 10, step=5, ranks=2)
     search = last_complete(tmp_path)
     assert search.verdict == "incomplete"
-    assert search.passed_over[0].why == "the files of 2 of 4 ranks are there"
+    assert search.passed_over[0].why == "only 2 of 4 ranks have their files"
     save(tmp_path, 10, step=5, ranks=4)
     found = last_complete(tmp_path).found
     assert (found.step, found.unproven) == (5, "")
@@ -385,7 +385,7 @@ def test_explain_says_what_is_unproven(tmp_path):
     assert "no pattern" in explained("../x")
 
 
-def test_the_first_save_is_told_once(tmp_path, capsys):
+def test_the_first_save_is_reported_once(tmp_path, capsys):
     """Files that nothing recognizes after two looks; a checkpoint when it is there."""
     looks = []
 

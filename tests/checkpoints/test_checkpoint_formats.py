@@ -404,7 +404,8 @@ def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, sai
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
     row = judge_checkpoint(tmp_path / "step-10")
-    assert (row.why, row.unreadable, row.claimed) == ("it no longer exists", False, False)
+    assert row.why == "the checkpoint no longer exists"
+    assert (row.unreadable, row.claimed) == (False, False)
 
 
 def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
@@ -421,7 +422,7 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )
-def test_torchtune_goes_on_from_one_epoch_alone(tmp_path, state, verdict, why):
+def test_torchtune_continues_from_one_epoch_alone(tmp_path, state, verdict, why):
     path = make(tmp_path, "torchtune")
     write(tmp_path, {"recipe_state/recipe_state.pt": torch_save(state)})
     assert last_complete(tmp_path).verdict == verdict
@@ -437,7 +438,7 @@ def test_torchtunes_parts_are_all_needed_and_of_one_save(tmp_path):
     state.write_bytes(state.read_bytes()[:-1])
     assert "recipe_state.pt has no zip end" in reason(path)
     (path / "model-00001-of-00002.safetensors").unlink()
-    assert "1 of 2 model files are there" in reason(path)
+    assert "only 1 of 2 model files exist" in reason(path)
     state.unlink()
     state.parent.rmdir()
     assert "no known format" in reason(path)  # others name their directories so, too

@@ -110,14 +110,14 @@ def test_a_clean_mark_takes_an_earlier_one_back_for_its_step(tmp_path):
     assert newest(tmp_path) == 20
 
 
-def test_where_all_are_marked_no_run_begins_anew_over_them(tmp_path):
+def test_where_all_are_marked_no_run_starts_over_them(tmp_path):
     save(tmp_path, 30)
     go_back(tmp_path, 20)
     with pytest.raises(NothingWhole, match="complete and not marked: step-30: marked as poisoned"):
         find_resume_point(ResumePlaces(tmp_path), sleep=lambda _: None)
 
 
-def test_the_batches_to_skip_are_told_while_they_may_come(tmp_path):
+def test_the_batches_to_skip_are_reported_while_they_may_come(tmp_path):
     save(tmp_path, 20, 100 * SECOND)
     save(tmp_path, 30, 100 * SECOND)
     go_back(tmp_path, 20, 110 * SECOND, skip="20:32")

@@ -36,7 +36,7 @@ def test_the_newest_iteration_of_which_every_rank_is_there(tmp_path) -> None:
     assert (found["path"], found["step"], found["format"]) == (str(tmp_path), 20, "nvrx-local")
     (passed,) = document["passed_over"]
     assert passed["why"] == (
-        "iteration 30 lacks the share of rank 3 of 4, rank 3 still being written"
+        "iteration 30 lacks the files of rank 3 of 4, rank 3 still being written"
     )
     assert not passed["claimed"]
 
@@ -50,7 +50,7 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path) -> None:
     search = last.last_complete(tmp_path)
     assert (search.verdict, search.passed_over[0].why) == (
         "none",
-        "iteration 10 lacks the share of rank 0 of 4",
+        "iteration 10 lacks the files of rank 0 of 4",
     )
 
 
@@ -66,7 +66,7 @@ def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path) -> None:
     assert search.passed_over[0].claimed
 
 
-def test_without_the_number_of_ranks_nobody_can_tell(tmp_path) -> None:
+def test_without_the_number_of_ranks_it_cannot_be_known(tmp_path) -> None:
     save(tmp_path, 10, range(8))
     result = run("last", "--export", str(tmp_path))
     assert result.exit_code == 3
@@ -74,7 +74,7 @@ def test_without_the_number_of_ranks_nobody_can_tell(tmp_path) -> None:
     assert run("last", "--world-size", "8", str(tmp_path)).stdout == f"{tmp_path}\n"
     more = run("last", "--export", "--world-size", "16", str(tmp_path))
     assert (more.exit_code, more.stdout) == (1, "none\n")
-    assert "lacks the share of ranks 8-15 of 16" in more.stderr
+    assert "lacks the files of ranks 8-15 of 16" in more.stderr
 
 
 def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path) -> None:

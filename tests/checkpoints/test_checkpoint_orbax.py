@@ -319,7 +319,7 @@ def test_descriptions_that_mean_harm(tmp_path, about, why):
     assert why == "lies outside" or why in row.why
 
 
-def test_links_fifos_and_devices_hold_nobody_up(tmp_path):
+def test_links_fifos_and_devices_hold_no_one_up(tmp_path):
     for number, name in enumerate(sorted(orbax_files().keys() - {"commit_success.txt"})):
         path = write(tmp_path / f"{number}/40", orbax_files())
         (path / name).unlink()

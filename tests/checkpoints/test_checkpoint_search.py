@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hpctl.checkpoints import search as last
 from hpctl.checkpoints.fast.spec import META
-from hpctl.checkpoints.fetch import ASIDE
+from hpctl.checkpoints.fetch import RENAMED
 from hpctl.checkpoints.files import STARTS
 from hpctl.checkpoints.run_records import HISTORIES
 from hpctl.checkpoints.search import last_complete
@@ -66,7 +66,7 @@ def test_what_hpctl_keeps_beside_checkpoints_is_not_listed(tmp_path) -> None:
     recorded = read_json("sandbox-on-gpu.json")["spare"]["checkpoint_ls"]["out"]
     assert "/.hpctl  not complete" in recorded
     generic(tmp_path, "step-1", 1)
-    for name in (HISTORIES, META, f"{ASIDE}step-2"):
+    for name in (HISTORIES, META, f"{RENAMED}step-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
     (tmp_path / STARTS).write_text("1\n")

@@ -38,7 +38,7 @@ def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp
     assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
 
 
-def test_what_lies_in_its_place_is_moved_aside_and_never_deleted(s3, tmp_path):
+def test_what_lies_in_its_place_is_renamed_and_never_deleted(s3, tmp_path):
     torn = write(tmp_path / "step-5", {"__0_0.distcp": b"torn", ".metadata": b"x"})
     left = tmp_path / ".hpctl-fetch.tmp-gone-1"
     write(left, {"lock": b"", "step-5/x": b"half"})

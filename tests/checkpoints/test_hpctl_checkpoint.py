@@ -239,7 +239,7 @@ def test_nothing_gets_its_name_before_it_is_on_stable_storage(root, monkeypatch)
     assert events[at + 1 :] == [root.stat().st_ino]
 
 
-def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root):
+def test_the_first_whole_one_is_kept_and_a_damaged_one_renamed(root):
     final = save(root, 4, b"first")
     save(root, 4, b"other")
     assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"first", 1)

@@ -94,14 +94,14 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
             patch.setenv("HPCTL_PYTHON", sys.executable)
             return in_process.find_start(1, began=False)
 
-    def told(ask) -> str:
+    def describe_answer(ask) -> str:
         try:
             return ask()
         except (NothingWhole, OSError):
             return "refused"
 
     askers = {"command": command, "step": step, "generation": generation, "process": process}
-    return {name: told(ask) for name, ask in askers.items()}
+    return {name: describe_answer(ask) for name, ask in askers.items()}
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
@@ -118,7 +118,7 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
         ((), (), (-9,)),
     ],
 )
-def test_whoever_asks_is_told_the_same(tmp_path, shared, tier, local, nodes, monkeypatch):
+def test_every_caller_gets_the_same_answer(tmp_path, shared, tier, local, nodes, monkeypatch):
     """Steps below zero are damaged. The sleeps of a directory that is away are another test's."""
     monkeypatch.setattr("hpctl.checkpoints.resume.PAUSES_S", ())
     places = [tmp_path / name for name in ("shared", "tier", "local")]

@@ -50,13 +50,13 @@ def test_the_formula_is_what_runs_with_random_failures_lose(times, save, restart
 def test_without_a_history_the_rate_is_the_published_one() -> None:
     published = compute_rate(0, 0.0)
     assert published.per_node_day * 1000 == pytest.approx(6.5)
-    assert published.few
+    assert published.has_few_failures
 
 
 def test_a_long_history_takes_over() -> None:
     known = compute_rate(400, 200_000.0)
     assert known.per_node_day * 1000 == pytest.approx(2.0, rel=0.01)
-    assert not known.few
+    assert not known.has_few_failures
 
 
 def saved(root, step, end_s, took_s):

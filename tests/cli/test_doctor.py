@@ -194,7 +194,7 @@ def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
-def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head):
+def test_a_cluster_that_takes_no_replacement_yet_is_reported_with_what_it_needs(head):
     assert head.cloud is not None
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
     (check,) = [
@@ -254,7 +254,7 @@ def test_rights_are_sure_for_root_and_slurms_user_only(
     assert prints(24, 11, 5, SlurmUser=slurm_user)["slurm rights"].verdict == verdict
 
 
-def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(prints):
+def test_the_hazards_of_slurms_settings_are_reported_with_fix_and_source(prints):
     found = prints(24, 11, 5, JobRequeue="0", SlurmUser="root(0)")
     assert found["job-requeue"].verdict == "fail"
     assert "JobRequeue=1" in found["job-requeue"].fix

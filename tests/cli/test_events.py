@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpctl.engine.journal.events import HoldLifted, HoldNoted
+from hpctl.engine.journal.events import GateBlocked, HoldLifted
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import RuleId
 from tests.cli import worlds
@@ -19,7 +19,7 @@ from tests.fakes.command_line import Head
 pytestmark = pytest.mark.integration
 
 
-def test_events_are_told_in_order_in_the_words_of_explain(history: Head) -> None:
+def test_events_are_reported_in_order_in_the_words_of_explain(history: Head) -> None:
     lines = history.run("events", "n-11111111", width=200).stdout.splitlines()
     story = history.run("explain", "n-11111111", width=200).stdout
     assert lines[0].startswith("2026-11-21 12:00:00  GPU has fallen off the bus; opened recovery")
@@ -39,7 +39,7 @@ def test_since_and_json(history: Head) -> None:
     assert "Daemon 0.1.0 started on head-1, mode own." in {row["text"] for row in rows}
 
 
-def test_nothing_is_told_apart_from_a_wrong_name(history: Head) -> None:
+def test_no_events_are_distinguished_from_a_wrong_name(history: Head) -> None:
     result = history.run("events", "ip-10-1-0-7")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "hpctl: no event\n")
     with pytest.raises(HpctlError, match="ip-10-1-0-99"):
@@ -47,7 +47,7 @@ def test_nothing_is_told_apart_from_a_wrong_name(history: Head) -> None:
 
 
 def test_what_a_stranger_wrote_stays_on_its_line(head: Head) -> None:
-    head.write([HoldNoted(worlds.at(1), "n1", "g", "a\nb\x1b[2J\u202ec", RuleId("x"))])
+    head.write([GateBlocked(worlds.at(1), "n1", "g", "a\nb\x1b[2J\u202ec", RuleId("x"))])
     assert head.run("events").stdout.splitlines()[-1].endswith("a b\ufffd[2J\ufffdc.")
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from hpctl.cli.explain import find_node
 from hpctl.detection.budget import Budget, Usage
 from hpctl.engine.explain_view import explain_view
-from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.status_view import choose_exit_code, status_view
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
@@ -30,7 +30,7 @@ def test_all_is_well_after_a_healed_fault():
     assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), Exit.FINE)
 
 
-def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
+def test_a_fault_that_is_not_treated_yet_is_a_problem(head):
     """Between the first evidence and the daemon's decision, and for good where it is dead."""
     head.write(healed())
     result = head.run("status", "--json")
@@ -52,12 +52,14 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     ],
 )
 def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
-    trouble = Trouble(TroubleKind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
+    trouble = Trouble(
+        TroubleKind.HANG, worlds.at(70), "rank 3 makes no progress in step 1200", "hang"
+    )
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
-        "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
+        "Job 4242: rank 3 makes no progress in step 1200; its own supervisor restarts it:"
         " hpctl explain 4242"
     )
     assert view.problems == (line,) * problem
@@ -95,7 +97,7 @@ def test_each_name_of_a_node_is_known(name):
     assert find_node(w, "i-00000000000000099") == "i-00000000000000099"
 
 
-def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
+def test_what_waits_for_a_person_is_a_problem_until_one_takes_it_up():
     view = status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
     assert choose_exit_code(view) is Exit.PROBLEM
@@ -145,7 +147,7 @@ def _shed() -> Budget:
     return budget
 
 
-def test_a_node_that_was_removed_is_missed_by_nobody(history):
+def test_a_node_that_was_removed_is_not_missed(history):
     """Nobody lists ip-10-1-0-9 any more: its agent is silent because there is none."""
     gone = Health(worlds.gen(9), worlds.at(-600))
     odd = Health(worlds.gen(8), worlds.at(89))
@@ -206,14 +208,14 @@ def test_without_slurm_or_cloud_states_are_unknown_not_absent(history):
 
 
 def test_open_wins_over_held_wins_over_ended():
-    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
+    hold = GateBlocked(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
     held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
     assert (held.kind, held.related) == ("hold", ("n-11111111",))
     ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
     assert ended.kind == "node_recovery"
 
 
-def test_a_waved_gate_is_told_with_who_waved_it():
+def test_a_waived_gate_is_shown_with_who_waived_it():
     opened = worlds.node_opened(
         "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waived by carol)"), by="carol"
     )
@@ -226,7 +228,7 @@ def test_a_waved_gate_is_told_with_who_waved_it():
 
 
 @pytest.mark.parametrize(("began", "kind"), [(60.0, "node"), (30.0, "node_recovery")])
-def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
+def test_what_began_after_a_nodes_last_recovery_is_reported_first(began, kind):
     name, device = "ip-10-1-0-2", "rdmap79s0"
     down = Finding(
         "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldNoted, JobReported, RequestTaken
+from hpctl.engine.journal.events import GateBlocked, JobReported, RequestTaken
 from hpctl.toolkit import output
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.lazy_commands import LazyGroup
@@ -66,7 +66,7 @@ def test_no_word_of_the_journal_is_obeyed(head):
     )
     text = JobReport(4545, 0, trouble, why="told" + EVIL)
     args = [
-        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, "xid-79"),
+        GateBlocked(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, "xid-79"),
         JobReported(worlds.at(2), text, 1000),
         RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
     ]

@@ -69,7 +69,7 @@ def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise(
         (TroubleKind.NO_PROGRESS, "the job's owner to run `scontrol release 7`"),
     ],
 )
-def test_the_owner_of_a_held_job_is_told_what_fits_its_trouble(kind, advice) -> None:
+def test_the_owner_of_a_held_job_reads_what_fits_its_trouble(kind, advice) -> None:
     job = replace(
         world(healed()).state.jobs[J],
         phase=job_recovery.JobPhase.HELD,
@@ -79,7 +79,7 @@ def test_the_owner_of_a_held_job_is_told_what_fits_its_trouble(kind, advice) -> 
     assert find_awaited(job, Policy()).what == advice
 
 
-def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
+def test_what_is_awaited_is_reported_with_who_does_it_and_until_when() -> None:
     nodes = world(troubled()).state.nodes
     escalated, four = nodes["n-66666666"], nodes["n-44444444"]
     assert "hpctl undrain ip-10-1-0-6" in find_awaited(escalated, Policy()).what

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hpctl.cli.top import HEADINGS, TopModel, TopScreen, make_model, read_keys
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import Tres
 from tests.cli import worlds
@@ -99,7 +99,7 @@ def test_a_job_s_line_shows_its_nodes_when_it_runs_again_and_what_it_lost() -> N
 def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
     why = "its launch failed"
     holds = [
-        HoldNoted(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
+        GateBlocked(worlds.at(n), f"ip-10-1-0-{n}", "offender", why, f"xid-{n}")
         for n in range(20, 40)
     ]
     found = make_model(worlds.world(worlds.troubled(), holds))

@@ -9,7 +9,7 @@ from hpctl.engine.instance_resolver import joined_now
 from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -139,11 +139,11 @@ def troubled() -> list[Event]:
         seen(j, "started", 61.2, "its begin delay is gone, the bad nodes are excluded"),
         seen(n, "jobs_gone", 61.3, "no job holds the node"),
         *step(n, StepKind.REBOOT, four.instance, 61.4, None),
-        HoldNoted(
+        GateBlocked(
             at(70), "ip-10-1-0-5", "budget",
             "2 recoveries are open in the cluster; the budget is 2", "xid-79", True,
         ),
-        HoldNoted(
+        GateBlocked(
             at(71), "4444", "not_recoverable",
             "job 4444 cannot be started again by Slurm (Requeue=0); submit with --requeue",
             "xid-79",
@@ -157,7 +157,7 @@ def hung() -> list[Event]:
     """Job 4545's supervisor found a hang and wished a requeue, which waits out its backoff."""
     j = "j-77777777"
     trouble = Trouble(
-        TroubleKind.HANG, at(71.5), "rank 3 stands still in step 1200", "hang all_reduce",
+        TroubleKind.HANG, at(71.5), "rank 3 makes no progress in step 1200", "hang all_reduce",
         gen(2).node, 3, "0000:53:00.0", None, "step 1200 loss 2.31", 1200, 1000,
     )  # fmt: skip
     job, away = 4545, (gen(2).node,)
@@ -169,7 +169,7 @@ def hung() -> list[Event]:
         JobReported(at(72), text, 1001),
         JobRecoveryOpened(
             at(72.1), j, Attempt(job, SUBMIT, 2), "", (),
-            "rank 3 stands still in step 1200; no spare is left", "pretrain", "erin", "gpu",
+            "rank 3 makes no progress in step 1200; no spare is left", "pretrain", "erin", "gpu",
             trouble=trouble, action=Action.REQUEUE, exclude=(gen(2).node,), start_at=at(132),
             ran_on=(gen(2).node, gen(3).node),
         ),
@@ -187,7 +187,7 @@ def changes() -> list[Event]:
     node, gone = "ip-10-1-0-12", "i-00000000000000012"
     why = "job 4600 waits for 4 node(s), 2 too few"
     add, remove = StepKind.ADD, StepKind.REMOVE
-    out = "i-00000000000000012 is not listed any more"
+    out = "i-00000000000000012 is no longer listed"
     return [
         ChangeOpened(at(-3600), up, Capacity.ADD, GROUP, why, count=2, size=8),
         StepStarted(at(-3600), up, add, 1, GROUP),

@@ -74,7 +74,7 @@ def test_weights_and_biases_keeps_the_id_of_the_run(tmp_path: Path):
     assert all(name.endswith("-4711") for name in kept)
 
 
-def test_mlflow_goes_on_in_the_run_of_the_first_attempt(tmp_path: Path):
+def test_mlflow_continues_the_run_of_the_first_attempt(tmp_path: Path):
     code = example("mlflow") + (
         "first = int(os.environ['FIRST'])\n"
         "for n in range(first, first + 3):\n    log(n, loss=10.0 * n + first)\n"
@@ -144,7 +144,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.parametrize("stop", [4, 6, 9])
-def test_a_run_goes_on_with_its_random_numbers_and_samples(tmp_path: Path, stop: int):
+def test_a_run_continues_with_its_random_numbers_and_samples(tmp_path: Path, stop: int):
     code = example("random") + TRAIN
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir()

@@ -43,7 +43,7 @@ def test_what_hpctl_never_starts_again_is_last_without_asking(state):
     assert LastEnds(refuse).find_last([QueuedJob("7", state, 0, 0, 0, "")]) == {"7": state}
 
 
-def test_a_run_under_recovery_goes_on_however_long_it_takes():
+def test_a_run_under_recovery_is_waited_for_however_long_it_takes():
     answer = {"jobs": [recovery("starting", ended=False)], "holds": []}
     assert judged(FAILED, answer, after=10 * SETTLE_S) == {}
 
@@ -79,7 +79,7 @@ def test_without_a_daemon_an_end_is_last_after_a_while():
     assert ends.find_last([FAILED]) == {"7": "FAILED"}
 
 
-def test_a_job_that_hpctl_holds_is_told_from_one_that_its_owner_holds():
+def test_a_job_that_hpctl_holds_is_distinguished_from_one_that_its_owner_holds():
     old = recovery("resumed", ended=True, opened="2026-11-27T06:00:00Z")
     held = recovery("held", ended=True)
     assert judged(HELD, {"jobs": [old, held], "holds": []}) == {"7": "HELD"}
@@ -148,7 +148,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(programs, monkeypat
         wait(7, timeout=60)
 
 
-def test_a_machine_without_slurm_is_told_at_once(programs, monkeypatch):
+def test_a_machine_without_slurm_is_reported_at_once(programs, monkeypatch):
     monkeypatch.setenv("HPCTL_SLURM_BIN", "/nowhere")
     with pytest.raises(CommandNotFoundError, match="no squeue in /nowhere"):
         wait(7, timeout=60)

@@ -53,7 +53,7 @@ class Desk:
         time.sleep(min(seconds, 0.02))
 
     def carry_out(self, order, **how):
-        looks = [*itertools.islice(self.begin(order, **how).looks(), 500)]
+        looks = [*itertools.islice(self.begin(order, **how).iter_progress(), 500)]
         assert all(one.ended for one in looks[-1]), looks[-1]
         return list(looks[-1])
 

@@ -59,7 +59,7 @@ def test_the_controller_neither_shrinks_nor_goes():
     assert diff_cluster(REQUEST, there).changes[0].kind is DiffKind.IMPOSSIBLE
 
 
-def test_tags_are_compared_where_somebody_looked():
+def test_tags_are_compared_where_they_were_read():
     request = {**REQUEST, "Tags": [{"Key": "team", "Value": "nlp"}, {"Key": "a", "Value": "b"}]}
     assert diff_cluster(request, described()).changes == ()
     changes = diff_cluster(request, described(), {"team": "cv", "old": "x", "a": "b"}).changes

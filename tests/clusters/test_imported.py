@@ -95,7 +95,7 @@ def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: st
         spec_of_json(text, "r.json", MODEL)
 
 
-def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:
+def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
     request = create_request(files()["continuous"])
     request["NewThing"] = {"Size": 1}
     head = request["InstanceGroups"][0]
@@ -109,7 +109,7 @@ def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:
     assert create_request(parse_spec(to_yaml(spec))) == request
 
 
-def test_the_ami_is_told_and_not_pinned() -> None:
+def test_the_ami_is_shown_and_not_pinned() -> None:
     answer = described(create_request(files()["full"]))
     assert images_of(answer)["h100"] == {
         "image_id": "ami-00000000",
@@ -120,7 +120,7 @@ def test_the_ami_is_told_and_not_pinned() -> None:
     assert "whether a group's AMI was chosen" in " ".join(list_unknown_settings(spec))
 
 
-def test_roles_that_nobody_tells_are_left_open_and_said() -> None:
+def test_roles_that_are_unknown_are_left_open_and_said() -> None:
     answer = described(create_request(files()["provisioning"]))
     spec = spec_of(answer)
     assert [group.role for group in spec.groups] == [None, None, None]

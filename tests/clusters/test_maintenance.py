@@ -90,7 +90,7 @@ def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(bed, order, opera
     assert SLEPT
 
 
-def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed):
+def test_an_order_that_was_lost_is_sent_once_more_only(bed):
     bed.emulator.faults.add(
         "internal_error", calls=2, operations=["StartClusterHealthCheck"], accepted=False
     )
@@ -109,7 +109,7 @@ def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed):
     assert len(bed.instances()) == 4
 
 
-def test_a_follower_gives_up_and_says_that_it_goes_on(bed):
+def test_a_follower_gives_up_and_says_that_the_change_continues(bed):
     bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=2.0)
     check(bed)
     with pytest.raises(HpctlError, match="the service is still working on it"):

@@ -29,7 +29,7 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk, monkeypatch)
 
     monkeypatch.setattr(order_cloud, "call_service", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        next(run.looks())
+        next(run.iter_progress())
     left = {one.node: one for one in run.let_go()}
     assert (left[idle].phase, left[busy].phase) == (OrderPhase.IN_DOUBT, OrderPhase.LET_GO)
     assert left[idle].left_drained == desk.slurm.nodes[idle].reason
@@ -80,7 +80,7 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     """The first may have been taken: that may be what speaks against the second."""
     faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
     faults.add("internal_error", calls=1, operations=only, accepted=False)
-    looks = desk.begin(desk.plan(Verb.DELETE, desk.workers[0])).looks()
+    looks = desk.begin(desk.plan(Verb.DELETE, desk.workers[0])).iter_progress()
     assert next(looks)[0].phase is OrderPhase.ORDERED
     faults.add("access_denied", operations=only)
     (one,) = [*itertools.islice(looks, 50)][-1]

@@ -91,7 +91,7 @@ def test_a_name_that_two_have_is_no_name():
         resolve_node(twins, "10.1.0.2")
 
 
-def test_hostlists_name_several_and_all_wrong_names_are_told_at_once():
+def test_hostlists_name_several_and_all_wrong_names_are_reported_at_once():
     found = resolve_all(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
     assert [row.instance_id for row in found] == ["i-01", "i-02"]
     with pytest.raises(NoSuchNode) as caught:

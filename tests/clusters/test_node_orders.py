@@ -112,7 +112,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
 
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
-    looks = desk.begin(desk.plan(Verb.REPLACE, name)).looks()
+    looks = desk.begin(desk.plan(Verb.REPLACE, name)).iter_progress()
     coming = (OrderPhase.ORDERED, OrderPhase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
     assert first.phase is OrderPhase.JOINING
@@ -127,14 +127,14 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     busy, idle = desk.workers[:2]
     desk.slurm.run(7, busy)
     walk = desk.begin(desk.plan(Verb.REPLACE, busy, idle))
-    next(walk.looks())
+    next(walk.iter_progress())
     left = {one.node: one for one in walk.let_go()}
     assert (left[busy].phase, left[idle].phase) == (OrderPhase.LET_GO, OrderPhase.LEFT)
     assert not desk.slurm.nodes[busy].drained
     assert desk.slurm.nodes[idle].drained
 
 
-def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
+def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
     def line(_aws, where: failures.LogPlace) -> failures.FailedLine:
@@ -175,7 +175,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
         bed.close()
 
 
-def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
+def test_a_node_of_unknown_identity_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
     order = plan_order(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal
@@ -195,7 +195,7 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     assert [(t.adopted, t.under_way) for t in order.targets] == [(True, False)]
     desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[old], code="InstanceIdInUse")
     walk = desk.begin(order)
-    (one,) = next(walk.looks())
+    (one,) = next(walk.iter_progress())
     assert one.phase is OrderPhase.ORDERED
 
 
@@ -221,7 +221,7 @@ def test_a_place_without_an_instance_is_deleted_by_its_logical_id(desk):
 
 def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
     desk.slurm.run(7, desk.workers[0])
-    looks = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0])).looks()
+    looks = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0])).iter_progress()
     next(looks)
     desk.bed.forget_calls()
     for _ in range(5):
@@ -232,7 +232,7 @@ def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
 def test_a_silent_slurmctld_is_shown_and_changes_nothing(desk):
     desk.slurm.run(7, desk.workers[0])
     run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
-    looks = run.looks()
+    looks = run.iter_progress()
     next(looks)
     desk.slurm.blind = 1
     assert next(looks)[0].text == "slurmctld does not answer"
@@ -243,7 +243,7 @@ def test_a_silent_slurmctld_is_shown_and_changes_nothing(desk):
 def test_a_node_that_cannot_be_given_back_on_ctrl_c_is_shown_with_its_reason(desk):
     desk.slurm.run(7, desk.workers[0])
     run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
-    next(run.looks())
+    next(run.iter_progress())
     desk.slurm.blind = 9
     (one,) = run.let_go()
     assert (one.phase, one.left_drained) == (OrderPhase.LET_GO, desk.slurm.nodes[one.node].reason)
@@ -261,7 +261,7 @@ def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
 
     monkeypatch.setattr(advance, "advance", advances)
     run = desk.begin(desk.plan(Verb.DELETE, broken, sound))
-    looks = itertools.islice(run.looks(), 500)
+    looks = itertools.islice(run.iter_progress(), 500)
     last = next(look for look in looks if sum(one.ended for one in look) == 1)
     found = {one.node: one for one in last}
     assert "ZeroDivisionError" in found[broken].text

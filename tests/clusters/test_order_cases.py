@@ -29,7 +29,7 @@ GROUPS = [
 ]
 
 
-class Played:
+class OrderCase:
     """One case: a desk, what others do at each look, and the calls that change something."""
 
     def __init__(self, desk: Desk, case: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class Played:
 
 def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     desk = Desk(bed)
-    played = Played(desk, case)
+    played = OrderCase(desk, case)
     for name, fields in case.get("nodes", {}).items():
         worker = desk.workers[name]
         reason = fields["reason"].replace("$id", played.ids[worker])
@@ -111,14 +111,14 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     verb, *at = case["order"]
     order = make_plan(desk, Verb(verb), [desk.workers[n] for n in at], case)
     for replaced in case.get("replaced meanwhile", []):
-        bed.emulator.act_by_itself(played.ids[desk.workers[replaced]])
+        bed.emulator.act_without_order(played.ids[desk.workers[replaced]])
         bed.emulator.wait_in_service(CLUSTER, 10)
     watch(desk, played)
     run = begin(desk, order, case)
     last: Any = ()
     error = ""
     try:
-        for looks, last in enumerate(itertools.islice(run.looks(), 450), 1):
+        for looks, last in enumerate(itertools.islice(run.iter_progress(), 450), 1):
             if interrupts(case, looks, last):
                 break
         if not all(one.ended for one in last):
@@ -160,7 +160,7 @@ def make_plan(desk: Desk, verb: Verb, names: list[str], case: dict[str, Any]) ->
     return plan_order(verb, fleet.description, resolve_all(fleet.rows, names), None, by="ana")
 
 
-def watch(desk: Desk, played: Played) -> None:
+def watch(desk: Desk, played: OrderCase) -> None:
     """Write down what is asked of Slurm."""
     update = desk.slurm.update
 

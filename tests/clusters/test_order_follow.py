@@ -71,7 +71,7 @@ def daemon(desk) -> Daemon:
 
 def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon, desk):
     desk.slurm.run(7, daemon.name)
-    looks = daemon.follow().looks()
+    looks = daemon.follow().iter_progress()
     (one,) = next(looks)
     assert (one.phase, one.jobs) == (OrderPhase.JOBS, (7,))
     desk.slurm.end(7)
@@ -95,7 +95,7 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
 
 def test_an_order_whose_recovery_is_not_seen_yet_has_not_ended(desk):
     daemon = Daemon(desk)
-    looks = daemon.follow().looks()
+    looks = daemon.follow().iter_progress()
     (one,) = next(looks)
     assert (one.phase, "not seen yet" in one.text) == (OrderPhase.JOBS, True)
     daemon.opens()
@@ -104,7 +104,7 @@ def test_an_order_whose_recovery_is_not_seen_yet_has_not_ended(desk):
 
 
 def test_slurm_that_the_daemon_cannot_read_is_said(daemon, desk):
-    looks = daemon.follow().looks()
+    looks = daemon.follow().iter_progress()
     next(looks)
     desk.slurm.blind = 1
     assert next(looks)[0].text == "slurmctld does not answer"
@@ -115,7 +115,7 @@ def test_an_escalation_is_a_failure_with_the_reason_that_stays(daemon):
     daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
     daemon.orders(Outcome.rejected("ValidationException", "no such cluster"))
     daemon.sees(NodeSignal.NEEDS_HUMAN, why="cannot replace it")
-    (one,) = [*daemon.follow().looks()][-1]
+    (one,) = [*daemon.follow().iter_progress()][-1]
     assert (one.phase, one.code, one.text) == (
         OrderPhase.REFUSED, "ValidationException", "no such cluster",
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_deadline_is_a_failure_and_the_node_stays_drained(daemon):
     daemon.orders(Outcome.accepted())
     daemon.sees(NodeSignal.REMEDY_ACCEPTED)
     daemon.sees(NodeSignal.DEADLINE, why="remedying for too long")
-    (one,) = [*daemon.follow().looks()][-1]
+    (one,) = [*daemon.follow().iter_progress()][-1]
     assert (one.phase, one.text) == (OrderPhase.FAILED, "remedying for too long")
     assert one.left_drained.startswith("hpctl:n-1 ")
 
@@ -134,7 +134,7 @@ def test_a_deadline_is_a_failure_and_the_node_stays_drained(daemon):
 def test_ctrl_c_leaves_the_order_to_the_daemon(daemon, desk):
     desk.slurm.run(7, daemon.name)
     follow = daemon.follow()
-    next(follow.looks())
+    next(follow.iter_progress())
     (one,) = follow.let_go()
     assert one.phase is OrderPhase.LEFT
     assert desk.slurm.updates == []
@@ -142,7 +142,7 @@ def test_ctrl_c_leaves_the_order_to_the_daemon(daemon, desk):
 
 def test_what_the_daemon_refuses_is_said_in_its_words(daemon):
     refusals = {daemon.name: "held by foreign_drain: drained by bob"}
-    (one,) = [*daemon.follow(refusals).looks()][-1]
+    (one,) = [*daemon.follow(refusals).iter_progress()][-1]
     assert (one.phase, one.text) == (OrderPhase.REFUSED, "held by foreign_drain: drained by bob")
 
 
@@ -150,7 +150,7 @@ def test_the_time_that_the_command_waits_is_the_commands_own(daemon):
     daemon.sees(NodeSignal.CORDON_SEEN, NodeSignal.JOBS_GONE)
     daemon.orders(Outcome.accepted())
     daemon.sees(NodeSignal.REMEDY_ACCEPTED)
-    (one,) = [*itertools.islice(daemon.follow(timeout_s=5.0).looks(), 20)][-1]
+    (one,) = [*itertools.islice(daemon.follow(timeout_s=5.0).iter_progress(), 20)][-1]
     assert (one.phase, one.text) == (OrderPhase.LEFT, "not back after 5 s")
 
 
@@ -159,6 +159,6 @@ def test_an_earlier_recovery_of_the_node_is_not_followed(daemon, desk):
     daemon.rid = "n-2"
     daemon.opens()
     desk.slurm.run(7, daemon.name)
-    (one,) = next(daemon.follow().looks())
+    (one,) = next(daemon.follow().iter_progress())
     assert one.phase is OrderPhase.JOBS
     assert replace(one, jobs=()).text == ""

@@ -148,7 +148,7 @@ class Stage:
         self.shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
         self.shell.patch.setitem(handlers, "DescribeCluster", lambda body: other(before(body)))
 
-    def do_played(self, fields: Mapping[str, Any]) -> None:
+    def do_simulated(self, fields: Mapping[str, Any]) -> None:
         """What the played service, or the bucket, is from now on."""
         for name, value in fields.items():
             old = getattr(self.played, name)

@@ -23,7 +23,7 @@ def only(text: str) -> str:
     return found[0]
 
 
-def test_every_problem_is_told_at_once_with_line_and_near_miss() -> None:
+def test_every_problem_is_reported_at_once_with_line_and_near_miss() -> None:
     text = """\
 name: demo_
 node_recovry: None
@@ -75,7 +75,7 @@ def test_anything_at_all_is_a_spec_or_a_list_of_problems(text: str) -> None:
     assert problems(text)
 
 
-def test_what_is_of_the_wrong_kind_is_told_in_yamls_words() -> None:
+def test_what_is_of_the_wrong_kind_is_reported_in_yamls_words() -> None:
     text = problems(
         cluster(HEAD, {**GPU, "storage": {"ebs": 1}, "instance_type": 12}, vpc="s", tags=["a"])
     )

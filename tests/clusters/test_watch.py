@@ -65,13 +65,13 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
     logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
 
 
-def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed):
+def test_a_deletion_that_was_not_ordered_is_not_waited_for(bed):
     last = followed(bed, progress.judge_deletion, every_s=30.0)[-1]
     assert (last.verdict, last.waited_s) == (WaitState.FAILED, progress.LAG_S)
     assert "its deletion was not ordered" in last.why
 
 
-def test_a_failed_script_is_told_by_node_step_and_line(logs):
+def test_a_failed_script_is_reported_by_node_step_and_line(logs):
     bed = AwsBed(workers=2)
     try:
         bed.machines.fail_boot.add("workers-3")
@@ -140,7 +140,7 @@ def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed, subnet):
 
 
 @pytest.mark.usefixtures("logs")
-def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever():
+def test_a_node_that_is_tried_forever_does_not_keep_a_wait_forever():
     bed = AwsBed(workers=1)
     launches = bed.emulator.launches
     launches.timings = replace(launches.timings, retry_s=0.01)
@@ -227,7 +227,7 @@ def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
         (Where(types=("g6", "g5"), zones={"s": "b"}), "g6 then g5"),
     ],
 )
-def test_a_shortage_is_told_by_where_the_instances_should_come_from(where, text):
+def test_a_shortage_is_reported_by_where_the_instances_should_come_from(where, text):
     answer = explain_node_failure(NO_CAPACITY, where)
     assert text in f"{answer.meaning}. {answer.fix}"
 
@@ -252,7 +252,7 @@ def test_the_line_that_tells_most_is_picked(lines, step, line):
     assert (found.unread == "the log is empty") is (not lines)
 
 
-def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed, monkeypatch):
+def test_a_look_that_fails_is_reported_and_the_wait_continues(bed, monkeypatch):
     sagemaker, asked = bed.aws.service("sagemaker"), itertools.count(1)
     read = sagemaker.read
 

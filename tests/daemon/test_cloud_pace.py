@@ -8,7 +8,7 @@ import pytest
 from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.journal.events import HoldLifted, HoldNoted
+from hpctl.engine.journal.events import GateBlocked, HoldLifted
 from hpctl.engine.journal.state import State
 from hpctl.engine.live_config import LiveConfig
 from hpctl.sagemaker.no_provider import NoProvider
@@ -32,7 +32,7 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy):
     live, state, readings = LiveConfig(Config()), State(), Readings()
     cloud: Any = readings
     pace = CloudReadInterval(live, cloud)
-    state.fold(HoldNoted(NOW, "n1", gate, "the service calls i-1 Pending", "xid-79", False))
+    state.fold(GateBlocked(NOW, "n1", gate, "the service calls i-1 Pending", "xid-79", False))
     pace.follow(state)
     cluster = live.config.cluster
     assert readings.looks == [(cluster.busy_poll_s if busy else cluster.poll_s, busy)]

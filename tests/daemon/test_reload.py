@@ -113,12 +113,12 @@ def test_a_full_disk_puts_the_audit_off(head):
 
 def test_a_reload_takes_rules_policy_and_run_policies(head):
     registered = SlurmJob(JobId(7), "RUNNING", T0, comment='hpctl:{"ckpt":"/nowhere"}')
-    before = head.live.run_policies.ruled(registered)
+    before = head.live.run_policies.find_policies(registered)
     text = "mode: assist\nages: {silent_s: 777}\nrun_policy: {hang_floor_s: 5}"
     assert not head.reloads(text)
     assert head.live.policy.mode is Mode.ASSIST
     assert head.live.rules.silent_after.total_seconds() == 777
-    after = head.live.run_policies.ruled(registered)
+    after = head.live.run_policies.find_policies(registered)
     assert before.policy.hang_floor_s != after.policy.hang_floor_s == 5
     head.page.reload.assert_called_once_with()
 

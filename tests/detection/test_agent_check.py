@@ -100,7 +100,7 @@ def test_a_sites_own_check_is_run_too(tmp_path) -> None:
     assert re.search(r"plugin\.room +fail +hot", seen.stdout)
 
 
-def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path) -> None:
+def test_names_and_files_that_are_wrong_are_reported_with_the_fix(tmp_path) -> None:
     name = check("--only", "efa.devcies")
     assert name.returncode == 2
     assert "efa.devices" in name.stderr

@@ -106,7 +106,7 @@ def test_what_is_unchanged_is_sent_in_brief(bench):
     assert bench.spool.writes == 1
 
 
-def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench):
+def test_every_attempt_has_its_own_number_and_the_gauges_of_now(bench):
     bench.deliver(2)
     bench.line.held = "forgotten"
     seen: list[Report | wire.Heartbeat] = []
@@ -242,12 +242,12 @@ def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
     "damage",
     [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]", b'{"acked":true,"body":"\xff"}'],
 )
-def test_a_damaged_state_is_set_aside(tmp_path, damage, caplog):
+def test_a_damaged_state_is_renamed(tmp_path, damage, caplog):
     (tmp_path / "state.json").write_bytes(damage)
     spool = Spool(tmp_path)
     assert spool.recall(REPORT.generation) == Recalled()
     assert (tmp_path / "state.bad").read_bytes() == damage
-    assert "set aside" in caplog.text
+    assert "renamed to" in caplog.text
     spool.save(REPORT, acked=False)
     assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 

@@ -19,7 +19,7 @@ def nic(tmp_path):
     return tmp_path / "nic"
 
 
-def test_values_are_read_anew_from_the_same_descriptor(nic):
+def test_values_are_read_again_from_the_same_descriptor(nic):
     files = CounterFiles(FILES)
     first = files.read(str(nic))
     (nic / "port/drops").write_text("123456789012\n")

@@ -201,7 +201,7 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path):
     assert (at(""), at("400 Gb/sec (4X NDR)")) == ([], [])
 
 
-def test_a_port_that_nobody_cabled_is_not(tree):
+def test_a_port_without_a_cable_is_not(tree):
     tree.add_mlx5("mlx5_0", state="1: DOWN")
     node = Node(tree.root)
     assert [links(node) for _ in range(3)] == [[], [], []]
@@ -267,7 +267,7 @@ def test_errors_are_found_wherever_the_driver_keeps_them(tree, folder, total):
     ]
 
 
-def test_a_driver_of_another_release_is_looked_at_anew(tree):
+def test_a_driver_of_another_release_is_looked_at_again(tree):
     tree.add_neuron(0)
     node = Node(tree.root)
     assert errors(node) == []

@@ -111,7 +111,7 @@ def test_replays_are_compared_with_ten_times_the_peers(worst, found):
         ("gpu.slowdown", {"hw_thermal_ns": 20_000_000_000}, 9, 10),
     ],
 )
-def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
+def test_what_continues_is_reported_in_minutes(name, held, least, most):
     """A light power brake within ten, heavy heat twice: after five and after ten."""
     one, conditions = check(name), Conditions(row(name))
     before = None

@@ -181,7 +181,7 @@ def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):
     assert [[t.pid for t in scan.tasks(made)] for _ in range(10)] == [[5]] * 9 + [[5, 9]]
 
 
-def test_a_scan_is_bounded_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_a_scan_is_bounded_and_continues_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(procs, "MOST", 3)
     files = {name: text for pid in range(1, 6) for name, text in stat(pid).items()}
     scan, made = procs.Scan(), machine(tmp_path, files)

@@ -65,7 +65,7 @@ def test_a_unit(reported, code):
     assert all((verdict is WARN) == (code == "stopped") for _, _, verdict in found)
 
 
-def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
+def test_without_an_nvswitch_the_fabric_manager_is_not_missed():
     assert judged(block(FM, FAILED), nvswitch=False) == []
 
 

@@ -48,7 +48,7 @@ def test_no_line_is_believed_that_the_kernel_did_not_write(text):
 
 
 @pytest.mark.parametrize("text", [case[0] for case in CASES])
-def test_what_user_space_gets_into_a_line_is_no_line_of_its_own(text):
+def test_what_user_space_gets_into_a_line_is_no_separate_line(text):
     """A process or device may be named as it likes: its name never stands first."""
     for line in (f"audit: comm={text}", f"usb 1-1: Product: {text}", f"x[1]: segfault: {text}"):
         assert kernel().findings(records(line)) == []

@@ -69,7 +69,7 @@ def test_a_boot_of_a_healthy_card_is_silent() -> None:
 
 
 @pytest.mark.parametrize("name", ["agent-check-idle.json", "agent-check-load.json"])
-def test_what_warned_on_a_healthy_card_warns_no_more(name: str) -> None:
+def test_what_warned_on_a_healthy_card_no_longer_warns(name: str) -> None:
     """agent-check-idle.json, agent-check-load.json: each kernel line that they held.
 
     The one other warning is true: the load ran on the GPU without a Slurm job.
@@ -133,7 +133,7 @@ def test_an_xid_of_the_log_and_of_nvml_is_counted_once() -> None:
         assert {str(e["event"]["data"]) for e in program["nvml_events"]} <= codes
 
 
-def test_a_line_that_nobody_knows_is_a_note() -> None:
+def test_a_line_that_no_rule_knows_is_a_note() -> None:
     """The same lines as in kmsg-boot-driver.txt, as an unknown release might spell them."""
     texts = ("NVRM: gpuClearSomethingElse_GB100: Other Interrupt detected. Clearing it.",) * 2
     (found,) = judge(parse(f"4,{n},{n}000000,c;{text}" for n, text in enumerate(texts, 1)))

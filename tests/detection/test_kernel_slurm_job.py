@@ -156,9 +156,9 @@ def test_a_storm_of_processes_is_looked_up_only_so_often(proc, monkeypatch):
     monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
     jobs = ProcessJobs(proc.root)
     looks = []
-    real = jobs._look
+    real = jobs._read_process
     monkeypatch.setattr(
-        ProcessJobs, "_look", lambda self, pid, at: (looks.append(pid), real(pid, at))[1]
+        ProcessJobs, "_read_process", lambda self, pid, at: (looks.append(pid), real(pid, at))[1]
     )
     for pid in range(2, 5000):
         jobs.of(pid, now())

@@ -131,7 +131,7 @@ def test_a_line_written_in_pieces_is_one_line(path):
     log.close()
 
 
-def test_a_truncated_file_is_read_anew(path):
+def test_a_truncated_file_is_read_again(path):
     append(path, format_record("long " * 40, 2) + b"4,3,1,-;half a li")
     log = open_log(path)
     assert len(texts(log)) == 2
@@ -166,7 +166,7 @@ def test_no_log_is_reported_with_a_hint(tmp_path):
     assert "--kmsg" in caught.value.hint
 
 
-def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypatch):
+def test_overwritten_records_are_counted_and_reading_continues(tmp_path, monkeypatch):
     """EPIPE is what the kernel answers when its ring went round; a FIFO stands for the device."""
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)

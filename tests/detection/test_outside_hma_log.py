@@ -79,7 +79,7 @@ def test_a_detection_is_a_finding_once_and_counted_after(log):
     assert log.changes == 2
 
 
-def test_another_boot_s_detections_count_no_more(log):
+def test_another_boot_s_detections_no_longer_count(log):
     log.write(dcgm(79).replace("2026-07-20T", "2026-07-19T"), dcgm(94))
     assert set(log.found()) == {"hma.xid-94"}
 

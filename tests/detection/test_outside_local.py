@@ -99,7 +99,7 @@ def test_a_script_s_author_is_reported_of_his_mistakes(args, says):
 
 
 @pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
-def test_without_an_agent_a_prolog_goes_on(command, tmp_path):
+def test_without_an_agent_a_prolog_continues(command, tmp_path):
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
     assert (shown.returncode, shown.stdout) == (0, "")
@@ -144,7 +144,7 @@ def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatc
     assert caught.value.code == "forbidden"
 
 
-def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node):
+def test_a_silent_peer_keeps_no_other_waiting_and_is_dropped(node):
     silent = []
     for _ in range(MAX_PEERS - 2):
         link = socket.socket(socket.AF_UNIX)
@@ -278,7 +278,7 @@ def test_an_output_that_cannot_be_read_reports_nothing(node, text, options, says
     [
         (("--code", "x", "--read", "nhc"), "--read takes the code from stdin"),
         (("--verdict", "ok", "--read", "nhc"), "--read takes the verdict from stdin"),
-        (("--exit-code", "1"), "--exit-code goes with --read"),
+        (("--exit-code", "1"), "--exit-code needs --read"),
     ],
 )
 def test_options_that_contradict_are_a_usage_error(options, says):

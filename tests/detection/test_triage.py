@@ -109,7 +109,7 @@ def test_each_line_is_one_object_and_remedies_are_words_with_dashes() -> None:
     assert rows(text)[0]["source"].startswith("NVIDIA driver; NVIDIA Xid catalogue: ")
 
 
-def test_a_word_of_failure_is_told_of_whatever_line_and_nothing_is_done() -> None:
+def test_a_word_of_failure_is_reported_of_any_line_and_nothing_is_done() -> None:
     text = (
         "[1.0] pagealloc: memory corruption\n[2.0] pagealloc: nothing special\n"
         "[3.0] python3[4711]: memory corruption\n"

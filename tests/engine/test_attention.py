@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.attention import PERSONS_GATES, PersonTask
 from hpctl.engine.gates import GATES
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.status_view import StatusView, status_view
 from hpctl.vocabulary.identity import NodeName
 from tests.cli import worlds
@@ -14,9 +14,9 @@ def tasks(*events, **change) -> tuple[PersonTask, ...]:
     return status_view(worlds.world(*events, **change)).person_tasks
 
 
-def blocked(gate: str, nodes: range, rule: str = "xid-79") -> list[HoldNoted]:
+def blocked(gate: str, nodes: range, rule: str = "xid-79") -> list[GateBlocked]:
     why = f"{len(nodes)} nodes have {rule}"
-    return [HoldNoted(worlds.at(30 + n), f"ip-10-1-0-{n}", gate, why, rule, True) for n in nodes]
+    return [GateBlocked(worlds.at(30 + n), f"ip-10-1-0-{n}", gate, why, rule, True) for n in nodes]
 
 
 def test_an_escalated_node_is_named_by_its_fault_with_the_commands() -> None:

@@ -14,8 +14,8 @@ from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     DaemonStarted,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     JobReported,
     RequestTaken,
@@ -47,7 +47,7 @@ CANCEL = SignalSeen(at(5), N, "operator_cancelled", "eve")
 STARTED = StepStarted(at(1), N, StepKind.DRAIN, 1, "n1")
 DONE = StepResolved(at(2), N, StepKind.DRAIN, 1, Outcome.accepted())
 JOB = JobRecoveryOpened(at(1), J, attempt(), N, ("n1",), "its node")
-HOLD = HoldNoted(at(0), "n2", "budget", "full", "xid-79", True)
+HOLD = GateBlocked(at(0), "n2", "budget", "full", "xid-79", True)
 
 
 def request(verb: str, target: str = "", *, ok: bool = True) -> RequestTaken:
@@ -197,8 +197,8 @@ def test_retirement_keeps_only_other_events_in_force() -> None:
     def request(verb: str, seconds: float, target: str = "") -> RequestTaken:
         return RequestTaken(at(seconds), 1, verb, target, "eve", "", True)
 
-    def hold(target: str, seconds: float) -> HoldNoted:
-        return HoldNoted(at(seconds), target, "budget", "full", "xid-79")
+    def hold(target: str, seconds: float) -> GateBlocked:
+        return GateBlocked(at(seconds), target, "budget", "full", "xid-79")
 
     gone = [
         DaemonStarted(at(OLD), "0", "own", "h", 1), hold("n1", OLD), HoldLifted(at(OLD + 1), "n1"),

@@ -111,7 +111,7 @@ def test_grown_count_is_stored_with_the_next_flush() -> None:
     assert bench.disk[N1].findings[0].count == 5
 
 
-def test_a_daemon_that_starts_again_asks_everybody_once() -> None:
+def test_a_daemon_that_starts_again_asks_every_agent_once() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
     again = Bench(bench.disk)

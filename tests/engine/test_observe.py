@@ -236,7 +236,7 @@ class Restarted(Flaky):
 
     asked = 0
 
-    def booted(self) -> datetime:
+    def read_boot_time(self) -> datetime:
         self.asked += 1
         return T0
 

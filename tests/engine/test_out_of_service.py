@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import Event, HoldNoted, SignalSeen
+from hpctl.engine.journal.events import Event, GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.out_of_service import By
 from hpctl.engine.plan import node_candidates
@@ -107,7 +107,9 @@ class RandomWorld:
                 self.log.append(SignalSeen(moved, rid, signal, f"{signal} was seen"))
             ids.append(rid)
         if self._dice.random() < 0.15:
-            self.log.append(HoldNoted(at(90), name, "drain_budget", "4 nodes are closed", "xid-79"))
+            self.log.append(
+                GateBlocked(at(90), name, "drain_budget", "4 nodes are closed", "xid-79")
+            )
         return ids
 
     def _list_reasons(self, known: list[str], name: str) -> list[str]:
@@ -204,9 +206,11 @@ def test_ten_thousand_held_nodes_are_accounted_for_in_one_pass() -> None:
     nodes = {}
     for number in range(1, 10_001):
         name = node_name(number)
-        log.append(HoldNoted(at(90), name, "correlated", "2 nodes at once", "xid-79"))
+        log.append(GateBlocked(at(90), name, "correlated", "2 nodes at once", "xid-79"))
         nodes[name] = slurm_node(number, state="DOWN", reason="Not responding")
-    newest = tuple(HoldNoted(at(95), name, "correlated", "all at once", "xid-79") for name in nodes)
+    newest = tuple(
+        GateBlocked(at(95), name, "correlated", "all at once", "xid-79") for name in nodes
+    )
     world = World(NOW, OWN, replay_events(log), slurm=SchedulerView(NOW, nodes), holds=newest)
     begun = time.process_time()
     (row,) = status_view(world).out_of_service
@@ -230,7 +234,7 @@ def test_a_planned_window_is_no_problem_and_a_fault_in_it_is_one() -> None:
     log = [
         opened("r-1", "n1", 0, rule=MAINTENANCE_BEGINS),
         SignalSeen(at(1), "r-1", "cordon_seen", ""),
-        HoldNoted(at(2), "n1", "maintenance", "the window holds the node", MAINTENANCE_BEGINS),
+        GateBlocked(at(2), "n1", "maintenance", "the window holds the node", MAINTENANCE_BEGINS),
     ]
     healthy = World(
         NOW,

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import (
     Event,
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     NodeRecoveryOpened,
     RequestTaken,
@@ -257,8 +257,8 @@ def test_one_node_of_a_job_is_set_down_and_silent_ones_come_first():
     assert two_faulty_nodes_of_a_job(first=silent, **requeued) == [N1]
 
 
-HOLD = HoldNoted(at(-5), "n2", "budget", "2 are open", "xid-79", True)
-FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
+HOLD = GateBlocked(at(-5), "n2", "budget", "2 are open", "xid-79", True)
+FIRM = GateBlocked(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 

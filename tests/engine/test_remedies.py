@@ -5,7 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.gates import launch_failures
-from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken, SignalSeen, StepStarted
+from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken, SignalSeen, StepStarted
 from hpctl.engine.remedies import count_slots, find_held_remedies
 from hpctl.engine.view import View
 from hpctl.vocabulary.assessment import Urgency
@@ -226,7 +226,7 @@ def test_the_hold_is_in_the_plan_and_names_what_takes_the_slots() -> None:
     assert "2 remedies are under way (n-2 of n2, n-3 of n3)" in hold.why
 
 
-def plan_holds(view: View) -> list[HoldNoted]:
+def plan_holds(view: View) -> list[GateBlocked]:
     from hpctl.faults.catalogue import build_rules
 
     return list(plan(view, OWN, build_rules(), {}, at(0)).holds)
@@ -247,7 +247,7 @@ def test_proven_faults_close_their_nodes_whatever_takes_the_slots() -> None:
 def test_a_remedy_waits_for_its_slot_and_its_deadline_begins_then() -> None:
     """It waits for days without an end, is allowed once, and has its whole time again."""
     day = 86400.0
-    hold = HoldNoted(at(1), N1, "budget", "2 remedies are under way", "xid-1", True)
+    hold = GateBlocked(at(1), N1, "budget", "2 remedies are under way", "xid-1", True)
     full = MINE + under_way(2, 3)
     log: list[Event] = [*full, hold]
 

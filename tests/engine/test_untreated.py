@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import explain_view
-from hpctl.engine.journal.events import HoldNoted, RequestTaken, SignalSeen
+from hpctl.engine.journal.events import GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import node_candidates
 from hpctl.engine.requests import take_request
@@ -93,13 +93,13 @@ def test_untreated_omits_healthy_nodes_and_drains_of_other_users():
 
 def test_treated_or_blocked_node_is_listed_once():
     assert find_untreated(world(RESUMED[:2], DRAINED, faulty())) == []
-    hold = HoldNoted(at(5), "n1", "budget", "2 recoveries are open", "xid-79", True)
+    hold = GateBlocked(at(5), "n1", "budget", "2 recoveries are open", "xid-79", True)
     problems = status_view(world([*RESUMED, hold], SERVES, faulty())).problems
     assert len(problems) == 1
 
 
 def test_a_hold_is_shown_with_the_reason_of_the_last_cycle():
-    hold = HoldNoted(at(5), "n1", "drain_budget", "4 nodes are closed", "xid-79", True)
+    hold = GateBlocked(at(5), "n1", "drain_budget", "4 nodes are closed", "xid-79", True)
     now = replace(hold, at=at(9), why="3 nodes are closed")
     (shown,) = status_view(world([*RESUMED, hold], SERVES, faulty(), holds=(now,))).holds
     assert (shown.since, shown.why) == (at(5), "3 nodes are closed")

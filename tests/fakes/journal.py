@@ -42,7 +42,7 @@ class MemoryJournal:
         """Every event, from number `after` + 1 on."""
         yield from self.disk.log[after:]
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def list_retired(self) -> frozenset[RecoveryId]:
         """Nothing is ever set apart here."""
         return frozenset()
 

@@ -50,7 +50,7 @@ class SimSlurm(Slurmctld):
         """Promised in ports.Scheduler; this one joins nothing."""
         return {job: known for job, known in self.view().jobs.items() if job in ids}
 
-    def booted(self) -> datetime | None:
+    def read_boot_time(self) -> datetime | None:
         """Promised in ports.Scheduler; this one forgets nothing."""
         return None
 

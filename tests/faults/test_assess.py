@@ -85,7 +85,7 @@ def test_a_burst_is_one_incident():
     assert "more" not in found.why
 
 
-def test_the_same_on_all_gpus_is_told_once():
+def test_the_same_on_all_gpus_is_reported_once():
     found = judge(*(xid(79, n, device=f"gpu{n}") for n in range(8)))
     assert found.why.startswith("Xid 79 on gpu0")
     assert "and 7 more" in found.why
@@ -98,7 +98,7 @@ def test_the_stronger_remedy_wins_then_the_table_order():
     assert rule(xid(62), xid(46)) == rule(xid(46), xid(62)) == "xid-46"
 
 
-def test_the_rules_beside_the_strongest_are_told_each_since_its_first():
+def test_the_rules_besides_the_strongest_are_reported_each_since_its_first():
     found = judge(xid(79, 0), xid(54, 5), xid(79, -20, device="0000:5d:00"))
     assert (found.fault.rule, found.also) == ("xid-54", {"xid-79": at(-20)})
     assert not judge(xid(79), xid(79, device="0000:5d:00")).also
@@ -338,7 +338,7 @@ def test_an_applications_error_of_several_jobs_is_no_sign_against_the_node(code:
 
 
 @pytest.mark.parametrize("code", ["38", "74", "109"])
-def test_of_other_errors_time_tells_bursts_apart_whoever_was_hit(code: str) -> None:
+def test_of_other_errors_time_tells_bursts_apart_whichever_process_was_hit(code: str) -> None:
     assert again(seen(code, 0, "12", until=10))
     assert again(seen(code, 0, "12"), seen(code, 10, "12"))
     assert again(seen(code, 0, "12"), seen(code, 10))

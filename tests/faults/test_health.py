@@ -49,7 +49,7 @@ def operators(finding: Finding) -> Finding:
     return replace(finding, clears=Clears.OPERATOR)
 
 
-def test_what_clears_by_being_gone_is_gone_when_it_is_not_told_and_that_is_news() -> None:
+def test_what_clears_by_being_gone_is_gone_when_it_is_not_reported_and_that_is_news() -> None:
     health, _ = fold_report(None, report(gone(finding()), finding(code="48")), T0)
     health, new = fold_report(health, report(finding(code="48")), LATER)
     assert ([f.code for f in health.findings], new) == (["48"], True)
@@ -57,7 +57,7 @@ def test_what_clears_by_being_gone_is_gone_when_it_is_not_told_and_that_is_news(
     assert ([f.code for f in health.findings], new) == (["48"], False)
 
 
-def test_what_came_back_after_it_was_gone_begins_anew() -> None:
+def test_what_came_back_after_it_was_gone_begins_again() -> None:
     health, _ = fold_report(None, report(gone(finding(count=9))), T0)
     health, _ = fold_report(health, report(), LATER)
     again = gone(replace(finding(20), first=at(20)))
@@ -122,7 +122,7 @@ def flood(number: int, verdict: Verdict = Verdict.WARN) -> Report:
     return report(*(replace(f, verdict=verdict) for f in new))
 
 
-def told(health: Health) -> list[Finding]:
+def list_reported(health: Health) -> list[Finding]:
     return [f for f in health.findings if f.check != "agent.dropped"]
 
 
@@ -131,21 +131,24 @@ def test_a_flood_is_bounded_and_says_how_many_were_dropped() -> None:
     assert len(health.findings) == MOST_FINDINGS
     for number in (1, 2):
         health, _ = fold_report(health, flood(number), at(number))
-    (note,) = set(health.findings) - set(told(health))
-    assert (len(told(health)), {f.last for f in told(health)}) == (MOST_FINDINGS, {at(2)})
+    (note,) = set(health.findings) - set(list_reported(health))
+    assert (len(list_reported(health)), {f.last for f in list_reported(health)}) == (
+        MOST_FINDINGS,
+        {at(2)},
+    )
     dropped = (Verdict.WARN, at(1), at(2), MOST_FINDINGS)
     assert (note.verdict, note.first, note.last, note.count) == dropped
     crowd = tuple(replace(f, verdict=Verdict.FAIL) for f in flood(3).findings)
     full, _ = fold_report(None, report(*crowd), T0)
     for _ in range(2):  # what is left out each time is no news
         full, new = fold_report(full, flood(2), at(2))
-        assert not [f for f in told(full) if f.verdict is Verdict.WARN]
+        assert not [f for f in list_reported(full) if f.verdict is Verdict.WARN]
     assert (new, full.findings[-1].count) == (False, MOST_FINDINGS)
     health, _ = fold_report(health, report(boot="b2"), at(3))
     assert health.findings == ()
 
 
-def test_a_flood_hides_no_fault_and_whoever_comes_first_the_same_is_kept() -> None:
+def test_a_flood_hides_no_fault_and_the_same_is_kept_in_any_order() -> None:
     old = replace(finding(), last=T0)
     health, _ = fold_report(None, report(old), T0)
     for number in (1, 2):

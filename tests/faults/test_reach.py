@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.reachability import Signs, is_reachable, sign_of, with_marks_and_reach
+from hpctl.faults.reachability import Signs, find_sign, is_reachable, with_marks_and_reach
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import Generation
@@ -100,10 +100,10 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
     "flag", ["POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "MAINT", "REBOOT_ISSUED", "DRAIN"]
 )
 @pytest.mark.parametrize("state", ["DOWN", "IDLE"])
-def test_what_somebody_wants_is_no_fault(state, flag):
+def test_what_a_user_wants_is_no_fault(state, flag):
     reason = "disk swap, Ann : Not responding" if flag == "DRAIN" else ""
     node = SlurmNode(N1, state, frozenset({flag, "NOT_RESPONDING"}), reason)
-    assert sign_of(node) == ""
+    assert find_sign(node) == ""
     for silent_s in (1.0, 900.0):
         found, signs = judged(node, silent_s=silent_s, lasts_s=800)
         assert found.condition is not Condition.FAULTY
@@ -118,7 +118,7 @@ def test_what_somebody_wants_is_no_fault(state, flag):
         SlurmNode(N1, "IDLE", frozenset({"PLANNED"})),
     ],
 )
-def test_a_node_in_somebodys_hands_is_left_alone(node):
+def test_a_node_in_an_operators_hands_is_left_alone(node):
     found, _ = judged(node, lasts_s=900)
     assert found.condition is Condition.HEALTHY
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.faults.reachability import left_alone, sign_of
+from hpctl.faults.reachability import find_sign, left_alone
 from hpctl.faults.slurm_reasons import (
     closed_by_slurm,
     find_closed,
@@ -85,7 +85,7 @@ def test_each_text_of_slurm_has_its_row(reason, code):
 )
 def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
     for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
-        assert sign_of(node) == f"slurm.{code}"
+        assert find_sign(node) == f"slurm.{code}"
         assert not left_alone(node)
         assert find_closed(node) in list_closed()
     assert closed_by_slurm(drained(reason))
@@ -95,7 +95,7 @@ def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
 def test_every_other_text_is_a_persons(reason):
     assert find_row(drained(reason)) is None
     assert not closed_by_slurm(drained(reason))
-    assert sign_of(drained(reason)) == ""
+    assert find_sign(drained(reason)) == ""
 
 
 @pytest.mark.parametrize(("reason", "code"), WRITTEN)

@@ -40,5 +40,5 @@ def test_it_takes_or_refuses_whatever_comes(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "file"), [(p.parent.name, p) for p in sorted(FOUND.glob("*/*")) if p.is_file()]
 )
-def test_what_once_broke_it_does_so_no_more(name: str, file: Path) -> None:
+def test_what_once_broke_it_no_longer_does(name: str, file: Path) -> None:
     once(TARGETS[name], file.read_bytes())

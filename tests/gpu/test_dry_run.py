@@ -148,7 +148,7 @@ def test_the_agent_hears_every_recorded_event(parts: dict[str, dict]) -> None:
     assert any(row["nvml_events"] for row in recorded)
 
 
-def test_a_machine_without_a_gpu_is_told_so() -> None:
+def test_a_machine_without_a_gpu_is_reported() -> None:
     done = subprocess.run(
         [ROOT / "tests/gpu/run.sh"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
     )

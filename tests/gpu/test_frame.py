@@ -43,7 +43,7 @@ def test_a_part_that_hangs_is_ended_at_its_limit_and_cleans_up(tmp_path: Path) -
     assert result.took_s < 5.0
 
 
-def test_a_part_that_cannot_be_told_to_end_is_killed(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_asked_to_end_is_killed(tmp_path: Path) -> None:
     (result,) = run_parts(tmp_path, "hangs_hard")
     assert result.state == "killed at its limit"
     assert result.facts == {"before": 1}

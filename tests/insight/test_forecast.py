@@ -43,7 +43,7 @@ def treated(day, number=0, node=1, end="operator_cancelled", **changes):
     return [first, SignalSeen(seconds(day * DAY + 60), rid, end, "")]
 
 
-def told(*events: list[Event], day: float = 30, health=None) -> dict[NodeName, Forecast]:
+def forecast_of(*events: list[Event], day: float = 30, health=None) -> dict[NodeName, Forecast]:
     log = sorted((e for some in events for e in some), key=lambda e: e.at)
     found = forecast_nodes(replay_events(log), FLEET, health or {}, seconds(day * DAY))
     assert len(found) == len(FLEET)
@@ -107,13 +107,13 @@ def test_an_indicator_is_worth_what_the_journal_shows() -> None:
 
 
 def test_the_journal_tells_breaks_and_their_reasons() -> None:
-    found = told(*(treated(n) for n in (10, 16, 22)), day=24)
+    found = forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)
     worst = next(iter(found.values()))
     assert (worst.node, worst.breaks, worst.again) == (N1, 3, True)
     assert worst.why.startswith("broke 3 times within 14 d: xid-79 (3); back for 48 h (x")
     assert (next(iter(worst.classes)), found[node_name(2)].why) == ("GPU", "no break in 14 d")
-    assert not told(*(treated(n) for n in (16, 22)), day=24)[N1].again
-    assert not told(*(treated(n) for n in (10, 16, 22)), day=90)[N1].again
+    assert not forecast_of(*(treated(n) for n in (16, 22)), day=24)[N1].again
+    assert not forecast_of(*(treated(n) for n in (10, 16, 22)), day=90)[N1].again
 
 
 def test_a_replaced_instance_takes_its_history_with_it() -> None:
@@ -121,26 +121,28 @@ def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events.append(opened("n-last", N1, 22 * DAY))
     for n, signal in enumerate(("cordon_seen", "jobs_gone", "remedy_accepted")):
         events.append(SignalSeen(seconds(22 * DAY + n), "n-last", signal, ""))
-    assert told(events, day=23)[N1].again
+    assert forecast_of(events, day=23)[N1].again
     new = generation(N1, 2, instance="i-other")
     events.append(SignalSeen(seconds(22 * DAY + 9), "n-last", "new_generation_seen", "", new))
-    fresh = told(events, day=23)[N1]
+    fresh = forecast_of(events, day=23)[N1]
     assert (fresh.instance, fresh.breaks, fresh.again) == ("i-other", 0, False)
     past = read_history(replay_events(events), seconds(23 * DAY))
     assert [len(u.breaks) for u in past.units.values()] == [3]
 
 
-def test_orders_mass_events_and_what_was_withdrawn_are_nobodys_own() -> None:
+def test_orders_mass_events_and_what_was_withdrawn_are_no_nodes_own() -> None:
     mass = [treated(10 + n / 10_000, node=n) for n in range(1, 6)]
-    found = told(*mass, treated(12, node=7, by="alice"), treated(13, node=8, end="withdrawn"))
-    assert ({f.breaks for f in found.values()}, told(*mass[:2])[N1].breaks) == ({0}, 1)
+    found = forecast_of(
+        *mass, treated(12, node=7, by="alice"), treated(13, node=8, end="withdrawn")
+    )
+    assert ({f.breaks for f in found.values()}, forecast_of(*mass[:2])[N1].breaks) == ({0}, 1)
 
 
 def test_indicators_are_read_from_what_agents_say_now() -> None:
     seen = Finding("gpu.remap", Verdict.WARN, seconds(0), seconds(0), code="bank-low")
     ok = replace(seen, check="gpu.throttle", verdict=Verdict.OK)
     health = {N1: Health(generation(), seconds(0), (seen, ok))}
-    found = told(treated(10, node=5), health=health)
+    found = forecast_of(treated(10, node=5), health=health)
     assert found[N1].signs == ("remapped rows",)
     assert found[N1].week > found[node_name(2)].week
     assert found[N1].classes["GPU memory"] > 1.5 * found[node_name(2)].classes["GPU memory"]
@@ -148,7 +150,7 @@ def test_indicators_are_read_from_what_agents_say_now() -> None:
 
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     now = seconds(24 * DAY)
-    answer = make_finding(told(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
+    answer = make_finding(forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
     assert answer is not None
     assert answer.check == CHECK
     judged = assess_health(Health(generation(), now, (answer,)), build_rules(), now)
@@ -169,7 +171,7 @@ def test_what_was_predicted_is_compared_with_what_happened() -> None:
 
 
 def test_spares_are_enough_for_a_day() -> None:
-    found = list(told(treated(10)).values())
+    found = list(forecast_of(treated(10)).values())
     assert spares_for([replace(f, day=0.02) for f in found]) == 5  # Poisson of 2: 0.983 at 5
     assert spares_for([]) == 0
 

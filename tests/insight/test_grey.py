@@ -167,14 +167,14 @@ def test_another_boot_starts_without_suspicion(head: Head) -> None:
     assert head.condition() is Condition.HEALTHY
 
 
-def test_an_old_view_of_slurm_compares_nobody(head: Head) -> None:
+def test_an_old_view_of_slurm_compares_no_node(head: Head) -> None:
     head.slurm.frozen = True
     head.clock.at += timedelta(minutes=5)
     head.windows(10, hot=[N1])
     assert head.condition() is Condition.HEALTHY
 
 
-def test_what_breaks_again_is_told_beside_its_findings_and_stays_in_service(head: Head) -> None:
+def test_what_breaks_again_is_shown_with_its_findings_and_stays_in_service(head: Head) -> None:
     head.windows(1)
     log: list[Event] = []
     for n in range(4):

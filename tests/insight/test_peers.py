@@ -114,7 +114,7 @@ def test_a_finding_without_evidence_is_dropped_after_ten_minutes():
     assert decide.judge_peers([], {}, memory, at(120 + 601)) == {}
 
 
-def test_a_whole_job_that_slows_down_accuses_nobody():
+def test_a_whole_job_that_slows_down_accuses_no_node():
     for change in BAD.values():
         assert found(windows(10, lambda _, c=change: dict.fromkeys(NAMES, c))) == {}
 
@@ -167,7 +167,7 @@ def test_many_that_name_a_remote_side_accuse_the_silent_peer():
 
 
 @pytest.mark.parametrize("raising", range(2, 7))
-def test_remote_events_in_between_accuse_nobody(raising):
+def test_remote_events_in_between_accuse_no_node(raising):
     raised = dict.fromkeys(NAMES[:raising], BAD["remote"])
     assert found(windows(10, lambda _: raised)) == {}
 
@@ -216,7 +216,7 @@ def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change):
     assert decide.groups_of(view(slurm_job(**{"nodes": NAMES, **change})), {}, at(0)) == ()
 
 
-def test_a_node_that_two_jobs_share_is_nobodys_peer():
+def test_a_node_that_two_jobs_share_is_no_nodes_peer():
     jobs = slurm_job(1, nodes=NAMES), slurm_job(2, nodes=NAMES[:1])
     (group,) = decide.groups_of(view(*jobs), {}, at(0))
     assert group.nodes == NAMES[1:]

@@ -33,7 +33,7 @@ def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(names, li
 
 
 @given(nodes, st.lists(window, max_size=8), st.integers(0, 8))
-def test_fewer_than_four_that_were_heard_accuse_nobody(names, lines, skip):
+def test_fewer_than_four_that_were_heard_accuse_no_node(names, lines, skip):
     few = [dict(sorted(seen.items())[:3]) for seen in lines]
     assert run(names, few[skip:]) == {}
 

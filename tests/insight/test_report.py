@@ -6,8 +6,8 @@ import pytest
 
 from hpctl.engine.journal.events import (
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     RequestTaken,
     SignalSeen,
@@ -89,8 +89,8 @@ def test_what_lies_across_the_ends_is_cut_and_what_lies_outside_does_not_count()
     assert (r.all.failures, r.out.gpu_hours, r.kept.count) == (1, 8.0, 0)
 
 
-def held(node: str, gate: str, t: float, rule: str = "xid-79") -> HoldNoted:
-    return HoldNoted(at(t), node, gate, "why", RuleId(rule))
+def held(node: str, gate: str, t: float, rule: str = "xid-79") -> GateBlocked:
+    return GateBlocked(at(t), node, gate, "why", RuleId(rule))
 
 
 def collect_held(*events: Event) -> tuple[HeldFault, ...]:
@@ -149,7 +149,7 @@ def test_a_drain_without_need_and_one_that_a_person_ended() -> None:
     assert figures(off).out.gpu_hours == 32.0
 
 
-def test_offenders_spares_and_prices_that_nobody_knows() -> None:
+def test_offenders_spares_and_unknown_prices() -> None:
     twice = repaired("n-1", 1, DAY, 1.0) + repaired("n-2", 1, 2 * DAY, 1.0)
     spares: list[Event] = []
     for day, size in ((-2, 5), (-1, 2), (3, 0), (4, 1)):

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen
 from hpctl.jobs.advance import JobFacts, advance
 from hpctl.jobs.exclusions import LIFT_AGAIN_S, can_spare, excludes_too_many, lift_decisions
 from hpctl.jobs.facts import job_facts
@@ -97,7 +97,7 @@ def test_a_node_that_the_jobs_policy_leaves_out_stays_out_while_its_budgets_look
 )
 def test_the_gates_of_runs_hold_it(policy, changes, gate) -> None:
     found = lifts(policy=policy, **changes)
-    assert isinstance(found, HoldNoted)
+    assert isinstance(found, GateBlocked)
     assert found.gate == gate
 
 

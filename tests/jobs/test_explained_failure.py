@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.cli.features import list_explain_parts
 from hpctl.engine.explain_view import ExplainView, explain_view, job_view
-from hpctl.engine.journal.events import Event, HoldNoted, JobReported
+from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_rules
@@ -31,8 +31,8 @@ def reported(trouble: Trouble, run: int) -> JobReported:
     return JobReported(trouble.at, report, 1000)
 
 
-def hold(gate: str, why: str, rule: str = "run-crash") -> HoldNoted:
-    return HoldNoted(at(0), "7", gate, why, rule, known_as="7")
+def hold(gate: str, why: str, rule: str = "run-crash") -> GateBlocked:
+    return GateBlocked(at(0), "7", gate, why, rule, known_as="7")
 
 
 def world(*events: Event, job: SlurmJob = FAILED) -> World:

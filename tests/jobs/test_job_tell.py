@@ -28,7 +28,7 @@ from tests.intakes import Sink, credential, post, refused
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 TROUBLE = Trouble(
-    TroubleKind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30
+    TroubleKind.HANG, NOON, "rank 3 makes no progress", "hang", "n2", 3, "gpu0", 139, "x", 40, 30
 )
 
 
@@ -93,7 +93,7 @@ def test_a_run_learns_why_the_one_before_it_ended(head):
     head.state = State()
     head.sees(7, restarts=2)
     head.state.fold(JobReported(NOON, report(restarts=0), head.uid))
-    assert send_report(JobReport(7, 1)).former == "rank 3 stands still"
+    assert send_report(JobReport(7, 1)).former == "rank 3 makes no progress"
     run = Attempt(7, NOON, 1)
     head.state.fold(JobRecoveryOpened(NOON, "j-1", run, "", ("n2",), "its node n2: off the bus"))
     assert send_report(JobReport(7, 2)).former == "its node n2: off the bus"

@@ -64,7 +64,7 @@ def at_node(live: Chaos, number: int = 0):
 
 
 def report(job: int, restarts: int = 0, **changes) -> JobReport:
-    trouble = Trouble(TroubleKind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
+    trouble = Trouble(TroubleKind.HANG, datetime.now(UTC), "rank 3 makes no progress", "hang")
     return JobReport(job, restarts, trouble, **changes)
 
 

@@ -3,7 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
+from hpctl.engine.journal.events import (
+    Event,
+    GateBlocked,
+    JobRecoveryOpened,
+    JobReported,
+    SignalSeen,
+)
 from hpctl.jobs.plan import list_past_troubles, run_decisions
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
@@ -48,12 +54,12 @@ def opens(job, log=(), **more):
 
 def holds(job, log=(), **more):
     found = decided(job, log, **more)
-    assert isinstance(found, HoldNoted), found
+    assert isinstance(found, GateBlocked), found
     return found
 
 
 def report_of(seconds=-2, restarts=0, kind=TroubleKind.HANG, **changes):
-    trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
+    trouble = Trouble(kind, at(seconds), "rank 3 makes no progress", "hang", progress=40)
     report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
     return JobReported(at(seconds), replace(report, **{"wish": RequestedAction.REQUEUE, **changes}))
 
@@ -142,7 +148,8 @@ def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
 
 def test_a_supervisors_wish_outlives_the_time_limit() -> None:
     assert (
-        opens(LIMIT, [report_of(kind=TroubleKind.TIME_LIMIT)]).trouble.why == "rank 3 stands still"
+        opens(LIMIT, [report_of(kind=TroubleKind.TIME_LIMIT)]).trouble.why
+        == "rank 3 makes no progress"
     )
 
 
@@ -210,7 +217,7 @@ def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
 CAUSE = "rank 1 on n2: ValueError in train (train.py): bad batch"
 
 
-def told(restarts=0, seconds=-2, kind=TroubleKind.CRASH, **changes):
+def script_report(restarts=0, seconds=-2, kind=TroubleKind.CRASH, **changes):
     """What the script of a job without a supervisor tells at its end."""
     trouble = Trouble(kind, at(seconds), CAUSE, "ValueError", "n2", 1, exit_code=1)
     return JobReported(at(seconds), JobReport(7, restarts, replace(trouble, **changes)))
@@ -221,46 +228,48 @@ SAVED = JobReported(at(-60), JobReport(7, 0, progress=40))
 
 def test_report_of_the_script_outweighs_its_exit_code():
     killed = replace(FAILED, exit_code="143:0")
-    found = opens(killed, [SAVED, told()])
-    assert found.trouble == replace(told().report.trouble, progress=40)
+    found = opens(killed, [SAVED, script_report()])
+    assert found.trouble == replace(script_report().report.trouble, progress=40)
     assert found.why.startswith(CAUSE)
     assert found.action is Action.REQUEUE
-    other = opens(replace(killed, restarts=1), [told()])
+    other = opens(replace(killed, restarts=1), [script_report()])
     assert "signal 15 from outside" in other.trouble.why, "that was another run"
-    queued = opens(replace(QUEUED, exit_code="143:0"), [told()], requeue_codes={143})
+    queued = opens(replace(QUEUED, exit_code="143:0"), [script_report()], requeue_codes={143})
     assert queued.trouble.why == CAUSE
-    asked = holds(killed, [told(kind=TroubleKind.FINAL, exit_code=93)])
+    asked = holds(killed, [script_report(kind=TroubleKind.FINAL, exit_code=93)])
     assert asked.gate == "asked_not_to"
 
 
 def test_slurm_s_own_word_goes_before_the_script_s():
-    lost = opens(replace(FAILED, state="NODE_FAIL", exit_code="0:1"), [told()])
+    lost = opens(replace(FAILED, state="NODE_FAIL", exit_code="0:1"), [script_report()])
     assert lost.trouble.kind is TroubleKind.NODE
-    full = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=TroubleKind.KILLED)])
+    full = opens(replace(FAILED, state="OUT_OF_MEMORY"), [script_report(kind=TroubleKind.KILLED)])
     assert full.trouble.kind is TroubleKind.HOST_MEMORY
     assert full.trouble.why == "rank 1 on n2: Slurm killed it for its memory"
     assert (full.trouble.node, full.trouble.rank) == ("n2", 1)
-    counted = opens(replace(FAILED, state="OUT_OF_MEMORY"), [told(kind=TroubleKind.HOST_MEMORY)])
+    counted = opens(
+        replace(FAILED, state="OUT_OF_MEMORY"), [script_report(kind=TroubleKind.HOST_MEMORY)]
+    )
     assert counted.trouble.why == CAUSE
 
 
 def test_report_of_a_script_counts_once():
-    first = told(0, -60)
+    first = script_report(0, -60)
     trouble = replace(first.report.trouble, progress=40)
     log = [SAVED, first, *crashed(0, -60)]
     log[2] = replace(log[2], trouble=trouble)
     past = list_past_troubles(view_of(log=log).state, 7)
     assert [(p.trouble, p.action) for p in past] == [(trouble, Action.REQUEUE)]
-    now = replace(told(1).report.trouble, progress=40)
-    past = list_past_troubles(view_of(log=[*log, told(1)]).state, 7, now=now)
+    now = replace(script_report(1).report.trouble, progress=40)
+    past = list_past_troubles(view_of(log=[*log, script_report(1)]).state, 7, now=now)
     assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
-    found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, told(1)])
+    found = holds(replace(FAILED, restarts=1, exit_code="143:0"), [*log, script_report(1)])
     high = "cause: program (high confidence)"
     assert found.why.endswith(f"the same crash 2 times without progress: {CAUSE} ({high})")
 
 
 def test_unrecoverable_job_gets_its_cause_and_advice():
-    found = holds(replace(FAILED, requeue=False), [told()])
+    found = holds(replace(FAILED, requeue=False), [script_report()])
     assert found.why.startswith(f"{CAUSE}; Slurm cannot start it again (Requeue=0)")
     assert found.why.endswith("submit with --requeue")
 

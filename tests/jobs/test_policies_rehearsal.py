@@ -19,13 +19,13 @@ from hpctl.vocabulary.policy_file import parse_policy as policy_of
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
-def played(text: str, policy: str = "") -> tuple[PlayedEvent, ...]:
+def play_text(text: str, policy: str = "") -> tuple[PlayedEvent, ...]:
     return play_scenario(merge_policies([policy_of(policy)]), parse_scenario(text))
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])
 def test_where_the_run_is_after_each_event(case):
-    answers = played(case["scenario"], case.get("policy", ""))
+    answers = play_text(case["scenario"], case.get("policy", ""))
     assert [[p.action, p.nodes] for p in answers] == case["answers"]
     for number, why in case.get("whys", {}).items():
         assert re.search(why, answers[number].why)
@@ -35,7 +35,7 @@ def test_where_the_run_is_after_each_event(case):
 
 def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
     text = "nodes: 1\nevents: [{at: 1m, kind: slow, repeat: 3}, {at: 90s, kind: spike}]"
-    assert [(p.at_s, p.event) for p in played(text)] == [
+    assert [(p.at_s, p.event) for p in play_text(text)] == [
         (60, "slow"), (90, "spike"), (120, "slow"), (180, "slow"),
     ]  # fmt: skip
 

@@ -73,7 +73,7 @@ class Ends:
         done = self.live.sandbox.run(command, env={"PYTHONPATH": ROOT}, cwd=self.base)
         return int(done.stdout.split()[-1])
 
-    def told(self, name: str) -> Trouble:
+    def wait_for_report(self, name: str) -> Trouble:
         """What the script of a job told, once it has."""
         job = JobId(self.jobs[name])
         until(lambda: bool(self.found(job)), 60, f"{name} is told")
@@ -86,7 +86,7 @@ class Ends:
     def check(self, name: str) -> None:
         """The cause, with the rank that dies and its node, in every place that shows it."""
         _, kind, words = ENDS[name]
-        job, trouble = self.jobs[name], self.told(name)
+        job, trouble = self.jobs[name], self.wait_for_report(name)
         assert trouble.kind is kind
         why = f"rank {trouble.rank} on {trouble.node}{words}"
         assert trouble.why.startswith(why)

@@ -69,7 +69,7 @@ def result(verdict: Verdict = Verdict.OK, code: str = "", name: str = "acceptanc
     return Finding(name, verdict, at(2), at(3), "n-1-1", code, "slow" if code else "")
 
 
-def told(*found: Finding) -> NodeFacts:
+def with_results(*found: Finding) -> NodeFacts:
     return replace(INSIDE, results=(*found, result(name=TEST_SUMMARY)))
 
 
@@ -129,15 +129,18 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
 @pytest.mark.parametrize(
     ("seen", "signal"),
     [
-        (told(result()), NodeSignal.TEST_PASSED),
-        (told(result(), result(Verdict.UNKNOWN, name="acceptance.efa")), NodeSignal.TEST_PASSED),
-        (told(result(Verdict.UNKNOWN)), NodeSignal.UNTESTED),
-        (told(), NodeSignal.UNTESTED),
-        (told(result(Verdict.FAIL)), NodeSignal.TEST_FAILED),
-        (told(result(Verdict.FAIL, "reset")), NodeSignal.TEST_ASKS_RESET),
-        (told(result(Verdict.FAIL, "reboot"), result()), NodeSignal.TEST_ASKS_REBOOT),
+        (with_results(result()), NodeSignal.TEST_PASSED),
         (
-            told(result(Verdict.FAIL, "reboot"), result(Verdict.FAIL, "replace")),
+            with_results(result(), result(Verdict.UNKNOWN, name="acceptance.efa")),
+            NodeSignal.TEST_PASSED,
+        ),
+        (with_results(result(Verdict.UNKNOWN)), NodeSignal.UNTESTED),
+        (with_results(), NodeSignal.UNTESTED),
+        (with_results(result(Verdict.FAIL)), NodeSignal.TEST_FAILED),
+        (with_results(result(Verdict.FAIL, "reset")), NodeSignal.TEST_ASKS_RESET),
+        (with_results(result(Verdict.FAIL, "reboot"), result()), NodeSignal.TEST_ASKS_REBOOT),
+        (
+            with_results(result(Verdict.FAIL, "reboot"), result(Verdict.FAIL, "replace")),
             NodeSignal.TEST_ASKS_REPLACE,
         ),
         (replace(INSIDE, heard=generation(boot=3)), NodeSignal.TEST_FAILED),
@@ -153,10 +156,14 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
             NodeSignal.OPERATOR_TOOK_OVER,
         ),
         (replace(INSIDE, slurm=by_slurm("Prolog error")), NodeSignal.TEST_FAILED),
-        (replace(told(result()), slurm=by_slurm("Kill task failed")), NodeSignal.TEST_FAILED),
+        (
+            replace(with_results(result()), slurm=by_slurm("Kill task failed")),
+            NodeSignal.TEST_FAILED,
+        ),
         (
             replace(
-                told(result(Verdict.FAIL, "reboot")), slurm=by_slurm("gres/gpu count reported")
+                with_results(result(Verdict.FAIL, "reboot")),
+                slurm=by_slurm("gres/gpu count reported"),
             ),
             NodeSignal.TEST_ASKS_REBOOT,
         ),
@@ -180,7 +187,9 @@ def test_a_command_that_failed_without_a_result_is_quoted():
 
 
 def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
-    assert isinstance(advance(OPEN, replace(told(result()), test=job()), TESTED, at(5)), Wait)
+    assert isinstance(
+        advance(OPEN, replace(with_results(result()), test=job()), TESTED, at(5)), Wait
+    )
     ended = replace(INSIDE, test=job("COMPLETED", end=at(100)))
     assert isinstance(advance(OPEN, ended, TESTED, at(150)), Wait)
     assert isinstance(advance(OPEN, replace(INSIDE, test=job("PENDING")), TESTED, at(290)), Wait)
@@ -192,7 +201,7 @@ def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
 def test_no_result_counts_while_the_node_itself_is_in_doubt(condition):
     doubted = replace(faulty(seconds=5), generation=BOOTED, condition=condition)
     for found in (result(), result(Verdict.UNKNOWN)):
-        seen = replace(told(found), assessment=doubted)
+        seen = replace(with_results(found), assessment=doubted)
         assert isinstance(advance(OPEN, seen, TESTED, at(6)), Wait)
         proven = replace(seen, assessment=replace(doubted, condition=Condition.FAULTY))
         assert moves(advance(OPEN, proven, TESTED, at(9))).signal is NodeSignal.FAULT_AGAIN
@@ -253,7 +262,7 @@ def test_a_drain_after_the_test_is_repeated_whatever_the_drains_before_it_took()
     doubt = replace(DRAIN, attempt=5, outcome=None, resolved=None)
     rec = replace(rec, steps=(*before, RESUME, doubt))
     again = does(advance(rec, INSIDE, TESTED, at(11)))
-    assert (again.kind, again.attempt, again.why) == (StepKind.DRAIN, 6, rec.verdict[1])
+    assert (again.kind, again.attempt, again.why) == (StepKind.DRAIN, 6, rec.test_verdict[1])
     unanswered = replace(doubt, attempt=6, outcome=Outcome.ambiguous("timeout"), resolved=at(11))
     rec = replace(rec, steps=(*rec.steps[:-1], unanswered))
     assert isinstance(advance(rec, INSIDE, TESTED, at(12)), Wait)
@@ -300,7 +309,7 @@ def test_a_mark_on_a_node_that_has_passed_is_not_lost_with_its_reservation():
     assert moves(advance(rec, free, TESTED, at(14))).signal is NodeSignal.UNRESERVED
 
 
-def test_a_mark_on_a_node_that_serves_already_opens_a_recovery_of_its_own():
+def test_a_mark_on_a_node_that_serves_already_opens_a_separate_recovery():
     # Jobs may be on it by now, which only a recovery that begins anew makes room for.
     move = moves(advance(ended(NodeSignal.TEST_PASSED), facts(MARKED), TESTED, at(11)))
     assert move.signal is NodeSignal.RETURN_SEEN

@@ -47,7 +47,7 @@ def put(tmp_path: Path, raw: bytes, name: str = NAME) -> Path:
     return path
 
 
-def test_a_result_is_told_as_findings_once_and_for_a_while(tmp_path, inbox, watch):
+def test_a_result_is_reported_as_findings_once_and_for_a_while(tmp_path, inbox, watch):
     assert not inbox.look()
     path = put(tmp_path, body())
     assert inbox.look()
@@ -69,7 +69,7 @@ def test_a_failed_test_makes_no_node_ill_but_for_who_asked_for_it(tmp_path, inbo
     assert assess_health(health, build_rules(), NOON).condition is Condition.HEALTHY
 
 
-def test_only_the_newest_are_told(tmp_path, inbox):
+def test_only_the_newest_are_reported(tmp_path, inbox):
     for number in range(MAX_FILES + 2):
         put(tmp_path, body(f"n-1-{number}", -number - 1), f"n-1-{number}")
     inbox.look()
@@ -84,20 +84,20 @@ def test_only_the_newest_are_told(tmp_path, inbox):
         body(figures={f"f{i}": 1.0 for i in range(200)}), body().replace(b"71.5", b"1e999"),
     ],
 )  # fmt: skip
-def test_what_is_no_result_is_deleted_and_told_to_nobody(tmp_path, inbox, raw):
+def test_what_is_no_result_is_deleted_and_not_reported(tmp_path, inbox, raw):
     path = put(tmp_path, raw)
     inbox.look()
     assert inbox.findings() == ()
     assert not path.exists()
 
 
-def test_what_a_terminal_obeys_is_not_told(tmp_path, inbox):
+def test_what_a_terminal_obeys_is_not_reported(tmp_path, inbox):
     put(tmp_path, body(reason="\x1b[2J"))
     inbox.look()
     assert all(f.detail.isprintable() for f in inbox.findings())
 
 
-def test_nobody_elses_file_is_believed(tmp_path, inbox, monkeypatch):
+def test_no_other_users_file_is_believed(tmp_path, inbox, monkeypatch):
     target = tmp_path / "elsewhere.json"
     target.write_bytes(body())
     folder = tmp_path / "acceptance"

@@ -90,7 +90,7 @@ def test_a_refusal_after_doubt_gives_no_node_back():
 
 
 @pytest.mark.parametrize("remedy", [Remedy.REPLACE, Remedy.DELETE])
-def test_an_order_in_doubt_is_sent_once_more_and_then_no_more(remedy):
+def test_an_order_in_doubt_is_sent_once_more_only(remedy):
     assert isinstance(ask(vacated(DOUBT, remedy=remedy), seconds=20), Wait)
     again = does(ask(vacated(DOUBT, remedy=remedy), seconds=22))
     assert again.attempt == 2
@@ -134,7 +134,7 @@ def test_what_the_instance_shows_settles_the_doubt(remedy, status, shows):
     assert (isinstance(answer, Move) and answer.signal is NodeSignal.REMEDY_ACCEPTED) is shows
 
 
-def test_a_deletion_ends_when_the_instance_is_listed_no_more():
+def test_a_deletion_ends_when_the_instance_is_no_longer_listed():
     deleting = replace(vacated(Outcome.accepted(), remedy=Remedy.DELETE), phase=NodePhase.REMEDYING)
     assert isinstance(ask(deleting), Wait)
     assert isinstance(ask(deleting, replace(FACTS, instance=None, provider_fresh=False)), Wait)

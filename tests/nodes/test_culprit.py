@@ -51,7 +51,7 @@ def test_one_of_32_is_named_in_at_most_seven_rounds(shows: int, right: float) ->
     assert wrong <= 0.01 * runs
 
 
-def test_two_bad_nodes_are_both_named_and_of_none_nobody() -> None:
+def test_two_bad_nodes_are_both_named_and_of_none_no_node() -> None:
     rng = random.Random(3)
     both = sum(
         play(NODES, bad, rng).culprits == tuple(sorted(bad))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hpctl.capacity.kind import make_capacity_kind
 from hpctl.engine.advance import advance_all
 from hpctl.engine.gates import count_tally
-from hpctl.engine.journal.events import HoldNoted, SignalSeen
+from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance, maintenance_text
 from hpctl.engine.node_deadlines import deadline_of
@@ -237,7 +237,7 @@ def hit(job, **changes):
 def test_a_run_on_a_faulty_node_in_maintenance_is_requeued_registered_or_not():
     for comment in ("", 'hpctl:{"ckpt":"/ckpt"}'):
         found = hit(slurm_job(comment=comment, partition="all"))
-        assert not isinstance(found, HoldNoted)
+        assert not isinstance(found, GateBlocked)
         assert found.trouble.node == "n1"
         assert "in maintenance" in found.why
 

@@ -404,7 +404,7 @@ def test_in_mode_assist_a_node_is_set_down_under_its_mark():
     assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
 
 
-def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for():
+def test_in_mode_assist_a_person_reads_how_to_ask_for_what_was_not_asked_for():
     left = did(rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
     order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
     late = moves(advance(left, FACTS, ASSIST, at(1e6)))

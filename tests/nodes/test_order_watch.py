@@ -46,7 +46,7 @@ def growing() -> Iterator[World]:
         yield worlds.world(EVENTS[:count])
 
 
-def test_each_line_is_told_once_until_the_node_is_back() -> None:
+def test_each_line_is_reported_once_until_the_node_is_back() -> None:
     bed = Bed(*growing())
     (ended,) = bed.watch().follow()
     assert (ended.node, ended.phase) == (NODE, NodePhase.RETURNED)
@@ -56,7 +56,7 @@ def test_each_line_is_told_once_until_the_node_is_back() -> None:
     assert bed.told[-1].endswith("Resumed ip-10-1-0-2: slurmctld shows the node in service.")
 
 
-def test_a_step_is_told_again_once_its_outcome_is_known() -> None:
+def test_a_step_is_reported_again_once_its_outcome_is_known() -> None:
     kinds = [isinstance(event, StepStarted) and event.step for event in EVENTS]
     under_way = EVENTS[: kinds.index(StepKind.REPLACE) + 1]
     bed = Bed(worlds.world(under_way), worlds.world(EVENTS))
@@ -73,7 +73,7 @@ def test_a_recovery_that_opens_later_on_the_same_node_is_another_story() -> None
     assert ended.id == "n-11111111"
 
 
-def test_what_is_awaited_is_told_once_a_minute_where_nothing_happens() -> None:
+def test_what_is_awaited_is_printed_once_a_minute_where_nothing_happens() -> None:
     still = [worlds.world(EVENTS[:4])] * int(3.5 * BEAT_S / EVERY_S)
     bed = Bed(*still, worlds.world(EVENTS))
     bed.watch().follow()

@@ -76,7 +76,7 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
     assert "it was not requeued: srun: error" in capsys.readouterr().err
 
 
-def test_what_a_step_prints_is_believed_of_its_own_nodes_alone_and_bounded() -> None:
+def test_what_a_step_prints_is_believed_only_about_its_nodes_and_bounded() -> None:
     lines = [
         "noise", '{"host": 1}', '{"host"' * 9,
         json.dumps(to_line("n9", AcceptanceResult("disk", "Failed"))),

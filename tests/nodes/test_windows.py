@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.gates import count_tally
 from hpctl.engine.journal.events import (
-    HoldNoted,
+    GateBlocked,
     NodeRecoveryOpened,
     SignalSeen,
     StepResolved,
@@ -217,7 +217,7 @@ def test_hpctls_own_reservations_are_no_windows(name):
 
 
 @pytest.mark.parametrize("log", [RESERVED, BEGUN])
-def test_a_window_that_an_admin_changes_goes_on_under_its_name_and_reason(log):
+def test_a_window_that_an_admin_changes_keeps_its_name_and_reason(log):
     changed = [*log, *seen(ChangeSignal.CHANGED, seconds=5)]
     later = replace(HELD, start=at(60), end=at(2 * HOUR), nodes=("n2", "n3"))
     (window,) = followed(world(changed, later, seconds=6), 6)
@@ -339,7 +339,7 @@ def test_a_paused_node_is_held():
     made = plan_recoveries(
         world(log, seconds=OVER_AT), OWN, build_rules(), {}, at(OVER_AT), (WINDOWS,)
     )
-    assert [h.gate for h in made.holds if isinstance(h, HoldNoted)] == ["paused"]
+    assert [h.gate for h in made.holds if isinstance(h, GateBlocked)] == ["paused"]
 
 
 REC = opened(
@@ -577,7 +577,7 @@ def test_what_becomes_of_each_job_is_said_before():
 def test_a_restart_of_the_daemon_knows_the_windows_and_reads_reservations_when_due():
     state = replay_events(RESERVED)
     assert [w.opened.group for w in state.windows] == [NAME]
-    assert not state.resizes
+    assert not state.is_resizing
     assert find_due_nodes(state, OWN, at(-LEAD - 1)) == set()
     assert find_due_nodes(state, OWN, at(-LEAD)) == {"n1", "n2"}
     assert find_due_nodes(replay_events([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}

@@ -21,7 +21,7 @@ def start_registered(live: Chaos, *options: str, header: str) -> int:
     return job
 
 
-def is_told(live: Chaos, job: int, by: int, where: str) -> None:
+def is_reported(live: Chaos, job: int, by: int, where: str) -> None:
     """Wait until Comment, `hpctl explain` and a mail say that a job preempted another."""
     other = f"job {by} of root ({where}) started on its nodes then"
 
@@ -41,11 +41,11 @@ def is_mailed(live: Chaos, job: int, by: list[int]) -> None:
     """Wait until the owner has a mail about each of the jobs that preempted another."""
     mails = Path(live.sandbox.state_dir).parent / "mails"
 
-    def all_told() -> bool:
+    def all_reported() -> bool:
         text = mails.read_text() if mails.exists() else ""
         return all(f"job {other} of root (" in text for other in by)
 
-    until(all_told, 60, f"the owner of job {job} has mails that name the jobs {by}")
+    until(all_reported, 60, f"the owner of job {job} has mails that name the jobs {by}")
 
 
 def is_not_counted(live: Chaos, job: int) -> None:
@@ -71,7 +71,7 @@ def preempt_five_times(live: Chaos, low: int, submit: Callable[[], int], where: 
     preemptors = list[int]()
     for number in range(1, 6):
         high = submit()
-        is_told(live, low, high, where)
+        is_reported(live, low, high, where)
         preemptors.append(high)
         live.sandbox.run(["scancel", str(high)])
         start_again(live, low, number)

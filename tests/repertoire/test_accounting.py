@@ -109,7 +109,7 @@ def test_accounting_has_two_runs_of_the_task_that_was_hit_alone(live: Chaos) -> 
     explain="The job is not restarted, and stays FAILED with exit code 3.",
     owner="Plain `sacct` shows FAILED with the program's own exit code.",
 )
-def test_accounting_has_both_ends_of_a_job_that_fails_by_itself(live: Chaos) -> None:
+def test_accounting_has_both_ends_of_a_job_that_fails_without_a_fault(live: Chaos) -> None:
     comment = 'hpctl:{"policy":{"backoff":{"first_s":0}}} my own words'
     job = live.submit("exit 3", f"--comment={comment}", header=HEADER)
     runs = two_runs(live, str(job), ("REQUEUED", "FAILED"))

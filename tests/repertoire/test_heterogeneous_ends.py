@@ -108,9 +108,7 @@ def test_a_job_that_reaches_its_time_limit_starts_again(live: Chaos, jobs: dict[
     slurm="The job runs on; the node is replaced.",
     explain="No recovery of the job opens.",
 )
-def test_a_node_that_an_ended_component_gave_back_is_none_of_its_own(
-    live: Chaos, jobs: dict[str, int]
-):
+def test_a_node_that_an_ended_component_gave_back_is_not_its_own(live: Chaos, jobs: dict[str, int]):
     job = jobs["given back"]
     (victim,) = nodes_of(live, job, 1)
     component_ends(live, job)
@@ -154,7 +152,7 @@ def test_an_ended_component_comes_back_with_the_others(live: Chaos, jobs: dict[s
     explain="Slurm took it off the node.",
     owner="The job runs again by itself, with all components.",
 )
-def test_a_component_that_slurm_requeues_alone_does_not_wait_for_ever(
+def test_a_component_that_slurm_requeues_alone_does_not_wait_forever(
     live: Chaos, jobs: dict[str, int]
 ):
     job = jobs["half"]

@@ -136,7 +136,7 @@ def test_a_shrunk_job_that_needs_every_node_is_given_all_again(live: Chaos):
     slurm="The job runs on; the node is replaced.",
     explain="No recovery of the job opens.",
 )
-def test_a_node_that_a_job_gave_back_is_none_of_its_own(live: Chaos):
+def test_a_node_that_a_job_gave_back_is_not_its_own(live: Chaos):
     job = live.start("sleep 600", "--nodes=2", header=HEADER)
     before = live.job(job).nodes
     until(lambda: live.daemon_sees(job), 60, "the daemon sees it run on both")

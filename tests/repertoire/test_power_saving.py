@@ -34,7 +34,7 @@ def end(live: Chaos, *jobs: int) -> None:
     until(lambda: all_up(live), 60, "every node is in service again")
 
 
-def heard_no_more(live: Chaos, node: str) -> None:
+def no_longer_heard(live: Chaos, node: str) -> None:
     """Wait until the daemon misses the agent of the node."""
     until(lambda: "agent-silent" in live.explained(node), 60, "its agent is silent")
 
@@ -49,7 +49,7 @@ def test_a_node_that_is_powered_down_is_left_alone(live: Chaos):
     (node,) = live.victims(1)
     live.mark(node)
     power_down(live, node)
-    heard_no_more(live, node)
+    no_longer_heard(live, node)
     assert "Slurm has powered the node down, and hpctl leaves it alone" in live.explained(node)
     status = live.hpctl("status")
     assert re.search(r"1 IDLE\+POWER(ED|ING)_DOWN", status)

@@ -44,7 +44,7 @@ def live():
         " job's policy."
     ),
 )
-def test_five_preemptions_in_a_row_are_told_and_count_for_nothing(live: Chaos):
+def test_five_preemptions_in_a_row_are_reported_and_count_for_nothing(live: Chaos):
     low = start_registered(live, "--partition=low", header=HEADER)
     preempts = partial(live.submit, "sleep 600", "--partition=high", header=HEADER)
     preempt_five_times(live, low, preempts, "partition high")

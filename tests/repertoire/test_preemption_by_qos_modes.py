@@ -86,7 +86,7 @@ def test_a_canceled_job_stays_ended(live: Chaos) -> None:
     explain="It is preempted, by which job of whom, and goes on once that ends.",
     owner="Nothing to do; no restart is counted.",
 )
-def test_a_suspended_job_goes_on(live: Chaos) -> None:
+def test_a_suspended_job_continues(live: Chaos) -> None:
     low, high, _ = preempt(live, "suspend")
     until(lambda: live.job(low).state == "SUSPENDED", 60, "it is suspended")
     by = f"it is preempted by job {high} of root (partition high, QOS urgent)"

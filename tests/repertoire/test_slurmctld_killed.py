@@ -122,7 +122,7 @@ def is_replaced_once(live: Chaos, node: str, instance: str) -> None:
     explain="One recovery of the node and one of the job, both complete.",
     owner="The job runs again by itself.",
 )
-def test_a_node_s_recovery_goes_on(live: Chaos, phase: NodePhase) -> None:
+def test_a_node_s_recovery_continues(live: Chaos, phase: NodePhase) -> None:
     job = start_saved(live)
     (victim,) = live.job(job).nodes
     instance = live.instance(victim)
@@ -145,7 +145,7 @@ def test_a_node_s_recovery_goes_on(live: Chaos, phase: NodePhase) -> None:
     explain="One recovery of the node and one of the job, both complete.",
     owner="The job runs again by itself.",
 )
-def test_a_reboot_goes_on(live: Chaos, phase: NodePhase) -> None:
+def test_a_reboot_continues(live: Chaos, phase: NodePhase) -> None:
     job = start_saved(live)
     (victim,) = live.job(job).nodes
     instance = live.instance(victim)
@@ -216,7 +216,7 @@ def test_a_fault_while_slurmctld_is_down(live: Chaos) -> None:
     explain="One recovery of the job, complete.",
     owner="The job runs again by itself.",
 )
-def test_a_job_s_recovery_goes_on(live: Chaos, phase: JobPhase) -> None:
+def test_a_job_s_recovery_continues(live: Chaos, phase: JobPhase) -> None:
     job = start_saved(live, f"--nodes={NODES}")
     victim = live.job(job).nodes[0]
     instance = live.instance(victim)

@@ -71,14 +71,14 @@ def slept() -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def somebody(_wire: Wire, slept: list[float]) -> AwsAccount:
+def aws_account(_wire: Wire, slept: list[float]) -> AwsAccount:
     return AwsAccount(region="us-west-2", endpoint_url=_wire.url, sleep=slept.append)
 
 
 @pytest.fixture
-def sagemaker(somebody: AwsAccount, slept: list[float]):
+def sagemaker(aws_account: AwsAccount, slept: list[float]):
     slept.clear()
-    return somebody.service("sagemaker")
+    return aws_account.service("sagemaker")
 
 
 def read(service):
@@ -148,7 +148,7 @@ def test_an_order_in_doubt_is_sent_once(wire, sagemaker, reply):
     assert len(wire.calls) == 1
 
 
-def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(monkeypatch):
+def test_where_no_server_listens_an_order_is_refused_and_a_read_unavailable(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     monkeypatch.setattr(account, "ORDER_FOR_S", 0.0)
@@ -169,10 +169,10 @@ def test_a_malformed_request_is_refused_before_it_is_sent(wire, sagemaker):
     assert wire.calls == []
 
 
-def test_threads_share_a_service(wire, somebody):
+def test_threads_share_a_service(wire, aws_account):
     wire.replies = [(200, {**FINE, "ClusterStatus": "InService", "InstanceGroups": []})]
     with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: somebody.service("sagemaker"), range(16)))
+        made = list(pool.map(lambda _: aws_account.service("sagemaker"), range(16)))
         assert len(set(map(id, made))) == 1
         assert len(list(pool.map(lambda _: read(made[0]), range(64)))) == 64
     assert len(wire.calls) == 64

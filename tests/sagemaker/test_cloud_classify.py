@@ -32,7 +32,7 @@ def test_every_id_of_a_batch_is_answered():
     assert of_batch([A, B, C], answer) == {
         A: Outcome.accepted(),
         B: Outcome.rejected("InstanceIdInUse", "busy", transient=True),
-        C: Outcome.ambiguous("unanswered", "the id stands in neither list"),
+        C: Outcome.ambiguous("unanswered", "the id is in neither list"),
     }
 
 

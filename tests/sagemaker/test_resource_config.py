@@ -66,7 +66,7 @@ def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path):
     assert api.asked == ["i-new"]
 
 
-def test_a_file_that_is_written_anew_is_read_anew(tmp_path):
+def test_a_file_that_is_rewritten_is_read_again(tmp_path):
     path, api = tmp_path / "rc.json", Api()
     details = Details("demo", api, path)
     details.complete(listed(KEY))
@@ -99,7 +99,7 @@ TWICE = [GOOD, {**GOOD, "CustomerIpAddress": "10.1.1.2"}]
         one(InstanceId=KEY, CustomerIpAddress="1" * 100_000),
     ],
 )
-def test_what_cannot_be_read_or_is_in_doubt_costs_a_call_and_no_more(tmp_path, content):
+def test_what_cannot_be_read_or_is_in_doubt_costs_one_call(tmp_path, content):
     api = Api()
     (done,) = Details("demo", api, write(tmp_path / "rc.json", content)).complete(listed(KEY))
     assert (done.address, api.asked) == ("10.8.8.8", [KEY])

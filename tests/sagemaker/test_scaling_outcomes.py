@@ -43,7 +43,7 @@ def described(**more) -> dict[str, object]:
     return {"InstanceGroups": [known]}
 
 
-def test_a_group_that_somebody_made_larger_is_never_told_a_smaller_size():
+def test_a_group_that_a_user_made_larger_is_never_sent_a_smaller_size():
     for size in (3, 4):
         found = provider.update_request("c", "w", size, described())
         assert found == Outcome.accepted("w is set to 4 instances already")

@@ -17,7 +17,7 @@ from tests.live import EAGER, FAST, Live, until
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
-def test_the_standby_heals_what_breaks_while_nobody_leads(sandbox_factory: SandboxFactory) -> None:
+def test_the_standby_heals_what_breaks_without_a_leader(sandbox_factory: SandboxFactory) -> None:
     settings = {"heads": 2, "nodes": 3, "daemon": True, "mode": "own", "config": FAST}
     sandbox: Sandbox = sandbox_factory(slurm_conf=EAGER, **settings)
     live = Live(sandbox)

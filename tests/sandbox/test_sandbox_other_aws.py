@@ -32,7 +32,7 @@ def client(aws: OtherAws, service: str):
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
-def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
+def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
     """What lies there is run, at a node's birth, as whoever started the sandbox."""
     make = boto3.client
     for config in (None, Config(signature_version=UNSIGNED)):

@@ -60,7 +60,7 @@ def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
     assert spec.free_ports(4).slurmctld == first
 
 
-def test_one_that_somebody_else_collects_first_ends_nothing(monkeypatch):
+def test_one_that_another_thread_collects_first_ends_nothing(monkeypatch):
     child = ended()
     child.wait()
     monkeypatch.setattr(supervisor, "zombie_children", lambda parent: [child.pid])
@@ -83,7 +83,7 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
+def test_the_agents_check_hears_its_own_instances_notice(port):
     imds = Imds(port)
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):

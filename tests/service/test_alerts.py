@@ -142,7 +142,7 @@ def test_an_alert_is_a_finding_until_it_is_resolved(head):
     assert head.changes == [{N1}, {N1}]
 
 
-def test_said_again_it_is_counted_and_wakes_nobody(head):
+def test_said_again_it_is_counted_and_wakes_nothing(head):
     head.post(NOTIFICATION)
     head.clock.at += timedelta(hours=4)
     head.post(NOTIFICATION)
@@ -262,7 +262,7 @@ def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path):
     head.server.stop()
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_is_half_taken(head):
+def test_a_disk_that_is_full_is_reported_and_nothing_is_half_taken(head):
     head.file.with_suffix(".tmp").mkdir()
     status, answer = head.post(NOTIFICATION)
     assert (status, answer["error"]) == (503, "not_stored")
@@ -301,7 +301,7 @@ def test_the_token_may_be_changed_while_the_daemon_runs(head):
         (lambda path: path.chmod(0o644), "is open to other users"),
     ],
 )
-def test_a_token_file_that_is_no_secret_lets_nobody_in(head, spoil, says):
+def test_a_token_file_that_is_no_secret_lets_no_one_in(head, spoil, says):
     spoil(head.token_file)
     for token in (TOKEN, ""):
         status, answer = head.post(NOTIFICATION, token)
@@ -359,7 +359,7 @@ def lacking(field: str) -> dict[str, Any]:
         ({**NOTIFICATION, "alerts": NOTIFICATION["alerts"] * 2001}, 422, "at `$.alerts`"),
     ],
 )
-def test_what_is_no_notification_is_told_its_place(head, body, status, says):
+def test_what_is_no_notification_is_refused_with_its_place(head, body, status, says):
     got, answer = head.post(body)
     assert got == status
     assert says in answer["message"]

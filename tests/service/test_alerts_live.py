@@ -59,7 +59,7 @@ def shortened(rules: str) -> str:
     return re.sub(r"> (28800|86400)\b", "> 0", rules)
 
 
-class Told:
+class AlertInbox:
     """What Alertmanager tells."""
 
     def __init__(self, hook: Webhook) -> None:
@@ -115,7 +115,7 @@ def watched(live: Chaos):
         ):
             # What was counted before the first scrape has not grown for Prometheus.
             until(lambda: scraped(prometheus) == len(heads), 60)
-            yield Told(hook)
+            yield AlertInbox(hook)
     hook.close()
 
 
@@ -194,7 +194,7 @@ def a_job_loses_its_node_once_too_often(live: Chaos):
 
 
 @fault(1, "HpctlPaused")
-def somebody_pauses(live: Chaos):
+def user_pauses(live: Chaos):
     live.hpctl("pause")
     yield
     live.hpctl("unpause")
@@ -356,15 +356,15 @@ def test_each_alert_fires_once_and_clears_once(tmp_path):
             told.once(covered)
 
 
-def play(faults: list[Fault], names: set[str], live: Chaos, told: Told) -> None:
+def play(faults: list[Fault], names: set[str], live: Chaos, told: AlertInbox) -> None:
     """Break what a round breaks, and mend it as soon as all its alerts fire."""
     with ExitStack() as broken:
         begun = [broken.enter_context(breaks(live)) for _, breaks in faults]
 
         def fire() -> bool:
-            for goes_on in begun:
-                if goes_on is not None:
-                    goes_on()
+            for continues in begun:
+                if continues is not None:
+                    continues()
             return told.fires(names)
 
         until(fire, SLOWEST_S, every=0.5)

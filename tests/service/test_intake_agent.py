@@ -140,7 +140,7 @@ def test_unchanged_findings_are_sent_once(head, beating):
     head.knows("79", "48")
 
 
-def test_a_daemon_that_started_again_is_told_everything_once(head, beating):
+def test_a_daemon_that_started_again_is_sent_everything_once(head, beating):
     beating.xid(79)
     beating.start()
     until(lambda: head.count("heartbeats") >= 3, PATIENCE_S)

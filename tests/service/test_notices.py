@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.engine.config import ConfigError, NotifySection, parse_config
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.state import State
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice, make_notice
@@ -24,7 +24,9 @@ BURSTS = st.lists(
 )
 
 
-def told(kind: str = "escalated", target: str = "n1", seconds: float = 0, text: str = "") -> Notice:
+def sample_notice(
+    kind: str = "escalated", target: str = "n1", seconds: float = 0, text: str = ""
+) -> Notice:
     person = "on-call to look" if kind in ("escalated", "budget") else ""
     what = text or f"{target} is sick."
     return Notice(kind, target, f"{target}{seconds}", at(seconds), what, "hpctl nodes", person)  # type: ignore[arg-type]
@@ -36,7 +38,7 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
     outbox, urgent, sent = Outbox(0), set[str](), list[datetime]()
     heard, seconds = set[str](), 0.0
     for pause, kind, count in [*bursts, *[(599.0, "", 0)] * 20]:
-        fresh = [told(kind, f"{kind}{n}", seconds) for n in range(count)]
+        fresh = [sample_notice(kind, f"{kind}{n}", seconds) for n in range(count)]
         urgent |= {n.key for n in fresh if n.urgent}
         rows = [Posted("ops", "", n, at(seconds)) for n in fresh]
         outbox = outbox.add(outbox.position + 1, rows, at(seconds))
@@ -56,7 +58,7 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
     assert outbox.posted == () or max(p.at for p in outbox.posted) > at(seconds - 4 * 86400)
 
 
-def test_what_is_told_once_an_hour_and_what_leaves() -> None:
+def test_what_is_sent_once_an_hour_and_what_leaves() -> None:
     def row(key: str, target: str, seconds: float, sink: str = "ops") -> Posted:
         of = Notice("mass_event", target, key, at(seconds), "w", "n", "p")
         return Posted(sink, "", of, at(seconds))
@@ -82,12 +84,13 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
     box = box.add(5, [], at(3800)).add(6, [], at(5 * 86400))
     assert len(box.posted) == 3, "twice"
     assert box.add(7, [], at(5 * 86400 + 3600)).posted == ()
-    calm = Posted("ops", "", told("node_back"), T0)
+    calm = Posted("ops", "", sample_notice("node_back"), T0)
     assert Outbox(0, (calm,)).add(1, [], at(4 * 86400)).posted == ()
     flood = [
-        Posted("ops", "", told("node_back", f"n{n}"), T0) for n in range(notify_outbox.MOST + 5)
+        Posted("ops", "", sample_notice("node_back", f"n{n}"), T0)
+        for n in range(notify_outbox.MOST + 5)
     ]
-    full = Outbox(0).add(1, [*flood, Posted("ops", "", told(), T0)], T0)
+    full = Outbox(0).add(1, [*flood, Posted("ops", "", sample_notice(), T0)], T0)
     assert len(full.posted) == notify_outbox.MOST + 1
     assert full.posted[-1].notice.urgent
 
@@ -96,8 +99,11 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
 def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
     """Neither what waits, nor the rate, nor what was told before, waits for the time to come."""
     start = 40 * 86400.0
-    sent = [Posted("ops", "", told("budget", f"b{n}"), at(start), at(start + n)) for n in range(2)]
-    waits = Posted("ops", "", told(), at(start))
+    sent = [
+        Posted("ops", "", sample_notice("budget", f"b{n}"), at(start), at(start + n))
+        for n in range(2)
+    ]
+    waits = Posted("ops", "", sample_notice(), at(start))
     box, now = Outbox(1, (*sent, waits)), start - back_s
     assert select_due(box.posted, 2, at(now + 61))
     box = box.mark(select_due(box.posted, 30, at(now + 61)), at(now + 61))
@@ -114,7 +120,9 @@ def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=30))
 def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
     texts = [f"{text}\r\nBcc: x@y <!here> \x1b[2J{'x' * 600}" for text in texts]
-    sent: SinkMessage = compose_message("c\n", [told(target=text, text=text) for text in texts])
+    sent: SinkMessage = compose_message(
+        "c\n", [sample_notice(target=text, text=text) for text in texts]
+    )
     assert len(sent.title) <= 150
     assert sent.title.isprintable() or "\ufffd" in sent.title
     assert not set("\r\n\x1b@<>") & set(sent.title)
@@ -139,7 +147,7 @@ def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
 def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_: str) -> None:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
-    hold = HoldNoted(T0, target, gate, "why it is", RuleId(rule), approvable)
+    hold = GateBlocked(T0, target, gate, "why it is", RuleId(rule), approvable)
     found = make_notice(hold, State(), slurm, Policy())
     assert found is not None
     assert found.kind == kind
@@ -149,7 +157,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert "why it is" in found.what
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
-        noted = HoldNoted(T0, target, passing, "", RuleId(rule))
+        noted = GateBlocked(T0, target, passing, "", RuleId(rule))
         assert make_notice(noted, State(), slurm, Policy()) is None
 
 

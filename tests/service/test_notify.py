@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import Config, NotifySection, RouteSection, SlurmSection
-from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import Event, GateBlocked, JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -177,7 +177,7 @@ def test_a_mass_event_of_a_hundred_nodes_is_one_message(head: Head, hook: Webhoo
     head.start()
     why = "100 of 200 nodes report xid-79 within 10 min: the check is broken or the fabric is"
     held = [
-        HoldNoted(datetime.now(UTC), f"n{n}", "correlated", why, RuleId("xid-79"), True)
+        GateBlocked(datetime.now(UTC), f"n{n}", "correlated", why, RuleId("xid-79"), True)
         for n in range(100, 200)
     ]
     for first in range(0, 100, 10):  # as agents report, within a second
@@ -269,7 +269,7 @@ def test_what_was_sent_and_cannot_be_noted_is_sent_again_by_the_next_daemon_alon
     assert (head.store.outbox() or "").count('"sent":"') == 2
 
 
-def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
+def test_what_no_sink_is_sent_any_longer_is_in_the_log(head, monkeypatch, caplog):
     """Notices that are too old, waiting or still to be read, and an outbox of no known shape."""
     head.sink("ops", "json://127.0.0.1:9")
     first = head.start()
@@ -340,7 +340,7 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
     assert "@everyone" not in body
 
 
-def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> None:
+def test_a_standby_that_goes_silent_is_reported_once(head: Head, hook: Webhook) -> None:
     told = head.start()
     for silent in ((), ("head-2",), ("head-2",)):
         told.look(frozenset(silent))
@@ -351,7 +351,7 @@ def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> N
     assert len(hook.got) == 1
 
 
-def test_a_standby_that_went_silent_while_the_disk_was_full_is_told(
+def test_a_standby_that_went_silent_while_the_disk_was_full_is_reported(
     head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, kept, tries = head.start(), head.store.keep_outbox, list[str]()
@@ -443,7 +443,7 @@ def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
     assert out.read_text() == "ann\nbob\n"
 
 
-def test_what_comes_while_a_users_mail_fails_has_tries_of_its_own(
+def test_what_comes_while_a_users_mail_fails_has_its_own_tries(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "AGAIN_S", (0.01, 0.01))
@@ -476,7 +476,7 @@ def test_what_comes_while_a_users_mail_fails_has_tries_of_its_own(
 
 @pytest.mark.parametrize("command", ["scontrol", "squeue"])
 @pytest.mark.parametrize("patience_s", [600.0, 2.0])
-def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(
+def test_an_owner_is_notified_once_slurmctld_answers_and_others_do_not_wait_forever(
     command: str, patience_s: float, head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "ASK_S", patience_s)

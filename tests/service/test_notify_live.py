@@ -19,7 +19,7 @@ def count_waiting(live: Live) -> dict[str, int]:
     return {row["name"]: row["waiting"] for row in listed}
 
 
-def test_an_escalation_and_a_resumed_job_are_told(tmp_path: Path) -> None:
+def test_an_escalation_and_a_resumed_job_are_reported(tmp_path: Path) -> None:
     hook = Webhook()
     url = tmp_path / "url"
     url.touch(0o600)

@@ -36,5 +36,5 @@ def test_accounting_names_the_account(tmp_path: Path, script: str, found: str) -
     assert find(tmp_path, script) == found
 
 
-def test_a_machine_without_sacct_names_nobody(tmp_path: Path) -> None:
+def test_a_machine_without_sacct_names_no_one(tmp_path: Path) -> None:
     assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).find_canceler(slurm_job()) == ""

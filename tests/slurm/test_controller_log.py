@@ -156,7 +156,7 @@ def test_nodes_that_go_on_not_to_respond_are_news_once(head):
         assert head.log.read() is news
 
 
-def test_a_slurmctld_that_begins_anew_is_asked_again_for_its_log(head):
+def test_a_slurmctld_that_restarts_is_asked_again_for_its_log(head):
     head.log.open()
     head.write(f"{AT}slurmctld version 25.11.2 started on cluster a\n")
     assert head.log.read() is NODE

@@ -83,7 +83,7 @@ def test_every_node_is_read_as_slurmctld_has_it(
     assert asked < 40, "not one command for each node"
 
 
-def test_known_nodes_are_read_anew_without_the_whole_of_them(reader: SlurmCommandReader) -> None:
+def test_known_nodes_are_read_again_without_the_whole_of_them(reader: SlurmCommandReader) -> None:
     whole = reader.view().nodes
     asked = reader.runner.bin_dir / "asked"
     asked.unlink()

@@ -66,7 +66,7 @@ def test_much_error_output_does_not_block(tmp_path) -> None:
     assert len(done.err) < 2 * run.MAX_ERROR + (1 << 20)
 
 
-def test_a_missing_program_or_configuration_is_told_at_once(tmp_path) -> None:
+def test_a_missing_program_or_configuration_is_reported_at_once(tmp_path) -> None:
     missing = SlurmRunner(bin_dir=tmp_path).run("scontrol")
     assert missing.end is End.NOT_STARTED
     assert str(tmp_path) in missing.message
@@ -77,7 +77,7 @@ def test_a_missing_program_or_configuration_is_told_at_once(tmp_path) -> None:
     assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
 
 
-def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path) -> None:
+def test_a_missing_file_that_the_environment_names_is_reported_at_once(tmp_path) -> None:
     runner = SlurmRunner(environ={**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"})
     began = time.monotonic()
     with pytest.raises(Unavailable, match=f"there is no {tmp_path}/slurm.conf, which SLURM_CONF"):

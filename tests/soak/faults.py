@@ -33,7 +33,7 @@ from tests.soak.scene import PROVE_S, Fault, Scene, Strike, environment_of
 from tests.soak.status import EVERY_S, Over, Serving, Struck
 
 
-def _serves_anew(scene: Scene, node: str) -> Over:
+def _serves_again(scene: Scene, node: str) -> Over:
     """Whether a node serves again on another boot than now."""
     boot = scene.live.sandbox.node_dir(node) / "boot_id"
     before = boot.read_text()
@@ -46,7 +46,7 @@ def _serves_anew(scene: Scene, node: str) -> Over:
     return over
 
 
-def _trains_anew(scene: Scene, job: Job) -> Over:
+def _trains_again(scene: Scene, job: Job) -> Over:
     """Whether another run of a job than those so far has done a step or runs for PROVE_S, or the
     job has ended."""
     before = set(job.directory.glob("progress-*.txt"))
@@ -77,7 +77,7 @@ def _on_node(line: str, kind: str, **how) -> Strike:
         node = scene.node_of_a_job()
         if not node:
             return None
-        over = _serves_anew(scene, node)
+        over = _serves_again(scene, node)
         scene.live.sandbox.inject(node, kind, **how)
         return Struck(line.format(node), subject=node, over=over)
 
@@ -98,7 +98,7 @@ def _freeze_node(scene: Scene) -> Struck | None:
     node = scene.node_of_a_job()
     if not node:
         return None
-    anew, thawed = _serves_anew(scene, node), False
+    anew, thawed = _serves_again(scene, node), False
     scene.live.sandbox.inject(node, "freeze-node")
 
     def over(now: Serving) -> bool | None:
@@ -153,7 +153,7 @@ def _stop_rank(scene: Scene) -> Struck | None:
 
 
 def _signal(scene: Scene, job: Job, pid: int, number: signal.Signals, line: str) -> Struck | None:
-    over = _trains_anew(scene, job)
+    over = _trains_again(scene, job)
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -172,7 +172,7 @@ def _tear_checkpoint(scene: Scene) -> Struck | None:
         os.truncate(shards[-1], shards[-1].stat().st_size // 2)
     except FileNotFoundError:
         return None
-    torn, anew = shards[-1].parent.name, _trains_anew(scene, job)
+    torn, anew = shards[-1].parent.name, _trains_again(scene, job)
 
     def over(now: Serving) -> bool | None:
         newer = any(path.name > torn for path in job.directory.glob("step-*[0-9]"))

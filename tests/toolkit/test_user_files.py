@@ -31,7 +31,7 @@ def test_a_users_own_file_is_opened(tmp_path, own):
     assert find_user_file_time(str(tmp_path / "dump"), own) == 7
 
 
-def test_another_users_file_is_neither_opened_nor_told(tmp_path, own):
+def test_another_users_file_is_neither_opened_nor_reported(tmp_path, own):
     (tmp_path / "secret").write_text("theirs")
     with pytest.raises(PermissionError):
         open_regular(tmp_path / "secret", own + 1)

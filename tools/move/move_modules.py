@@ -8,7 +8,7 @@ imports. Each line of the map is one of
 
     OLD -> NEW                  a file moves (any kind of file)
     OLD#SECTION -> NEW          the statements below the banner `# --- SECTION ---` move to a file
-                                of their own; `top` is what stands before the first banner
+                                separate; `top` is what precedes the first banner
     OLD:NAME,NAME -> NEW        the statements that bind these names move (wins over a section)
     doc NEW TEXT                the docstring of a file that is made by a split
     text OLD => NEW             a literal replacement in every tracked text file

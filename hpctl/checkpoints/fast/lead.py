@@ -139,7 +139,7 @@ class Leader:
             self._sure = self._prove_steps(ahead)
             self._waiting = not self._keep(self._found)
             self._ahead = ahead
-        self._tell_unproved()
+        self._log_uncopied()
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             if self._flushing is None or not self._flushing.is_alive():
@@ -219,7 +219,7 @@ class Leader:
         there = names | whole.also.keys()
         self._unproved = {n: each for n, each in self._unproved.items() if n in there}
 
-    def _tell_unproved(self) -> None:
+    def _log_uncopied(self) -> None:
         """Log what is not copied, once for each pattern of names."""
         for name, each in sorted(self._unproved.items()):
             pattern = _NUMBER.sub("N", name)
@@ -236,7 +236,7 @@ class Leader:
             for p in whole.also[name]
         )
         known = self._node.rows.get(name)
-        seen_s = time.time() if known is None else next_seen_time(known)
+        seen_s = time.time() if known is None else find_next_seen_time(known)
         row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
         living = list(self._found)
         answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
@@ -681,9 +681,9 @@ def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=next_seen_time(row))
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=find_next_seen_time(row))
 
 
-def next_seen_time(row: SavedStep) -> float:
+def find_next_seen_time(row: SavedStep) -> float:
     """Return the time, always later than a row's: nodes keep the later row of a step."""
     return max(time.time(), row.seen_s + 1e-3)

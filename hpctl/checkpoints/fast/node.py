@@ -122,9 +122,9 @@ class LockHolder(msgspec.Struct, frozen=True):
             start=_digest_of(spec),
             boot=_boot_id(),
             pid=pid,
-            began=_start_of(pid),
+            began=_read_start_time(pid),
             parent=parent,
-            parent_began=_start_of(parent),
+            parent_began=_read_start_time(parent),
         )
 
 
@@ -146,7 +146,7 @@ class NodeSaves:
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._holder = LockHolder.of_this_process(spec, host)
-        self._own()
+        self._take_ownership()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load_ledger(self._ledger)
@@ -186,7 +186,7 @@ class NodeSaves:
     def _ledger(self) -> Path:
         return self.meta / "ledger.json"
 
-    def _own(self) -> None:
+    def _take_ownership(self) -> None:
         """Lock the directory as long as this process lives. Raises PeerError.
 
         A helper of the run before that is killed holds the lock until it has exited, and at its
@@ -237,7 +237,7 @@ class NodeSaves:
             theirs = mark.read_bytes()
             if theirs == mine:
                 return
-            self.set_aside(None, None)
+            self.move_newer_away(None, None)
             self.stranger = os.fsdecode(theirs).strip()
         mark.write_bytes(mine)
 
@@ -307,7 +307,7 @@ class NodeSaves:
             ]
         return sorted(filter(_is_step_name, names))[:_MOST_OTHERS]
 
-    def copied(self) -> dict[str, dict[str, list[File]]]:
+    def list_copies(self) -> dict[str, dict[str, list[File]]]:
         """Whole copies of other nodes' files, by origin and step."""
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
@@ -330,7 +330,7 @@ class NodeSaves:
         """Answer a helper of this job, or a restore. Raises OSError, ValueError."""
         return _HANDLERS[str(request["do"])](self, request)
 
-    def _ping(self, _request: dict[str, Any]) -> Answer:
+    def _handle_ping(self, _request: dict[str, Any]) -> Answer:
         return {"version": self.version, "now": time.time_ns()}
 
     def _ready(self, _request: dict[str, Any]) -> Answer:
@@ -342,7 +342,7 @@ class NodeSaves:
             return {"off": ""}
         return {"off": self._describe_conflict(holder)}
 
-    def _changed(self, request: dict[str, Any]) -> Answer:
+    def _handle_changed(self, request: dict[str, Any]) -> Answer:
         """Another node has saved or copied something."""
         self.changed.append(str(request["by"]))
         return {}
@@ -352,7 +352,12 @@ class NodeSaves:
         # asks again.
         version = self.version
         rows = msgspec.to_builtins(list(self.rows.values()))
-        mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
+        mine = {
+            "live": self.live(),
+            "copies": self.list_copies(),
+            "rows": rows,
+            "used": self.used(),
+        }
         mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
         return {**mine, **start, "now": time.time_ns(), "version": version}
@@ -437,18 +442,18 @@ class NodeSaves:
         read what lies there."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            self.set_aside(row.step, row.name)
+            self.move_newer_away(row.step, row.name)
             (self.meta / "new" / _check_name(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
             store_ledger(self.rows, self._ledger)
             self._record_restore(int(request["epoch"]), row.step)
         return {}
 
-    def _handle_aside(self, request: dict[str, Any]) -> Answer:
+    def _handle_move_away(self, request: dict[str, Any]) -> Answer:
         """Prepare to resume from a step, or none: what is newer than it is moved away."""
         above = request.get("above")
         with self._lock:
-            self.set_aside(above, None)
+            self.move_newer_away(above, None)
             self._record_restore(int(request["epoch"]), above)
         return {}
 
@@ -608,7 +613,7 @@ class NodeSaves:
             for origin in row.list_origins():
                 if self.news.is_set():
                     return errors
-                if self._wanted(row, origin):
+                if self._needs_copy(row, origin):
                     try:
                         with closing(self.peer(origin)) as peer:
                             self.copy(row, origin, peer)
@@ -619,7 +624,7 @@ class NodeSaves:
                             errors.append(f"{row.name} of {origin}: {error.strerror or error}")
         return errors
 
-    def _wanted(self, row: SavedStep, origin: str) -> bool:
+    def _needs_copy(self, row: SavedStep, origin: str) -> bool:
         if origin == self.host or origin not in self.living or origin not in self.spec.hosts:
             return False
         if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
@@ -707,7 +712,7 @@ class NodeSaves:
         """Return a new connection to a helper. Raises PeerError."""
         return PeerConnection(self.spec, host)
 
-    def set_aside(self, above: int | None, name: str | None) -> None:
+    def move_newer_away(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
         would mix with it. What was moved away before is removed."""
         moved = self.meta / "aside"
@@ -734,9 +739,9 @@ class NodeSaves:
 
 
 _HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
-    "ping": NodeSaves._ping,
+    "ping": NodeSaves._handle_ping,
     "ready": NodeSaves._ready,
-    "changed": NodeSaves._changed,
+    "changed": NodeSaves._handle_changed,
     "inventory": NodeSaves._handle_inventory,
     "read": NodeSaves._read,
     "get": NodeSaves._handle_get,
@@ -745,7 +750,7 @@ _HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
     "drop": NodeSaves._drop,
     "assemble": NodeSaves._handle_assemble,
     "adopt": NodeSaves._handle_adopt,
-    "aside": NodeSaves._handle_aside,
+    "aside": NodeSaves._handle_move_away,
     "missed": NodeSaves._handle_missed,
     "flush": NodeSaves._flush,
     "task": NodeSaves._task_state,
@@ -774,12 +779,12 @@ def _end_left_over(holder: LockHolder) -> None:
     """Kill a helper, first the process that would start it again. They are the user's own."""
     own = (os.getpid(), os.getppid())
     for pid, began in ((holder.parent, holder.parent_began), (holder.pid, holder.began)):
-        if began and pid not in own and _start_of(pid) == began:
+        if began and pid not in own and _read_start_time(pid) == began:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _start_of(pid: int) -> str:
+def _read_start_time(pid: int) -> str:
     """Return when the kernel started a process, "" where there is none: with its id, what it is."""
     try:
         stat_line = Path(f"/proc/{pid}/stat").read_text(errors="replace")

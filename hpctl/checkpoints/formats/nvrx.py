@@ -62,11 +62,11 @@ def list_claims(layout: Listing) -> list[Claim]:
         return []
     ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
     # A directory of checkpoints that are called 100, 200, ... is common, too.
-    if not any(_list_shares(path, rank) for rank in islice(ranks, _PROBES)):
+    if not any(_list_writer_parts(path, rank) for rank in islice(ranks, _PROBES)):
         return []
     iterations: dict[int, Iteration] = {}
     for rank in ranks:
-        for name, number, owner, dirty in _list_shares(path, rank):
+        for name, number, owner, dirty in _list_writer_parts(path, rank):
             iteration = iterations.setdefault(number, Iteration(number))
             if dirty:
                 iteration.dirty.add(owner)
@@ -107,7 +107,7 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
         writing = iteration.dirty & set(missing)
         more = f", {_format_ranks(writing)} still being written" if writing else ""
         raise Unfinished(
-            f"iteration {iteration.number} lacks the share of {_format_ranks(missing)}"
+            f"iteration {iteration.number} lacks the files of {_format_ranks(missing)}"
             f" of {size}{more}"
         )
     for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
@@ -126,7 +126,7 @@ def _read_rank_count(path: Place, name: str) -> int | None:
     return size
 
 
-def _list_shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
+def _list_writer_parts(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
     names = directory_names(path, rank) or ()
     return [
         (name, int(match[1]), int(match[2]), match[3] is not None)

@@ -230,7 +230,9 @@ def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
         else:
             from backports import zstd
     except ImportError:
-        raise Unprovable("it needs zstd: install the Python package backports.zstd") from None
+        raise Unprovable(
+            "its data is compressed with zstd: install the Python package backports.zstd"
+        ) from None
     made = zstd.ZstdDecompressor()
     try:
         for part in parts:

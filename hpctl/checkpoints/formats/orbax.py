@@ -88,7 +88,7 @@ class _Array(Struct, frozen=True):
     """The number of parts of each chunk, with an index behind them; 0: none."""
 
     def places(self) -> Iterator[str]:
-        """Return the place of each chunk. An array without dimensions has one."""
+        """Yield the place of each chunk. An array without dimensions has one."""
         for place in itertools.product(*map(range, self.grid)):
             parts = [self.beginning, self.separator.join(map(str, place))]
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)

@@ -45,7 +45,7 @@ def claim(layout: Listing) -> Claim | None:
 
     def prove(deep: bool) -> None:
         if len(shards) < of:
-            raise NotWhole(f"{len(shards)} of {of} model files are there")
+            raise NotWhole(f"only {len(shards)} of {of} model files exist")
         _prove_files(path, epoch, sorted([*shards, *others]), deep)
 
     return Claim(epoch, None, prove)

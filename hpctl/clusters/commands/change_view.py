@@ -112,7 +112,7 @@ class Screenful:
 def render_screen(
     progress: ClusterProgress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
-    """Return the live screen as it stands, with so many ways to fail; the other nodes are
+    """Return the current live screen, with so many ways to fail; the other nodes are
     counted."""
     parts: list[RenderableType] = [_render_head(progress), _render_bars(progress)]
     parts += describe_failures(progress.failures, in_full)

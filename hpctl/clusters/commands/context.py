@@ -1,4 +1,4 @@
-"""Where a command of `hpctl cluster` stands: which cluster, whose account, what is on this machine.
+"""What a command of `hpctl cluster` works on: cluster, account, and what is on this machine.
 
 On a head node nothing need be named: the daemon's configuration tells the cluster, its region and
 its Slurm; without it the node's own resource_config.json does. Anywhere else there is the API
@@ -111,7 +111,7 @@ def resolve_place(
     region: str | None,
     endpoint_url: str | None,
 ) -> ClusterPlace:
-    """Return where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
+    """Return what it works on. Raises UsageError where nothing names a cluster, HpctlError.
 
     A head node's file says where its cluster is, and its daemon goes by it: an option
     outweighs it, the environment, which is about no cluster, does not.

@@ -91,7 +91,7 @@ class CheckedNode(Struct, frozen=True):
 
 
 class MaintenanceView(Struct, frozen=True):
-    """What was ordered for groups, and how it stands. `outcome`: dry_run, ordered, done, failed,
+    """What was ordered for groups, and its progress. `outcome`: dry_run, ordered, done, failed,
     interrupted; `jobs` run on the groups' nodes, null where Slurm is not at hand.
     """
 

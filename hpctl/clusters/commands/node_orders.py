@@ -137,7 +137,7 @@ class Looks(Protocol):
     on_interrupt: str
     """What becomes of the order on a Ctrl-C."""
 
-    def looks(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
+    def iter_progress(self) -> Iterator[tuple[OrderNodeProgress, ...]]:
         """Yield the nodes after every look, until each has ended."""
 
     def let_go(self) -> tuple[OrderNodeProgress, ...]:
@@ -152,7 +152,7 @@ def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
     """
     try:
         with _ended_by(signal.SIGTERM, signal.SIGHUP):
-            _print_looks(run.looks())
+            _print_looks(run.iter_progress())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             output.echo(f"hpctl: interrupted; {run.on_interrupt} ...", err=True)

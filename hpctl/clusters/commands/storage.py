@@ -312,7 +312,7 @@ class Lfs(Struct):
                 "run this on a node that mounts the file system, with lustre-client installed",
             )
 
-    def released(self, files: Sequence[str]) -> set[str]:
+    def find_released(self, files: Sequence[str]) -> set[str]:
         """Return those of the files whose contents are in S3 alone. Raises HpctlError.
 
         One that is deleted meanwhile, by a user here or in S3, is none of them.
@@ -323,7 +323,7 @@ class Lfs(Struct):
             if done.returncode != 0:
                 left = [name for name in batch if os.path.lexists(name)]
                 if len(left) < len(batch):
-                    found |= self.released(left)
+                    found |= self.find_released(left)
                     continue
                 raise HpctlError(
                     f"lfs hsm_state: {_format_error(done)}", _format_hint(_format_error(done))
@@ -375,7 +375,7 @@ def preload_files(
     Interrupted, what was asked for continues, and a second call finds what is left.
     """
     files = list(_walk_files(path))
-    todo = sorted(lfs.released(files))
+    todo = sorted(lfs.find_released(files))
     state = Preload(str(path), len(files), len(todo))
     yield state
     under_way: list[str] = []
@@ -386,7 +386,7 @@ def preload_files(
             refused = lfs.restore(batch)
             under_way += [name for name in batch if name not in refused]
             state = replace(state, failed=(*state.failed, *refused.items())[:100])
-        still = lfs.released(under_way)
+        still = lfs.find_released(under_way)
         arrived = [name for name in under_way if name not in still]
         if arrived:
             moved = clock()

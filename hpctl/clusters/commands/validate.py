@@ -265,7 +265,7 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
             assemble_text((family, "bold"), "  ", _render_sum(Counter(v.level for v in found)))
         )
         for verdict, after in zip_longest(worth, worth[1:]):
-            # One fix for several in a row stands below the last of them.
+            # One fix for several in a row is printed below the last of them.
             fixed = after is None or after.fix != verdict.fix
             _draw_verdict(out, verdict, reasons, fixed=fixed)
     if view.verdicts:

@@ -251,7 +251,7 @@ class GroupSpec(SpecSection, frozen=True, kw_only=True):
     network_interface: Literal["efa", "efa-only"] | None = None
     """`efa` has an ENA device beside the EFA device, `efa-only` has not."""
     raw: Raw = field(default_factory=dict)
-    """Merged into the group's request as it stands, for what hpctl does not know yet."""
+    """Merged into the group's request unchanged, for what hpctl does not know yet."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ class ProvisioningParameters(SpecSection, frozen=True):
     head_nodes: HeadNodes | None = None
     """What several head nodes share. Needed where the controller group has more than one."""
     raw: Raw = field(default_factory=dict)
-    """Merged into the file as it stands."""
+    """Merged into the file unchanged."""
 
 
 class Settings(SpecSection, frozen=True):
@@ -373,7 +373,7 @@ class ClusterSpec(SpecSection, frozen=True):
     hpctl: Settings = field(default_factory=Settings)
     """hpctl's own settings."""
     raw: Raw = field(default_factory=dict)
-    """Merged into the cluster's request as it stands, for what hpctl does not know yet."""
+    """Merged into the cluster's request unchanged, for what hpctl does not know yet."""
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:

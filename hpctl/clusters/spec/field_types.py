@@ -18,7 +18,7 @@ class Like(Struct, frozen=True):
     longest: int
     shortest: int = 0
 
-    def checked(self, text: str) -> str:
+    def check(self, text: str) -> str:
         """Return the text. Raises ValueError."""
         if not re.fullmatch(self.pattern, text):
             raise ValueError(f"is not {self.means}")
@@ -134,7 +134,7 @@ def make_bounds(least: int, most: int) -> Meta:
 
 InstanceCount = Annotated[int, make_bounds(0, 6758)]
 Raw = Mapping[str, Any]
-"""Merged into the request as it stands: the API's own words."""
+"""Merged into the request unchanged: the API's own words."""
 
 
 class SpecSection(Struct, frozen=True):

@@ -87,7 +87,7 @@ def list_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 class Guarded(Struct, frozen=True):
-    """A file system (FSx's own entry) with its security groups and the zones it stands in."""
+    """A file system (FSx's own entry) with its security groups and its zones."""
 
     entry: Mapping[str, Any]
     security_groups: Listed = field(default_factory=dict)

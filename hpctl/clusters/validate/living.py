@@ -1,4 +1,4 @@
-"""The name of the cluster, and what stands under it already."""
+"""The name of the cluster, and what has that name already."""
 
 from collections.abc import Iterator
 

@@ -301,7 +301,7 @@ def check_modes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 @FAMILY.check("parameters")
 def check_parameters(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
-    """`provisioning_parameters.json` names groups that there are, and stands beside no roles of the
+    """`provisioning_parameters.json` names groups that there are, and is used without roles of the
     API.
     """
     here = facts.scripts
@@ -543,7 +543,7 @@ def check_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
 @BUCKET.check("who-sets-slurm-up")
 def parameters_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, and
-    stands beside no roles of the API.
+    is used without roles of the API.
     """
     for prefix, place, groups in _find_prefixes(wanted, facts):
         if not isinstance(prefix.region, str) or isinstance(prefix.names, Unanswered):

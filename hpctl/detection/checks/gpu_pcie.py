@@ -101,7 +101,7 @@ def _judge_replays(
 
 
 def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, float]]:
-    """Return the replays a minute of each GPU that counts them."""
+    """Yield the replays a minute of each GPU that counts them."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
@@ -111,7 +111,7 @@ def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu
 
 
 def _allowed_rate(gpu: GpuState, limits: Limits) -> float | None:
-    """Return the replays a minute that a link within the bit error rate of the standard may
+    """Yield the replays a minute that a link within the bit error rate of the standard may
     show."""
     speed = _LANE_GBPS.get(gpu.pcie.generation or 0)
     if speed is None or not gpu.pcie.width:

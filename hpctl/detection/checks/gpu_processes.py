@@ -50,14 +50,15 @@ def gather(machine: CheckedMachine) -> GpuProcessSample:
     seen = sweep_with_gpus(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
         raise NotHere("NVML does not list processes here")
-    holders = tuple(
-        GpuHolder(gpu.device, process.pid, process.used_bytes / _MIB, name)
-        for gpu in seen.gpus
-        for process in gpu.processes or ()
-        if process.used_bytes is not None
-        and (name := _read_name(machine, process.pid))
-        and name not in _SERVICES
-    )
+    found = []
+    for gpu in seen.gpus:
+        for process in gpu.processes or ():
+            if process.used_bytes is None:
+                continue
+            name = _read_name(machine, process.pid)
+            if name and name not in _SERVICES:
+                found.append(GpuHolder(gpu.device, process.pid, process.used_bytes / _MIB, name))
+    holders = tuple(found)
     return GpuProcessSample(_has_job(machine, holders), holders)
 
 

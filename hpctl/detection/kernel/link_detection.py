@@ -1,6 +1,6 @@
 """Tell a driver that is stuck looking for NVLinks from one that starts.
 
-Not a pattern of a row: the same line is both, and only how long it goes on differs.
+Not a pattern of a row: the same line is both, and only how long it repeats differs.
 
     NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!
     NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!

@@ -440,7 +440,7 @@ def _send_error(agent: AgentPipe, failed: NvmlFailed) -> None:
 
 
 def give_back_memory(nvml: Any) -> None:
-    """Return what is free in the heap to the kernel.
+    """Give what is free in the heap back to the kernel.
 
     Compiling nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
     NVIDIA's library frees part of what its start takes.

@@ -120,7 +120,7 @@ class NvmlChild:
         return self._process.pid
 
     def messages(self) -> Iterator[Message]:
-        """Return the messages since the last call. Raises Closed after the last message."""
+        """Yield the messages since the last call. Raises Closed after the last message."""
         ended = self._fill_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)

@@ -87,7 +87,7 @@ class _LineSplitter:
         return lines
 
 
-class _LogFollower:
+class _HealthLogReader:
     """The remainder of the bytes that were read. `cut`: how many lines were too long.
 
     After it is opened again it starts again with this boot's first line. `read` returns the added
@@ -108,7 +108,7 @@ class _LogFollower:
         return now
 
 
-class HealthAgentFile(_LogFollower):
+class HealthAgentFile(_HealthLogReader):
     """A log file, from its beginning: rotated, shortened or replaced files are followed."""
 
     def __init__(self, path: Path) -> None:
@@ -178,7 +178,7 @@ class _JournalEntry(msgspec.Struct, frozen=True):
 _entry = msgspec.json.Decoder(_JournalEntry)
 
 
-class HealthAgentJournal(_LogFollower):
+class HealthAgentJournal(_HealthLogReader):
     """The unit's journal of this boot, through `journalctl --follow` as a child.
 
     Where the machine has no such unit, no child is started.
@@ -228,7 +228,7 @@ class HealthAgentJournal(_LogFollower):
         if not any(Path(place, self._unit).exists() for place in self._directories):
             raise Unavailable(f"this machine has no {self._unit}")
         if shutil.which(self._command[0]) is None:
-            raise Unavailable(f"there is no {self._command[0]} here")
+            raise Unavailable(f"{self._command[0]} is not installed on this host")
         try:
             self._child = subprocess.Popen(
                 self._command,

@@ -104,7 +104,7 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
     except ValueError as error:
         raise HpctlError(str(error), _example()) from None
     if parsed.get_backend_name() == "sqlite":
-        # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it as it stands.
+        # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it unchanged.
         path = sqlite_path(url)
         return _sqlite(parsed if path is None else parsed.set(database=str(path)))
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))

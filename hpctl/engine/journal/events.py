@@ -95,8 +95,8 @@ class JobReported(Struct, frozen=True):
     uid: int = 0
 
 
-class HoldNoted(Struct, frozen=True):
-    """A candidate was held by a gate. Written once per change of reason.
+class GateBlocked(Struct, frozen=True):
+    """A gate blocked a candidate. Written once per change of reason.
 
     `known_as`: of a job, its id as its owner writes it; empty for others, and in older journals.
     """
@@ -111,7 +111,7 @@ class HoldNoted(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The target as people write it."""
+        """Return the target as people write it."""
         return self.known_as or self.target
 
 
@@ -214,7 +214,7 @@ Event = (
     DaemonStarted
     | NodeRecoveryOpened
     | JobRecoveryOpened
-    | HoldNoted
+    | GateBlocked
     | HoldLifted
     | SignalSeen
     | StepStarted
@@ -227,4 +227,13 @@ Event = (
 )
 
 
-EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+_STORED_NAMES: dict[type[Event], str] = {GateBlocked: "HoldNoted"}
+"""What journals and the output of `hpctl events --json` hold, where it is not the class's name."""
+
+
+def name_kind(kind: type[Event]) -> str:
+    """Return the name of a kind of event in the journal and in `hpctl events --json`."""
+    return _STORED_NAMES.get(kind, kind.__name__)
+
+
+EVENT_TYPES: dict[str, type[Event]] = {name_kind(kind): kind for kind in get_args(Event)}

@@ -21,10 +21,10 @@ class InProcessJournal:
         """Return every event, in order."""
         return tuple(self._events)
 
-    def retired(self) -> frozenset[RecoveryId]:
-        """Return no ids: nothing is retired here."""
+    def list_retired(self) -> frozenset[RecoveryId]:
+        """Return an empty set: this journal retires nothing."""
         return frozenset()
 
     def health(self) -> Mapping[NodeName, Health]:
-        """Return nothing: no agent reports here."""
+        """Return no health: no agent reports here."""
         return {}

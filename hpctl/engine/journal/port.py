@@ -15,7 +15,8 @@ class Journal(Protocol):
     """The durable memory: append-only events, agents' facts, operators' requests."""
 
     def append(self, events: Sequence[Event]) -> None:
-        """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
+        """Append all events or none, on stable storage when it returns. Raises JournalCorrupt,
+        OSError."""
 
     def events(self) -> Iterable[Event]:
         """Return every event that is not retired, in order.
@@ -23,7 +24,7 @@ class Journal(Protocol):
         Raises JournalCorrupt at the first that cannot be read.
         """
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def list_retired(self) -> frozenset[RecoveryId]:
         """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, Health]:

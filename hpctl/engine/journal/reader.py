@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.audit_chain import AuditRow
-from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.journal.events import Event, RequestTaken, name_kind
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.rows import (
     DaemonInfo,
@@ -124,12 +124,12 @@ class JournalReader:
     def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Yield every event in order, from the one with number `after` + 1 on; with `past` those
         that were retired as well. Raises JournalCorrupt at the first that cannot be read."""
-        return (event for _, event in self.numbered(after, past=past))
+        return (event for _, event in self.number_events(after, past=past))
 
-    def numbered(
+    def number_events(
         self, after: int = 0, *, past: bool = False, since: datetime | None = None
     ) -> Iterator[tuple[int, Event]]:
-        """Return as `events`, each with its number: what follows the journal resumes after the last
+        """Yield the events, each with its number: what follows the journal resumes after the last
         one. With `since` less: see `rows.without_ended_jobs`."""
         query = f"{_EVENTS} WHERE seq > :after"
         if past and "hpctl_past" in self._source.tables():
@@ -154,8 +154,8 @@ class JournalReader:
         found: int = row.newest or 0
         return found
 
-    def retired(self) -> frozenset[RecoveryId]:
-        """Return the ids in the past: no new recovery may have one of them."""
+    def list_retired(self) -> frozenset[RecoveryId]:
+        """Return the ids of retired recoveries: no new recovery may have one of them."""
         query = "SELECT DISTINCT recovery FROM hpctl_past WHERE recovery <> ''"
         with self._source.rows(query) as rows:
             return frozenset(RecoveryId(row.recovery) for row in rows)
@@ -234,7 +234,7 @@ class JournalReader:
         if row is None or not row.taken:
             return None
         query = f"{_EVENTS} WHERE kind = :kind ORDER BY seq DESC"
-        with self._source.rows(query, {"kind": RequestTaken.__name__}) as rows:
+        with self._source.rows(query, {"kind": name_kind(RequestTaken)}) as rows:
             for row in rows:
                 event = decode_event(*row)
                 if isinstance(event, RequestTaken) and event.request == request:

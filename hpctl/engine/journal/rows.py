@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported
+from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported, name_kind
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
@@ -35,7 +35,7 @@ def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
 
 def encode_event(event: Event) -> tuple[str, str]:
     """Return the record's kind and its JSON."""
-    return type(event).__name__, _encoder.encode(event).decode()
+    return name_kind(type(event)), _encoder.encode(event).decode()
 
 
 def decode_event(seq: int, kind: str, payload: str) -> Event:
@@ -69,7 +69,7 @@ def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
     ended = set()
     for row in rows:
         payload = str(row[2])  # Any type, see above: what is none of ours is found by `decode`.
-        if row[1] == JobReported.__name__ and payload[7:26] < before:
+        if row[1] == name_kind(JobReported) and payload[7:26] < before:
             continue
         head = _HEAD.match(payload)
         kept.append((row, head and head[2]))

@@ -20,8 +20,8 @@ from hpctl.engine.journal.events import (
     ClockSet,
     ConfigurationTaken,
     Event,
+    GateBlocked,
     HoldLifted,
-    HoldNoted,
     JobRecoveryOpened,
     JobReported,
     NodeRecoveryOpened,
@@ -65,7 +65,7 @@ class State(Struct):
     open_jobs: dict[JobId, RecoveryId] = field(default_factory=dict)
     attempts: dict[Attempt, RecoveryId] = field(default_factory=dict)
     last_of_node: dict[NodeName, RecoveryId] = field(default_factory=dict)
-    holds: dict[str, HoldNoted] = field(default_factory=dict)
+    holds: dict[str, GateBlocked] = field(default_factory=dict)
     approvals: dict[str, datetime] = field(default_factory=dict)
     returned: dict[NodeName, datetime] = field(default_factory=dict)
     """When an operator last gave a node back: what only an operator clears is cleared then."""
@@ -98,7 +98,7 @@ class State(Struct):
         return [one for one in open_now if change.is_window(one)]
 
     @property
-    def resizes(self) -> bool:
+    def is_resizing(self) -> bool:
         """Return whether a change of capacity is open."""
         return len(self.open_changes) > len(self.windows)
 
@@ -143,11 +143,11 @@ class State(Struct):
                 job = JobRecovery(
                     **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
                 )
-                self._open(self.jobs, self.open_jobs, job)
+                self._record_open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open_change(event)
-            case HoldNoted():
+            case GateBlocked():
                 self._note_mass_event(self.holds.get(event.target), event.at)
                 self._note_mass_event(event, event.at)
                 self.holds[event.target] = event
@@ -170,11 +170,13 @@ class State(Struct):
         for rid in self.open_changes.values():
             self.changes[rid] = move_times(self.changes[rid], event.by_s)
 
-    def _note_mass_event(self, hold: HoldNoted | None, at: datetime) -> None:
+    def _note_mass_event(self, hold: GateBlocked | None, at: datetime) -> None:
         if hold is not None and hold.gate == "correlated":
             self.mass_events[hold.rule] = at
 
-    def _open(self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any) -> None:
+    def _record_open(
+        self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any
+    ) -> None:
         if rec.id in kept or rec.key in listed:
             raise Corrupt(f"{rec.id} opened while {listed.get(rec.key)} is open")
         kept[rec.id] = rec
@@ -187,7 +189,7 @@ class State(Struct):
         if earlier is not None and earlier.was_change:
             self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
             del self.open_nodes[node.node]
-        self._open(self.nodes, self.open_nodes, node)
+        self._record_open(self.nodes, self.open_nodes, node)
         if not node.of_capacity:
             self.last_of_node[node.node] = node.id
 
@@ -195,7 +197,7 @@ class State(Struct):
         if event.kind in earlier_removals.KINDS:
             self._open_earlier(earlier_removals.read_opening(event))
         else:
-            self._open(self.changes, self.open_changes, change.open_change(event))
+            self._record_open(self.changes, self.open_changes, change.open_change(event))
 
     def _open_earlier(self, rec: NodeRecovery) -> None:
         """A removal, or a return, as an earlier version wrote it."""
@@ -203,7 +205,7 @@ class State(Struct):
         if beside is not None and not beside.was_change and not rec.ended:
             rec = earlier_removals.end_removal(rec, rec.opened)
         if not rec.ended:
-            self._open(self.nodes, self.open_nodes, rec)
+            self._record_open(self.nodes, self.open_nodes, rec)
         elif rec.id in self.nodes:
             raise Corrupt(f"{rec.id} opened twice")
         else:

@@ -158,7 +158,8 @@ class Store(JournalReader):
         self.check_cluster(cluster)
 
     def append(self, batch: Sequence[Event]) -> None:
-        """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
+        """Append all events or none, on stable storage when it returns. Raises LeaseLost,
+        OSError."""
         if not batch:
             return
         rows = [dict(zip(("kind", "payload"), encode_event(e), strict=True)) for e in batch]
@@ -181,7 +182,7 @@ class Store(JournalReader):
         Raises LeaseLost, OSError; Unavailable, JournalCorrupt. What was moved before stays moved.
         """
         days: dict[int, dict[int, str]] = {}
-        for seq, event in JournalReader(self._source).numbered():
+        for seq, event in JournalReader(self._source).number_events():
             ended = over(event)
             if ended is not None:
                 day = ended.astimezone(UTC).toordinal()

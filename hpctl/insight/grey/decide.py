@@ -245,12 +245,12 @@ def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: da
     tracked = {node for node, _ in after}
     for group in groups:
         mine = tracked.intersection(group.nodes)
-        everybody = _PeerSubset.of(group.nodes, seen)
+        everyone = _PeerSubset.of(group.nodes, seen)
         parts = (
-            [everybody] if len(group.parts) == 1 else [_PeerSubset.of(p, seen) for p in group.parts]
+            [everyone] if len(group.parts) == 1 else [_PeerSubset.of(p, seen) for p in group.parts]
         )
         for signal in SIGNALS:
-            for part in (everybody,) if signal.wide else parts:
+            for part in (everyone,) if signal.wide else parts:
                 members = part.working if signal.busy else part.members
                 found = _judge_window(signal, group.job, members, mine)
                 if found is not None:

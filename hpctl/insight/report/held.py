@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, NodeRecoveryOpened
+from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, NodeRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import GATE as INTERNAL_ERROR
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -36,7 +36,7 @@ class HeldFaults:
     def take(self, event: Event, state: State) -> None:
         """Take one event, of which `state` knows already."""
         match event:
-            case HoldNoted() if not _is_of_job(event) and event.gate != INTERNAL_ERROR:
+            case GateBlocked() if not _is_of_job(event) and event.gate != INTERNAL_ERROR:
                 self._note(event, state)
             case HoldLifted():
                 last = self._last.get(NodeName(event.target))
@@ -45,7 +45,7 @@ class HeldFaults:
             case NodeRecoveryOpened():
                 self._drop(event.generation.node, event.at)
 
-    def _note(self, event: HoldNoted, state: State) -> None:
+    def _note(self, event: GateBlocked, state: State) -> None:
         node = NodeName(event.target)
         if node in state.open_nodes:
             return
@@ -71,5 +71,5 @@ class HeldFaults:
         return tuple(self._found)
 
 
-def _is_of_job(hold: HoldNoted) -> bool:
+def _is_of_job(hold: GateBlocked) -> bool:
     return hold.target.isdecimal() or bool(hold.known_as)

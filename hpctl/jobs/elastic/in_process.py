@@ -71,7 +71,7 @@ class Gathering:
 
     def start(self) -> None:
         """Give the other ranks GATHER_S seconds from now."""
-        self._timer = threading.Timer(GATHER_S, self._give_up)
+        self._timer = threading.Timer(GATHER_S, self._exit_process)
         self._timer.daemon = True
         self._timer.start()
 
@@ -81,7 +81,7 @@ class Gathering:
             self._timer.cancel()
 
     @staticmethod
-    def _give_up() -> None:
+    def _exit_process() -> None:
         print_line(
             f"a rank does not come to the restart within {GATHER_S:.0f} s: new processes start"
         )

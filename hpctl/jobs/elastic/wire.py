@@ -278,7 +278,7 @@ class GroupListener:
 
 
 async def _wait_for_first_message(connection: socket.socket) -> None:
-    """Return once something can be read, and read nothing."""
+    """Wait until something can be read, and read nothing."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(connection, readable.set)
     try:

@@ -95,7 +95,7 @@ class RunningJob(Struct, frozen=True):
 def stacks(job: str, as_json: bool) -> None:
     """Read the stacks of a running job's Python ranks, and name those that the others wait for.
 
-    For the job's owner and root. A step is added to the job, and each rank stands still for a
+    For the job's owner and root. A step is added to the job, and each rank is stopped for a
     second or so. Dumps of torch's flight recorder that the ranks wrote in the last 10 minutes are
     read where this host sees them. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack
     could be read.

@@ -160,7 +160,9 @@ class StackCollector:
         return [self._done.get() for _ in range(self._done.qsize())]
 
     def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:
-        found = isolate_call("stacks", ask.job, lambda asked: self._asked(due, asked, nodes), ask)
+        found = isolate_call(
+            "stacks", ask.job, lambda asked: self._collect_stacks(due, asked, nodes), ask
+        )
         if isinstance(found, InconsistentState):
             log.error("flaw=%s", found)
             found = Outcome.ambiguous("internal_error", found.error)
@@ -170,7 +172,7 @@ class StackCollector:
         self._done.put((due, found))
         self._poke()
 
-    def _asked(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
+    def _collect_stacks(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
         until = time.monotonic() + ANSWER_S
         answers: dict[NodeName, NodeStacks] = {}
         while len(answers) < len(nodes) and time.monotonic() < until:

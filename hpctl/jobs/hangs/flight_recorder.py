@@ -171,7 +171,7 @@ class _Ranks(Struct):
     _keys: dict[tuple[str, tuple[int, ...]], _GroupKey] = field(default_factory=dict)
     _seen: dict[tuple[str, int], tuple[tuple[int, ...], _GroupKey]] = field(default_factory=dict)
 
-    def find_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
+    def find_group_key(self, name: str, ranks: tuple[int, ...]) -> _GroupKey:
         """Return the key of a group.
 
         The hash of a large group takes as long as the group, and each of its ranks names it: the
@@ -188,7 +188,7 @@ class _Ranks(Struct):
         self.whole[dump.rank] = dump.whole
         keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            key = self.find_key(group.name, group.ranks)
+            key = self.find_group_key(group.name, group.ranks)
             keys[group.name] = key
             self.groups.setdefault(key, group)
         for entry in dump.entries:
@@ -197,7 +197,7 @@ class _Ranks(Struct):
                 continue
             place = keys.get(entry.group)
             ranks = self.by_group.setdefault(
-                self.find_key(entry.group, ()) if place is None else place, {}
+                self.find_group_key(entry.group, ()) if place is None else place, {}
             )
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
@@ -293,10 +293,11 @@ def _reopen_failed(issued: dict[int, dict[int, FlightEntry]]) -> dict[int, dict[
     behind = sum(number == lowest for number in last.values())
     if 2 * behind >= len(last):
         return issued
-    return {
-        rank: {seq: _reopen(entry) if seq > lowest else entry for seq, entry in entries.items()}
-        for rank, entries in issued.items()
-    }
+    opened: dict[int, dict[int, FlightEntry]] = {}
+    for rank, entries in issued.items():
+        later = {seq: _reopen(entry) for seq, entry in entries.items() if seq > lowest}
+        opened[rank] = {**entries, **later}
+    return opened
 
 
 def _reopen(entry: FlightEntry) -> FlightEntry:
@@ -460,7 +461,7 @@ def _describe_no_cause(stops: Sequence[_Stop]) -> str:
     stop = stops[0]
     silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
     unread = f", the dump of {_format_ranks(stop.unread)} cannot be read" if stop.unread else ""
-    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name nobody"
+    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name no rank"
 
 
 def _describe_stop(stop: _Stop) -> str:

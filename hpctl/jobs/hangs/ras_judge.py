@@ -158,9 +158,7 @@ def _find_progress(first: RasReport, second: RasReport) -> RasFinding | None:
     """
     after = {one.name: one for one in second.communicators}
     grew = any(_has_grown(one, after.get(one.name)) for one in first.communicators)
-    return (
-        RasFinding(HangCause.MOVING, "NCCL launches collectives: the run goes on") if grew else None
-    )
+    return RasFinding(HangCause.MOVING, "NCCL launches collectives") if grew else None
 
 
 def _has_grown(before: Communicator, now: Communicator | None) -> bool:

@@ -84,7 +84,7 @@ not among them: that is how a data loader waits for its workers."""
 _CALLERS: Final = re.compile(
     r"torch/(?:serialization\.py|utils/data\b|distributed/checkpoint/(?:filesystem|state_dict_\w+))"
 )
-"""Library code that says what a rank was about to do, wherever it stands below it."""
+"""Library code that says what a rank was about to do, wherever it is below it."""
 
 
 _ENGINE: Final = "_engine_run_backward"
@@ -308,8 +308,12 @@ def aggregate_stacks(
     suspects = (*gone, *suspects)
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
-        told = fold_hostlist(idle)[:200]
-        text += f"; {told}: spare, idle" if spares else f"; no process of the job runs on {told}"
+        idle_nodes = fold_hostlist(idle)[:200]
+        text += (
+            f"; {idle_nodes}: spare, idle"
+            if spares
+            else f"; no process of the job runs on {idle_nodes}"
+        )
     return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 

@@ -2,9 +2,9 @@
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
 owner, reads each within bounds, and prints what it saw in lines
-(`hpctl.jobs.hangs.stack_groups.format_lines`). A first look reads a rank's memory and stops nobody;
-a second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
-out where it cannot end well.
+(`hpctl.jobs.hangs.stack_groups.format_lines`). The first look reads a rank's memory and stops no
+process. The second one, for the C++ calls below Python's, stops the rank for as long as unwinding
+takes, and is left out where it cannot end well.
 
 `collect_stacks` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
 """
@@ -150,8 +150,8 @@ def _read_thread(thread: dict[str, object]) -> list[Frame]:
 
 
 def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
-    """One rank, read twice where that does no harm: a process that the kernel holds, or that is
-    stopped already, would take the signal that stops it later, and nobody would wake it."""
+    """Read one rank, twice where that does no harm: a process that the kernel holds, or that is
+    stopped already, would take the signal that stops it later, and nothing would continue it."""
     (step, rank), process = item
     frames, error = _dump_stack(process.pid, DUMP_S, "--nonblocking")
     if frames and native and process.state in "RS":
@@ -273,9 +273,9 @@ def collect_stacks(
     bin_dir: Path | None = None,
     within_s: float = NODE_S,
 ) -> list[NodeStacks]:
-    """What the job's ranks on these nodes do now; nodes that did not answer in time are not in it.
+    """Read what the job's ranks on these nodes do now, without nodes that do not answer in time.
 
-    Slurm lets nobody but the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
+    Slurm lets only the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
     """
     runner = SlurmRunner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"

@@ -139,12 +139,12 @@ class LogFollower:
             self._fd = -1
 
     def _read(self) -> tuple[bytes, bool]:
-        if self._fd < 0 and not self._open():
+        if self._fd < 0 and not self._open_file():
             return b"", True
         if self._cut_short():
             self._start_over()
         # Asked before the bytes are taken: a file system that fails here must not lose them.
-        replaced = self._replaced()
+        replaced = self._was_replaced()
         data = os.pread(self._fd, BLOCK, self._position)
         self._position += len(data)
         self._tail = (self._tail + data[-REMEMBERED:])[-REMEMBERED:]
@@ -161,7 +161,7 @@ class LogFollower:
             return lines, False
         return self._lines.cut(data), True
 
-    def _open(self) -> bool:
+    def _open_file(self) -> bool:
         try:
             # A FIFO without a writer would block the open.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -185,7 +185,7 @@ class LogFollower:
             return False
         return os.pread(self._fd, size, self._position - size) != self._tail
 
-    def _replaced(self) -> bool:
+    def _was_replaced(self) -> bool:
         """Return whether another file is at the path. None: it is in the middle of a rotation."""
         try:
             there = os.stat(self.path)

@@ -4,7 +4,7 @@ A note is one line, `step=12 loss=0.3 rank=0`. In a job's log, where other lines
 `hpctl-progress ` goes before. Bytes come from anywhere: what is no note is None.
 
 Ranks on this node alone use a unix socket in a directory that only their user may enter. Ranks on
-several nodes use UDP with a secret, which stands in their environment (why: ADR 0021). The kernel
+several nodes use UDP with a secret, which is in their environment (why: ADR 0021). The kernel
 drops datagrams without it, so that a flood of them takes no room in the socket from those of the
 ranks. Any program may also append lines to a file, which is read as it grows.
 """

@@ -53,7 +53,7 @@ def try_command(runner: SlurmRunner, node: str, level: str, command: str) -> Che
     if ran.ok:
         return CheckView(node, "ok", f"{level}: {said}", "")
     why = make_printable(" ".join(ran.message.split()))
-    hint = f"mend acceptance.command ({command}), or install what it needs on the node"
+    hint = f"fix acceptance.command ({command}), or install what it needs on the node"
     return CheckView(node, "fail", f"{level}: {why or 'it failed'}", hint)
 
 

@@ -105,7 +105,7 @@ def culprit(
 
     Runs the tests of level `group` on pairs of the nodes, then on halves, each as a Slurm job of
     its own that needs whole nodes: at most log2(n) + 2 rounds. NODE may be a hostlist. It drains
-    nothing. Exit code: 0 nobody is named, 1 a culprit is, 3 the tests cannot run.
+    nothing. Exit code: 0 no node is named, 1 a culprit is, 3 the tests cannot run.
     """
     from hpctl.engine.adapters import make_scheduler
 

@@ -40,7 +40,7 @@ def refuse_test(node: SlurmNode, view: View) -> str:
     if job is not None:
         return f"job {job.shown} is on {node.name}: ask again when it has ended"
     if node.closed and reason_owner(node.reason) is None:
-        return f"{node.name} is closed by somebody else (Reason {node.reason!r})"
+        return f"{node.name} is closed by another operator or tool (Reason {node.reason!r})"
     if node.down or not node.responding:
         return f"the slurmd of {node.name} does not answer"
     if node.name not in view.health:

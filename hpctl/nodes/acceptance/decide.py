@@ -105,7 +105,7 @@ def _detect_takeover(c: NodeCase) -> Move | None:
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
         ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
-        how = "" if ours else "somebody resumed the node"
+        how = "" if ours else "another operator or tool resumed the node"
     elif node is not None and closed_by_slurm(node):
         return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
     elif node is not None:
@@ -178,7 +178,7 @@ def _judge_missing_result(c: NodeCase) -> Move | None:
 
 def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
-    verdict, why = c.rec.verdict
+    verdict, why = c.rec.test_verdict
     node, serves = c.facts.slurm, let_go(c.rec, c.policy)
     if serves and (ill := _ill_after_all(c)):
         return Move(NodeSignal.FAULT_AGAIN, ill)

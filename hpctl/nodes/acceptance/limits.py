@@ -201,7 +201,7 @@ class SlowFigure(Struct, frozen=True):
 
 
 def explain_slow(figures: Sequence[SlowFigure]) -> str:
-    """Return the whole message about slow figures: of each what is known, then what to do once."""
+    """Return the message about slow figures: what is known of each, then what to do."""
     parts = [str(one) for one in figures]
     parts += dict.fromkeys(one.look for one in figures if one.look)
     if any(one.limit.by != "fleet" for one in figures):
@@ -303,10 +303,10 @@ def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Mea
     Where the provider does not report the instance type, the machine's own report counts, as of an
     EC2 family.
     """
-    told = list(tests)
-    found = [f for f in told if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
+    findings = list(tests)
+    found = [f for f in findings if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not Verdict.FAIL for f in found)
-    card = _find_card(told)
+    card = _find_card(findings)
     of_type = instance_type or (card.machine if card_of_type(card.machine) else "")
     return [
         Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
@@ -408,7 +408,12 @@ def find_untested(
     instances = {generation.instance for generation in explained}
     for node in view.scheduler.nodes.values():
         health, instance = view.health.get(node.name), view.instance(node.name)
-        if health is None or instance is None or node.name in treated or view.aside(node.name):
+        if (
+            health is None
+            or instance is None
+            or node.name in treated
+            or view.is_quarantined(node.name)
+        ):
             continue
         here, launched, booted = health.generation, instance.launched, node.boot_time
         if here.instance != instance.id or here in explained or not node.in_service or not launched:
@@ -435,7 +440,7 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
         if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
     }
     for name, change in newest.items():
-        if name is None or not change.tests or name in treated or view.aside(name):
+        if name is None or not change.tests or name in treated or view.is_quarantined(name):
             continue
         node, health = view.scheduler.nodes.get(name), view.health.get(name)
         if node is None or health is None or health.generation.instance != change.opened.instance:

@@ -132,7 +132,7 @@ def decode_results(raw: bytes) -> AcceptanceResults:
 
 
 def one_line(text: str) -> str:
-    """Return a reason: what a terminal obeys is replaced, and the rest is cut."""
+    """Return a reason without control characters, cut to one line."""
     return make_printable(" ".join(text.split()))[:MAX_REASON]
 
 

@@ -137,7 +137,7 @@ class Test(Struct, frozen=True):
     def __post_init__(self) -> None:
         _compile_pattern(self.failed)
 
-    def judged(self, status: int, output: str, complaint: str) -> AcceptanceResult:
+    def judge(self, status: int, output: str, complaint: str) -> AcceptanceResult:
         """Return what an ended command amounts to. Its own line of the contract goes before the
         rest."""
         figures: dict[str, object] = {**result.parse_figures(output)}
@@ -251,7 +251,7 @@ def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
             if cut
             else test.failure(str(error))
         )
-    return test.judged(ended.status, ended.output.decode(errors="replace"), ended.complaint)
+    return test.judge(ended.status, ended.output.decode(errors="replace"), ended.complaint)
 
 
 def write_results(results: AcceptanceResults, spool: Path) -> Path:

@@ -76,7 +76,7 @@ def check_members(file: IO[bytes]) -> list[EvidenceText]:
                     raise BadArchive(f"the archive holds {member.name!r}, which is no plain file")
                 members.append(EvidenceText(member.name.partition("/")[2], member.size))
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
-        raise BadArchive(f"the archive cannot be read: {error}") from error
+        raise BadArchive(f"the evidence archive cannot be read: {error}") from error
     return members
 
 

@@ -98,7 +98,7 @@ def maintenance() -> None:
     required=True,
     help="+6h (six hours from now), or ISO 8601.",
 )
-@click.option("--why", required=True, metavar="TEXT", help="The reason, for everybody to read.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, for all users to read.")
 @click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output.json_option

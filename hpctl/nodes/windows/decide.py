@@ -237,7 +237,7 @@ def find_window_candidates(
             continue
         for node in _find_nodes(window, fault, view):
             free = node not in treated or _is_held_back(node, view)
-            if free and node not in found and not view.aside(node):
+            if free and node not in found and not view.is_quarantined(node):
                 found[node] = _make_candidate(window, fault, node, view, now)
     return list(found.values())
 
@@ -249,7 +249,7 @@ def _is_held_back(node: NodeName, view: View) -> bool:
 
 
 def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None:
-    """Return for what the nodes of a window are closed now; None where they are not."""
+    """Return the reason why the nodes of a window are closed now; None where they are not."""
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None

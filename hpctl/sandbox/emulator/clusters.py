@@ -197,7 +197,7 @@ class ClusterOperations(Struct):
         pause_s = launches.timings.create_s
         if both_styles((g.spec for g in cluster.groups.values()), self.parameters):
             launches.threads.stopping.wait(pause_s)
-            self._give_up(cluster, nodes, nodes, BOTH_STYLES)
+            self._fail_launch(cluster, nodes, nodes, BOTH_STYLES)
             return
         waiting = list(nodes)
         for role in ("controller", "login", "compute"):
@@ -211,7 +211,7 @@ class ClusterOperations(Struct):
             if launches.threads.stopping.is_set():
                 return
             if failed:
-                self._give_up(cluster, nodes, waiting, failure_of(failed[0]), failed[0].trouble)
+                self._fail_launch(cluster, nodes, waiting, failure_of(failed[0]), failed[0].trouble)
                 return
         self.scaling.settle(cluster, "InService")
 
@@ -238,7 +238,7 @@ class ClusterOperations(Struct):
             if not launch_is_over():
                 self.scaling.settle(cluster, "InService")
 
-    def _give_up(
+    def _fail_launch(
         self,
         cluster: EmulatedCluster,
         nodes: list[EmulatedNode],

@@ -323,7 +323,7 @@ class Walks(Struct):
                 lambda: launches.threads.stopping.is_set() or not any(n.operation for n in others)
             )
             if any(n.operation for n in others):
-                return  # everything ends where it stands
+                return  # everything ends where it is
         for node in nodes:
             if node.state.instance_id:
                 launches.machines.retire(node.machine())

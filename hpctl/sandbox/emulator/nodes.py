@@ -54,7 +54,7 @@ class NodeOperations(Struct):
             raise validation_error(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
-            for node, state in self._seen(cluster)
+            for node, state in self._list_seen(cluster)
             if (whole or state.instance_id)
             and request.get("InstanceGroupNameContains", "") in node.group.name
         ]
@@ -93,7 +93,7 @@ class NodeOperations(Struct):
             }
         }
 
-    def _seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
+    def _list_seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
         """Return the nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)

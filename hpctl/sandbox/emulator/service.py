@@ -321,7 +321,7 @@ class Emulator:
             self.threads.spawn(lambda: self._watch_machines(interval), "watch")
 
     def stop(self) -> None:
-        """Stop serving and end every operation where it stands. Machines are left as they are."""
+        """Stop serving and end every operation where it is. Machines are left as they are."""
         self.threads.stop()
         if self._serving.is_alive():
             self._http.shutdown()
@@ -365,7 +365,7 @@ class Emulator:
                 "look at the lifecycle scripts' log in the sandbox's state directory",
             )
 
-    def act_by_itself(self, instance_id: str, how: str = "replace") -> bool:
+    def act_without_order(self, instance_id: str, how: str = "replace") -> bool:
         """Replace or reboot an instance with no call of the customer's.
 
         False where it cannot: no such instance, a controller, or an operation is in progress.
@@ -393,7 +393,7 @@ class Emulator:
                 return False
             cluster, node = found
             self.events.record(cluster, "Instance is unhealthy.", node=node)
-            return cluster.automatic and self.act_by_itself(instance_id)
+            return cluster.automatic and self.act_without_order(instance_id)
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0) -> bool:
         """Spot capacity is taken back, `notice_s` after an event that announces it.

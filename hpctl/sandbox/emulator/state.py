@@ -51,7 +51,7 @@ def new_operation_id() -> str:
 class NodeState(Struct, frozen=True):
     """What the API says of a node at one time. No instance id: no instance was launched yet.
 
-    `message` is sticky, as the service's is: the last failure stands there after it is fixed.
+    `message` is sticky, as the service's is: the last failure stays there after it is fixed.
     """
 
     instance_id: InstanceId | None
@@ -301,7 +301,7 @@ class EmulatedCloud:
         return f"{host}.{self.region}.compute.internal"
 
     def placement(self, cluster: EmulatedCluster, node: EmulatedNode) -> dict[str, str]:
-        """Return where a node's instance stands."""
+        """Return the state of a node's instance."""
         zone = self.zone_of(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
         parts = self.region.split("-")
@@ -384,7 +384,7 @@ class Threads(Struct):
         thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Have every thread end where it stands, and wait for them."""
+        """Have every thread end where it is, and wait for them."""
         self.stopping.set()
         with self.world.changed:
             threads = list(self._running)

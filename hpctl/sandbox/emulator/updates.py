@@ -307,7 +307,7 @@ class UpdateOperation(Struct):
         if cluster.continuous or not any("SlurmConfig" in group for group in groups):
             return ""
         strategy = self._choose_strategy(cluster, request)
-        drifted = self.walks.launches.machines.drifted() if strategy != "Merge" else False
+        drifted = self.walks.launches.machines.has_drifted() if strategy != "Merge" else False
         if drifted and strategy == "Managed":
             return DRIFT
         if drifted:

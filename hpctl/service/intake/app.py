@@ -299,7 +299,7 @@ class _Reports:
                 message = self._authenticator.within_session(session, body).content
                 ack = await self._accept_message(message)
             else:
-                credential = await self._run(self._authenticator.verified, authorization, body)
+                credential = await self._run(self._authenticator.verify, authorization, body)
                 proved = await self._run(self._authenticator.by_credential, credential, body, peer)
                 message = proved.message.content
                 ack = await self._accept_message(message)

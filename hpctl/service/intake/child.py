@@ -59,7 +59,7 @@ class Copies:
     """Copies of a SQLite journal, made on request (`POST /v1/copy`). For all threads.
 
     SQLite's readers lock what they read, and a lock that any user may take on the journal itself
-    keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everybody
+    keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everyone
     reads copies, each of which takes the place of the one before (docs/adr/0048).
     """
 

@@ -1,7 +1,7 @@
 """What the daemon says to its intake, whichever process serves as the intake at the moment.
 
-The loop, the desk for stacks and the intake's keeper share one `IntakeLine`. Nothing waits for the
-intake: frames are sent on a thread.
+The loop, the handler of stacks and the intake's keeper share one `IntakeLine`. Nothing waits for
+the intake: frames are sent on a thread.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class IntakeLine:
     def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
         """Have the agents of these nodes asked for stacks, and no others.
 
-        An intake that is started again meanwhile asks no agent: the desk gives up in time.
+        An intake that is started again meanwhile asks no agent: the handler gives up in time.
         """
         if not self._closed.is_set():
             self._sender.submit(self.send, channel.Asks(dict(stacks)))

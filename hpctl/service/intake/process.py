@@ -208,7 +208,7 @@ class IntakeProcess:
         while not self._stopping.is_set():
             begun = time.monotonic()
             try:
-                self._started()
+                self._note_start()
                 self._serve()
             # This thread is all that starts the intake: nothing may end it.
             except Exception:
@@ -220,7 +220,7 @@ class IntakeProcess:
             log.error("the intake's process ended; another is started in %.1f s", pause)
             self._stopping.wait(pause)
 
-    def _started(self) -> None:
+    def _note_start(self) -> None:
         assert self._listener is not None
         ours, theirs = socket.socketpair()
         places = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(":")]

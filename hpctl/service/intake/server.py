@@ -1,6 +1,6 @@
 """uvicorn on a listening socket of ours, in a separate thread, within bounds for peers.
 
-An accept filter stands before it: the server sees a connection once the head of its request is
+An accept filter precedes it: the server sees a connection once the head of its request is
 whole. FreeBSD has one in its kernel (accf_http(9)), Linux has none. A peer that never finishes a
 head costs a descriptor and the bytes that it sent; the transport, the parser and the tasks of a
 connection, which take ten times the work, are made for those that ask something.

@@ -226,7 +226,7 @@ class Notifier:
         source = self._settings.sinks.get(name)
         if source:
             for error in sinks.find_unusable({name: source}, reach=True):
-                self._failed(name, f"{error}: {error.hint}")
+                self._note_failure(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
             self._run_isolated(name, self._send, name)
 
@@ -303,7 +303,7 @@ class Notifier:
         else:
             why = sinks.deliver_message(name, self._settings.sinks[name], text, to)
         if why:
-            self._failed(name, why)
+            self._note_failure(name, why)
         else:
             self._trouble.pop(name, None)
             self._count(name, "sent")
@@ -313,7 +313,7 @@ class Notifier:
         label = name if name in self._names[:NAMED] else "other"
         self._metrics.notifications.labels(label, outcome).inc(more)
 
-    def _failed(self, name: str, why: str) -> None:
+    def _note_failure(self, name: str, why: str) -> None:
         self._count(name, "failed")
         if self._trouble.get(name) != why:
             log.error("notify: %s", why)

@@ -17,7 +17,7 @@ from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     PAUSE_ENDED,
     Event,
-    HoldNoted,
+    GateBlocked,
     RequestTaken,
     SignalSeen,
 )
@@ -109,7 +109,7 @@ def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy
     match event:
         case SignalSeen():
             return _of_end(event, state, slurm, policy)
-        case HoldNoted() if event.gate not in _PASSING:
+        case GateBlocked() if event.gate not in _PASSING:
             return _of_hold(event, slurm)
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
             return _of_pause(event)
@@ -178,7 +178,7 @@ def _is_verified(rec: NodeRecovery) -> bool:
     return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
 
-def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
+def _of_hold(e: GateBlocked, slurm: SchedulerView) -> Notice:
     kind = _BY_GATE.get(e.gate, "held")
     # A mass event, a spent budget and an open breaker are one thing, however many nodes they hold.
     key = f"{e.gate} {e.rule}" if kind == "mass_event" else e.gate

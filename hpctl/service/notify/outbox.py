@@ -52,7 +52,7 @@ Reader = tuple[str, str]
 
 class Posted(Struct, frozen=True):
     """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
-    address that Slurm has; empty for everybody who reads the sink. `over`: since when it is too
+    address that Slurm has; empty for all who read the sink. `over`: since when it is too
     old, where it is urgent. `owner`: the user who named that address."""
 
     sink: str

@@ -26,7 +26,7 @@ class PageAccess:
     """The token's holders, and the names by which browsers may call this server."""
 
     def __init__(self, token: Callable[[], bytes] | None, hosts: Iterable[str] = ()) -> None:
-        """`token` None: everybody who reaches the socket may look."""
+        """`token` None: anyone who reaches the socket may look."""
         self._token = token
         # Links of before this process began may be spent: there is no record of them.
         self._began = datetime.now(UTC).replace(microsecond=0)

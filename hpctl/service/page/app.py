@@ -112,7 +112,7 @@ class Hub:
         """Return the newest parts of a path."""
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > IDLE_S:
-            await self._looked()
+            await self._read_world()
         if path not in self._feeds and len(self._feeds) >= FEEDS:
             self._feeds.clear()
         feed = self._feeds.setdefault(path, Feed())
@@ -149,9 +149,9 @@ class Hub:
         look = self._look
         while look == self._look and time.monotonic() - self._asked < IDLE_S and not self.closed:
             await asyncio.sleep(EVERY_S)
-            await self._looked()
+            await self._read_world()
 
-    async def _looked(self) -> None:
+    async def _read_world(self) -> None:
         self._look += await self._work(self._look_at)
 
     async def _work(self, do: Callable[[], T]) -> T:
@@ -159,7 +159,7 @@ class Hub:
 
 
 class Guard:
-    """Stands before everything: the method, the Host and the right to look; and every header."""
+    """Check each request first: the method, the Host and the right to look; and every header."""
 
     def __init__(self, app: ASGIApp, access: PageAccess) -> None:
         self._app, self._access = app, access
@@ -172,9 +172,9 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._refused(HTTPConnection(scope)) or self._app)(scope, receive, send_with_headers)
+        await (self._refuse(HTTPConnection(scope)) or self._app)(scope, receive, send_with_headers)
 
-    def _refused(self, asked: HTTPConnection) -> Response | None:
+    def _refuse(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"allow": "GET, HEAD"})
         if not self._access.named(asked.headers.get("host", "")):

@@ -1,4 +1,4 @@
-"""The newest world, for everybody who looks: the daemon's own, or one that is read at a pace.
+"""The newest world, for all who look: the daemon's own, or one that is read at a pace.
 
 Where a daemon answers, a look takes its world and costs nothing while that is the same. Where none
 does, journal, Slurm and cloud are read no sooner than a share of one processor allows. Reading has
@@ -74,7 +74,7 @@ class PageFollower:
         begun, old = time.process_time(), self.trouble
         try:
             changed = self._look(wait_s)
-        # What no wall held is shown as well, and tried again: the page outlives it.
+        # What no isolation caught is shown as well, and tried again: the page outlives it.
         except Exception as error:
             if not isinstance(error, HpctlError | Corrupt):
                 log.exception("the page cannot look")

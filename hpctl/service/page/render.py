@@ -175,7 +175,7 @@ class Renderer:
         """Return a whole page, for a browser that has nothing yet."""
         body = [part.html for name, part in parts.items() if not name.startswith(INNER)]
         w = self._follower.world
-        name = PAGES.get(path) or self._name(path.partition("/explain/")[2])
+        name = PAGES.get(path) or self._name_target(path.partition("/explain/")[2])
         return self._layout.render(
             parts=body, path=path, version=version, cluster=w.cluster, name=name, now=w.now
         )
@@ -289,24 +289,24 @@ class Renderer:
         view = explain_view(w, self._follower.rules, target, self._explain_parts)
         job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
-            ruled = RunPolicies(self._follower.config.run_policy_layers).ruled(job)
+            ruled = RunPolicies(self._follower.config.run_policy_layers).find_policies(job)
             policies = {job.id: ruled.policy} if ruled else {}
             view = job_view(w, policies, target, self._explain_parts)
         if view is None:
             return ""
         node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None
         own = list_trainings(w, [number]) if number is not None else []
-        title_of_it = self._name(target, view.target)
+        title_of_it = self._name_target(target, view.target)
         if view.kind in ("job", "array") and title_of_it == target:
             title_of_it = f"Job {target}"
         headline = view.headline.removeprefix(f"{title_of_it}. ")
-        related = [(to, self._name(to)) for to in view.related]
+        related = [(to, self._name_target(to)) for to in view.related]
         html: str = self._parts.explain(
             title_of_it, headline, view, related, node, job, own, self._measure_phases(view.target)
         )
         return html
 
-    def _name(self, target: str, subject: str = "") -> str:
+    def _name_target(self, target: str, subject: str = "") -> str:
         """Return a recovery by its node and fault in words, a change by what it changes; any other
         thing by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)

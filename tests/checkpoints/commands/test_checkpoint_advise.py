@@ -39,7 +39,7 @@ def test_text_and_json_are_as_before(history, checkpoints):
         compare(f"checkpoint-advise.{name}", result.stdout.replace(str(checkpoints), "DIR"))
 
 
-def test_what_is_given_counts_before_what_the_program_told_and_that_before_its_files(
+def test_what_is_given_counts_before_what_the_program_reported_and_that_before_its_files(
     history, checkpoints
 ):
     for job, took in (("a-1", 3.0), ("a-2", 5.0)):

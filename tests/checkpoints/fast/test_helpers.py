@@ -183,7 +183,7 @@ def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
                 )
 
 
-def test_what_all_nodes_had_is_told_by_the_shared_ledger_and_by_no_strangers(tmp_path):
+def test_what_all_nodes_had_is_read_from_the_shared_ledger_and_from_no_strangers(tmp_path):
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
         nodes.safe(saved(nodes, 10)[0])
@@ -365,7 +365,7 @@ def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, 
     assert (tmp_path / "srun.calls").read_text().count("\n") == launches
 
 
-def test_nodes_tell_of_what_they_save_and_nobody_is_asked(tmp_path, monkeypatch):
+def test_nodes_report_what_they_save_and_none_is_asked(tmp_path, monkeypatch):
     seldom = f"{cluster.LOOK_OFTEN}helpers.BEAT_LOOKS = 100_000\n"
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, seldom))
     with Nodes(tmp_path, 3) as nodes:
@@ -751,7 +751,7 @@ def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
     assert node.over, "what the first has flushed is not left on the node"
 
 
-def test_a_host_that_runs_no_helper_any_more_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeypatch):
     helper = helpers.Helper(spec_of(tmp_path, "n0", "n1"), "n0")
     monkeypatch.setattr(lead.Leader, "answering", frozenset({"n0", "n1"}))
     begun = time.monotonic()
@@ -850,7 +850,7 @@ def test_a_stranger_reads_nothing(tmp_path):
         assert nodes.resume().verdict == "none"
 
 
-def test_two_leaders_flush_one_step_without_setting_one_copy_aside(tmp_path, monkeypatch):
+def test_two_leaders_flush_one_step_without_moving_one_copy_away(tmp_path, monkeypatch):
     """A leader that was slow to answer is replaced for a moment: both flush the newest step."""
     (tmp_path / "shared").mkdir()
     spec = replace(spec_of(tmp_path, "n0", "n1"), shared=str(tmp_path / "shared"))

@@ -117,7 +117,7 @@ def test_a_relay_changes_nothing(relayed):
         peer.receive_file(lambda _: None, lambda _: None, "get")
 
 
-def test_a_relay_says_nothing_of_its_own(relayed):
+def test_a_relay_adds_nothing(relayed):
     spec, listener, helper, said = relayed
     relay = Relay(listener, helper, lambda content: content + b'{"do": "bye", "over": true}\n')
     with suppress(OSError), closing(PeerConnection(spec, "n0")) as peer:
@@ -188,7 +188,7 @@ def test_dripping_strangers_keep_no_peer_out(tmp_path):
                 assert peer.ask("ping") == {"yes": 1}
 
 
-def test_a_peer_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven(
+def test_a_peer_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(
     tmp_path, monkeypatch
 ):
     """A stranger that comes in between would else have a proven connection shut down."""

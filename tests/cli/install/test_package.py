@@ -143,7 +143,7 @@ def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine):
     assert not machine.path(DROP_IN).parent.exists()
 
 
-def test_a_compute_node_must_be_told_its_head(machine):
+def test_a_compute_node_must_be_given_its_head(machine):
     installed(machine)
     code, text = machine.run("hpctl", "install", "node")
     assert (code, "--head HOST" in text) == (1, True)
@@ -173,7 +173,7 @@ def test_a_python_that_it_is_not_made_for_is_named(machine):
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
 
 
-def test_a_machine_that_lost_its_power_meanwhile_goes_on(machine):
+def test_a_machine_that_lost_its_power_meanwhile_continues(machine):
     running = machine.start("dpkg", "--install", "/root/hpctl_0.1.0_amd64.deb")
     while not list(machine.path("/opt").glob("hpctl/versions/*/lib/python*/site-packages/click")):
         assert running.poll() is None, running.communicate()
@@ -186,7 +186,7 @@ def test_a_machine_that_lost_its_power_meanwhile_goes_on(machine):
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
 
 
-def test_from_a_wheel_in_any_environment_it_gets_a_place_of_its_own(machine):
+def test_from_a_wheel_in_any_environment_it_gets_a_separate_place(machine):
     machine.says("dpkg-deb", "--extract", "/root/hpctl_0.1.0_amd64.deb", "/root/package")
     wheels = "/root/package/usr/lib/hpctl/wheels"
     make = f"python3 -m venv --without-pip /root/v && /root/v/bin/python $(echo {wheels}/pip-*)/pip"

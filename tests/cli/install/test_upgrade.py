@@ -126,26 +126,26 @@ def is_slurms(machine: Booted) -> None:
     assert set(owners(machine)) == {"slurm"}
     for path, mode in ((YAML, "640"), (TOKEN, "640")):
         assert machine.says("stat", "-c", "%U %G %a", path) == f"root slurm {mode}"
-    answer = doctors(machine)
+    answer = read_user_check(machine)
     assert answer["verdict"] == "ok", answer
     machine.says("chmod", "0644", TOKEN)
-    assert TOKEN in doctors(machine)["what"]
+    assert TOKEN in read_user_check(machine)["what"]
     machine.says("chmod", "0600", TOKEN)
-    assert doctors(machine)["verdict"] == "fail"
+    assert read_user_check(machine)["verdict"] == "fail"
     machine.says("hpctl", "install", "daemon-user")
-    assert doctors(machine)["verdict"] == "ok"
+    assert read_user_check(machine)["verdict"] == "ok"
     # A daemon that somebody started by hand as root.
     machine.write(f"{STATE}/alerts.json", "{}", 0o600)
-    assert "chown root:" in doctors(machine)["fix"]
+    assert "chown root:" in read_user_check(machine)["fix"]
     machine.path(f"{STATE}/alerts.json").unlink()
     machine.write(OF_ROOT, "[Service]\nUser=munge\n")
     machine.says("systemctl", "daemon-reload")
-    assert "as munge, and SlurmUser is slurm" in doctors(machine)["what"]
+    assert "as munge, and SlurmUser is slurm" in read_user_check(machine)["what"]
     machine.path(OF_ROOT).unlink()
     machine.says("systemctl", "daemon-reload")
 
 
-def doctors(machine: Booted) -> dict[str, str]:
+def read_user_check(machine: Booted) -> dict[str, str]:
     """What `hpctl doctor` says of the daemon's user."""
     checks = json.loads(machine.run("hpctl", "doctor", "--json")[1])["checks"]
     return next(check for check in checks if check["name"] == "daemon's user")
@@ -160,7 +160,7 @@ def removed(machine: Booted) -> None:
     assert machine.says("systemctl", "is-system-running") == "running"
 
 
-def test_a_recovery_that_is_open_goes_on_after_an_upgrade(machine, packages):
+def test_a_recovery_that_is_open_continues_after_an_upgrade(machine, packages):
     old, new = (give(machine, package) for package in packages)
     set_up(machine, old)
     job = machine.says("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 300")

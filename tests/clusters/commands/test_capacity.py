@@ -75,7 +75,7 @@ def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monk
     assert text == ["group worker-group-1 is Degraded: 7 of 8 run"]
 
 
-def test_autoscaling_without_a_journal_says_that_nobody_decides(head):
+def test_autoscaling_without_a_journal_says_that_no_daemon_decides(head):
     result = head.run("cluster", "autoscale", "explain")
     assert isinstance(result.exception, Unavailable)
     assert "has never run here" in str(result.exception)

@@ -135,7 +135,7 @@ def test_a_code_that_the_words_end_with_is_not_said_twice(capsys):
     assert text.count("ValidationException") == 1
 
 
-def test_nodes_that_failed_alike_are_told_once(capsys):
+def test_nodes_that_failed_alike_are_reported_once(capsys):
     """What a log says of another node's name is the same; a log that was not read says nothing."""
     other = SCRIPT.trouble.line.replace("ip-10-1-0-2", "ip-10-1-0-4")
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))

@@ -77,7 +77,7 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(histor
     assert context.resolve_place("other", where, None, None, None).aws == (None, None, None)
 
 
-def test_nothing_is_ordered_before_somebody_agrees(history):
+def test_nothing_is_ordered_before_a_person_agrees(history):
     for answer in ("", "n\n"):
         result = history.run("cluster", "replace", "ip-10-1-0-3", "--direct", stdin=answer)
         assert result.exit_code == 1
@@ -98,7 +98,7 @@ class CtrlC(io.BytesIO):
 @pytest.mark.parametrize(
     "words", [("cluster", "replace", "ip-10-1-0-3"), ("replace", "ip-10-1-0-3")]
 )
-def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(history, words):
+def test_ctrl_c_at_a_question_is_130_on_a_separate_line(history, words):
     result = history.run(*words, stdin=CtrlC())
     assert result.exit_code == 130, result.output
     assert result.stderr.endswith(": \nhpctl: interrupted, nothing was done\n")
@@ -160,7 +160,7 @@ def test_what_an_earlier_health_check_found_is_no_result_of_this(history):
 
 
 @pytest.mark.parametrize("command", ["describe", "nodes"])
-def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(history, command):
+def test_a_failed_script_is_reported_with_its_step_and_where_the_rest_is(history, command):
     history.aws.sagemaker.failure = "Lifecycle scripts did not run successfully."
     line = "hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-10 after 3 tries: no route"
     history.aws.logs.lines = ["begun", line]
@@ -204,7 +204,7 @@ def test_one_command_keeps_its_words(history):
     assert json.loads(text) == {"command": ["echo $HOME | wc"]}
 
 
-def test_what_is_missing_is_told_in_one_error(history, monkeypatch):
+def test_what_is_missing_is_reported_in_one_error(history, monkeypatch):
     started: list[list[str]] = []
     monkeypatch.setattr(ssh.os, "execvp", lambda _, text: started.append(text))
     monkeypatch.setattr(ssh.shutil, "which", lambda name: "/bin/aws" if name == "aws" else None)
@@ -224,7 +224,7 @@ def drawn(view: ClusterEventsView, width: int) -> str:
     return out.getvalue()
 
 
-def test_a_failure_that_repeats_is_told_once():
+def test_a_failure_that_repeats_is_reported_once():
     at = datetime(2026, 1, 1, tzinfo=UTC)
     one = ClusterEvent("e", at, "Error", "Instance", "h100", "i-1", "failed", failure="no disk")
     text = drawn(ClusterEventsView(at, "llm", (ClusterEventLine("", one),) * 3), 80)

@@ -48,7 +48,7 @@ def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_calls_that_failed_are_3_and_one_reason_is_told_once(good, account):
+def test_calls_that_failed_are_3_and_one_reason_is_reported_once(good, account):
     del account["iam"]["simulate_principal_policy"]
     result = run("cluster", "validate", good)
     assert result.exit_code == 3, result.output

@@ -113,7 +113,7 @@ class LosesAnswers:
         return {}
 
 
-def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made):
+def test_a_put_without_an_answer_is_put_again_a_bounded_number_of_times(made):
     planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
     aws = LosesAnswers(2)
     bundles.push_bundle(aws, made, TO, planned)

@@ -11,7 +11,7 @@ from tests.clusters.any_spec import specs
 pytestmark = pytest.mark.integration
 
 
-class Nobody:
+class SilentAccount:
     """An account of which nobody answers, or in which nothing is there."""
 
     region = "us-east-1"
@@ -36,8 +36,8 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 
 @settings(max_examples=40, deadline=None)
 @given(specs())
-def test_where_nobody_answers_nothing_is_blamed(spec):
-    found = validate_spec(Nobody(Unavailable), spec)
+def test_where_no_service_answers_nothing_is_blamed(spec):
+    found = validate_spec(SilentAccount(Unavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
     assert levels <= {Level.UNKNOWN}
     assert Level.UNKNOWN in levels
@@ -46,7 +46,7 @@ def test_where_nobody_answers_nothing_is_blamed(spec):
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nothing_is_there_it_is_said(spec):
-    found = validate_spec(Nobody(Absent), spec)
+    found = validate_spec(SilentAccount(Absent), spec)
     failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
     assert "iam.role" in failed
     assert ("network.subnets-exist" in failed) is bool(

@@ -42,7 +42,7 @@ def test_where_nothing_is_wrong_nothing_is_said():
 
 
 @pytest.mark.parametrize("case", WORLD["untold"])
-def test_nothing_is_concluded_of_what_nobody_could_read(case):
+def test_nothing_is_concluded_of_what_could_not_be_read(case):
     assert {v.level for v in trouble(**case)} == {Level.UNKNOWN}
 
 

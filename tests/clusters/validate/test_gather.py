@@ -105,7 +105,7 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
         bed.emulator.world.clusters.clear()
 
 
-def test_who_may_not_look_is_told_what_to_allow(bed: Bed) -> None:
+def test_who_may_not_look_reads_what_to_allow(bed: Bed) -> None:
     aws = bed.account(
         iam={"simulate_principal_policy": denied},
         service_quotas={"list_service_quotas": denied},

@@ -36,7 +36,7 @@ SETTLED_S = 120.0
 """After what was seen last: longer than any row waits for companions."""
 
 
-class Played(Struct, frozen=True):
+class CaseVerdict(Struct, frozen=True):
     """A verdict, and the seconds from the fault to where it could first be given.
 
     None for a case in which the node is left alone.
@@ -53,13 +53,13 @@ class Player:
         self._checks = [load_check(spec) for spec in CHECKS]
         self._rules = build_rules()
 
-    def verdict(self, case: Case) -> Played:
+    def verdict(self, case: Case) -> CaseVerdict:
         """What the head node makes of the case in the end, and how soon it could have."""
         reported: Reported = {}
         findings = tuple(self.findings(case, reported))
         now = T0 + timedelta(seconds=case.for_s + SETTLED_S)
         verdict = assess_health(Health(HERE, now, findings), self._rules, now)
-        return Played(verdict, _delay_s(verdict, reported, case))
+        return CaseVerdict(verdict, _delay_s(verdict, reported, case))
 
     def findings(self, case: Case, reported: Reported) -> Iterable[Finding]:
         """Everything that the agent would report at the end of the case."""

@@ -35,7 +35,7 @@ def test_verdict(player: Player, case: Case) -> None:
     assert within_s is None or (played.delay_s or 0.0) <= within_s
 
 
-def test_every_case_has_a_name_of_its_own_and_a_source() -> None:
+def test_every_case_has_its_own_name_and_a_source() -> None:
     names = Counter(case.name for case in CASES)
     assert [name for name, count in names.items() if count > 1] == []
     assert all(case.source for case in CASES)

@@ -95,7 +95,7 @@ def test_a_healthy_child_ends_when_the_client_closes(stub, connect):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_child_of_an_agent_that_dies_ends_by_itself(stub, number):
+def test_the_child_of_an_agent_that_dies_ends_too(stub, number):
     stub.gpus(2)
     program = (
         "import time\n"

@@ -31,7 +31,7 @@ def program(name: str, package: str, places: Sequence[Path] = ()) -> str:
     return found
 
 
-def _as_nobody(last_words: signal.Signals) -> list[str]:
+def _drop_privileges(last_words: signal.Signals) -> list[str]:
     """Neither server runs as root. It goes with the test process, however that ends."""
     drop = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
     return ["setpriv", *drop, f"--pdeathsig={last_words.name}", "--"]
@@ -73,7 +73,7 @@ class Server:
     def _run(self, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.home / "log").open("ab") as log:
             return subprocess.Popen(
-                [*_as_nobody(self.die_with), *command],
+                [*_drop_privileges(self.die_with), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

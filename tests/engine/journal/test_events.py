@@ -1,10 +1,14 @@
 """Events go in whole batches, in order, and come back as they were."""
 
+from datetime import datetime, timezone
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpctl.engine.journal.events import EVENT_TYPES, Event
+from hpctl.engine.journal.events import EVENT_TYPES, Event, GateBlocked
+from hpctl.engine.journal.rows import decode_event, encode_event
+from hpctl.vocabulary.identity import RuleId
 from tests.engine.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.engine.journal.events import numbers, signal, taken, values
 
@@ -79,3 +83,12 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing(database: DatabaseBed) 
     assert journal.answer(number) is None
     journal.append([signal(2)])
     assert numbers(journal.events()) == [1, 2]
+
+
+def test_gate_blocked_keeps_its_stored_name():
+    event = GateBlocked(
+        datetime(2026, 1, 1, tzinfo=timezone.utc), "n1", "budget", "4 are closed", RuleId("xid-79")
+    )
+    kind, payload = encode_event(event)
+    assert kind == "HoldNoted"
+    assert decode_event(1, kind, payload) == event

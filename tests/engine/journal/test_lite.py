@@ -72,18 +72,18 @@ def test_follower_skips_ended_jobs_and_resumes_at_a_number(database):
     if database.server is None:
         readers.append(database.read())
     for reader in readers:
-        everything = list(reader.numbered())
+        everything = list(reader.number_events())
         assert [event for _, event in everything] == list(reader.events())
         whole = replay_events(reader.events())
         (ended,) = {r.id for r in whole.jobs.values() if r.ended}
         for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
-            found = replay_events(e for _, e in reader.numbered(since=worlds.at(seconds)))
+            found = replay_events(e for _, e in reader.number_events(since=worlds.at(seconds)))
             assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
             assert found.open_jobs == whole.open_jobs
             assert (ended not in found.jobs) == left_out
             assert bool(found.reports) == (seconds < 72)
         last = everything[-3][0]
-        assert list(reader.numbered(last)) == everything[-2:]
+        assert list(reader.number_events(last)) == everything[-2:]
         reader.close()
 
 

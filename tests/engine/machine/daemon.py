@@ -119,8 +119,8 @@ class JournalDoor:
     def events(self) -> Iterable[Event]:
         return list(self._journal.events())
 
-    def retired(self) -> frozenset[str]:
-        return frozenset(self._journal.retired())
+    def list_retired(self) -> frozenset[str]:
+        return frozenset(self._journal.list_retired())
 
     def health(self) -> Mapping[str, Health]:
         found: Mapping[str, Health] = self._journal.health()

@@ -59,7 +59,7 @@ class Violation(AssertionError):
         Violation.seen = True
 
 
-class Told(Struct):
+class RecoveryRecord(Struct):
     """What the raw journal says of one recovery."""
 
     kind: str
@@ -67,7 +67,7 @@ class Told(Struct):
     node: str | None
     job: int | None
     by: str
-    waved: bool
+    waived: bool
     generation: Generation | None
     cause: str | None = None
     restarts: int = 0
@@ -88,7 +88,7 @@ class Oracle(Watcher):
 
     def __init__(self, world: World, policy: Policy) -> None:
         self.world, self.policy = world, policy
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, RecoveryRecord] = {}
         self.daemon: Daemon | None = None
         self.last: list[Event] = []
         self.opened_at: list[datetime] = []
@@ -131,7 +131,7 @@ class Oracle(Watcher):
                     pass
 
     def _opened(self, e: NodeRecoveryOpened) -> None:
-        waved = any("waived" in p for p in e.passed)
+        waived = any("waived" in p for p in e.passed)
         node = e.generation.node
         twice = [i for i, t in self.told.items() if t.node == node and not t.ended]
         _require(not twice, 2, f"{e.recovery} opens while {twice} is open on {node}")
@@ -146,12 +146,12 @@ class Oracle(Watcher):
             and t.rule == e.rule
         ]
         _require(not churn, 2, f"{e.recovery} opens what {churn} withdrew this very moment")
-        told = Told("node", e.at, node, None, e.by, waved, e.generation, rule=e.rule)
+        told = RecoveryRecord("node", e.at, node, None, e.by, waived, e.generation, rule=e.rule)
         self.told[e.recovery] = told
         if e.by:
             return
         self._fresh(e)
-        if waved:
+        if waived:
             return
         budgets, size = self.policy.budgets, len(self.world.names)
         most = max(budgets.drain_min, budgets.open_min, budgets.partition_min)
@@ -219,7 +219,7 @@ class Oracle(Watcher):
         _require(not (by_itself and again), 8, f"{e.recovery} treats again what {again} treated")
         if by_itself:
             self._lawful_trouble(e)
-        answer = Told(
+        answer = RecoveryRecord(
             "job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts
         )
         answer.by_itself, answer.start_at = by_itself, e.start_at
@@ -244,7 +244,7 @@ class Oracle(Watcher):
     def _headless(self, job: Job) -> bool:
         return job.batch_host is not None and job.batch_host not in job.nodes
 
-    def _silent(self, job: Job, answer: Told) -> bool:
+    def _silent(self, job: Job, answer: RecoveryRecord) -> bool:
         """Watched for long enough, without a word from its supervisor."""
         word = self.words.get((job.id, job.restarts))
         assert self.daemon is not None
@@ -318,7 +318,7 @@ class Oracle(Watcher):
         else:
             self._lawful_job(kind, target, detail, rid, answer)
 
-    def _lawful_remedy(self, kind: str, target: str, rid: str, answer: Told) -> None:
+    def _lawful_remedy(self, kind: str, target: str, rid: str, answer: RecoveryRecord) -> None:
         assert answer.node is not None
         _require(
             target == answer.generation.instance,
@@ -360,7 +360,7 @@ class Oracle(Watcher):
             sent = [s for s in answer.started if s.step == "signal"]
             _require(len(sent) == 1, 8, f"job {detail[0]} was signalled {len(sent)} times by {rid}")
 
-    def _on_bad_hardware(self, answer: Told) -> bool:
+    def _on_bad_hardware(self, answer: RecoveryRecord) -> bool:
         """A node's fault needs no backoff, and which nodes it ran on only the journal knows."""
         return any(t.kind == "node" and not t.ended for t in self.told.values())
 

@@ -82,7 +82,7 @@ class Story:
         while (spent := self.world.clock.monotonic() - begun) < LASTS_S:
             if not acted and spent >= (self.variant.second_actor_s or 0.0):
                 acted = True
-                self.world.provider.act_by_itself(self._born[0])
+                self.world.provider.act_without_order(self._born[0])
             self.pass_time(0.5 if spent < 10 else 5.0 if spent < 300 else 20.0)
         self.oracle.ended_well()
         return self.end()
@@ -94,7 +94,7 @@ class Story:
             self.world.passes(self.variant.restart_s)
         self._crashes = self.daemon.crashes
 
-    def goes_on(self, seconds: float) -> None:
+    def continues(self, seconds: float) -> None:
         """Time in steps of five seconds."""
         for _ in range(int(seconds / 5)):
             self.pass_time(5.0)

@@ -21,7 +21,7 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
 from hpctl.engine.execute import Effectors, Executor
-from hpctl.engine.journal.events import Event, HoldNoted, JobReported
+from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.rows import decode_event, encode_event
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journaled_state import JournaledState
@@ -291,7 +291,7 @@ def _of_others(events: Sequence[Event], hostile: Container[str]) -> list[tuple[A
             about.setdefault(answer["recovery"], str(answer["attempt"].job))
         if isinstance(event, JobReported):
             continue
-        target = event.target if isinstance(event, HoldNoted) else answer.get("target", "")
+        target = event.target if isinstance(event, GateBlocked) else answer.get("target", "")
         target = about.get(answer.get("recovery", ""), target)
         if target in hostile:
             continue

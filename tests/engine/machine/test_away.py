@@ -61,7 +61,7 @@ def test_head_node_off_for_hours_continues_where_it_was(phase):
         story.pass_time(1.0)
     assert story.phase() is phase
     story.agents(silent=False)
-    story.goes_on(300)
+    story.continues(300)
     assert story.phase() is NodePhase.RETURNED
     assert story.orders() == ["reboot"], "the machine that came back well is not replaced"
 
@@ -86,21 +86,21 @@ def test_waiting_recoveries_continue_after_an_outage(away):
     if away == "pause":
         story.daemon.ask("unpause")
     story.daemon.kill_switch.on = False
-    story.goes_on(600)
+    story.continues(600)
     assert story.phase() is NodePhase.RETURNED
     (job,) = story.daemon.loop.state.jobs.values()
     assert job.phase is JobPhase.RESUMED
     assert slurm.jobs[story.job].restarts == 1
 
 
-def test_a_deadline_still_comes_when_everybody_had_time_to_speak():
+def test_a_deadline_still_comes_when_all_had_time_to_speak():
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
     story.until(NodePhase.VERIFYING)
     story.world.machines[story.world.names[0]].agent_silent = True
     story.world.passes(HOURS)
     story.daemon.start()
-    story.goes_on(300)
+    story.continues(300)
     assert story.phase() is NodePhase.ESCALATED
 
 
@@ -123,7 +123,7 @@ def test_open_recoveries_rest_while_mode_is_observe(phase):
     assert story.effects() == before
     assert story.phase() in (phase, NodePhase.VACATED), "a phase that only looks may end"
     story.daemon.policy = own
-    story.goes_on(600)
+    story.continues(600)
     assert story.phase() is NodePhase.RETURNED
     assert story.orders() == ["reboot"]
 

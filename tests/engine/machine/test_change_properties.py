@@ -29,7 +29,7 @@ WAYS = ("done", "lost", "crash before", "crash after", "busy", "refused", "gone"
 HAPPENS = ("nothing", "work", "work ends", "resume", "drain", "cloud away", "cloud back")
 
 
-class Played:
+class LeavingNode:
     """One node of eight that leaves; all others are as they are."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ OF_EARLIER = ChangeOpened(at(0), "s-1", ChangeKind.REMOVE, "workers", "idle", no
 @example(turns=REFUSED_AFTER_A_DOUBT)
 @example(turns=[("nothing", "crash before", 1.0), ("cloud away", "done", 1000.0)] * 5)
 def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(first, turns):
-    played = Played()
+    played = LeavingNode()
     played.append([first])
     for what, way, seconds in turns:
         played.happen(what)

@@ -223,9 +223,9 @@ class ClusterMachine(JobRules):
         self.world.provider.vanish(self._node(node), seconds)
 
     @rule(node=which, after=then)
-    def service_replaces_by_itself(self, node: int, after: float) -> None:
+    def service_replaces_without_order(self, node: int, after: float) -> None:
         provider = self.world.provider
-        provider.act_by_itself(provider.instance_of(self._node(node)))
+        provider.act_without_order(provider.instance_of(self._node(node)))
         self.pass_time(after)
 
     @rule(

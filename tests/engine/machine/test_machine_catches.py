@@ -59,7 +59,7 @@ def _late_replace(story: Story) -> None:
     story.world.breaks(story.sick()[0], story.variant.defect)
     story.pass_time(0.5)
     rec = next(iter(story.daemon.loop.state.nodes.values()))
-    story.world.provider.act_by_itself(rec.generation.instance)
+    story.world.provider.act_without_order(rec.generation.instance)
     story.world.passes(120.0)
     executor = story.daemon.loop._executor
     executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
@@ -122,7 +122,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
     story.pass_time(2.0)
     story.world.slurm.operator(story.sick()[0], drain="mine now")
     with pytest.raises(Violation, match="promise 1"):
-        story.goes_on(100.0)
+        story.continues(100.0)
 
 
 def test_acting_on_stale_facts_is_caught(monkeypatch):
@@ -219,7 +219,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     victim = next(n for n in job.nodes if n != job.batch_host)
     story.world.breaks(victim, Defect("79", reboot_cures=False))
     with pytest.raises(Violation, match=r"promise 8: requeue of job 2, running on .* all open"):
-        story.goes_on(20.0)
+        story.continues(20.0)
 
 
 def test_a_forgotten_job_is_caught(monkeypatch):

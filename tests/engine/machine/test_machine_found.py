@@ -17,7 +17,7 @@ BEGUN = {"kill": False, "automatic": False, "budget": 2, "ghosts": False, "tests
 def _mark_outlives_a_clock_set_back(m: ClusterMachine) -> None:
     """By the clock it is younger than the boot of the instance that replaced the marked one."""
     m.begin(mode=Mode.ASSIST, jobs=[(1, "", False)], **BEGUN)
-    m.service_replaces_by_itself(node=0, after=0.0)
+    m.service_replaces_without_order(node=0, after=0.0)
     m.daemon_restarts()
     m.health_agent_marks(node=0, mark="Action:Reboot", drain=False, after=0.0, again=False)
     m.clock_jumps(seconds=-3600.0)
@@ -26,11 +26,11 @@ def _mark_outlives_a_clock_set_back(m: ClusterMachine) -> None:
 def _mark_on_a_node_that_is_being_replaced(m: ClusterMachine) -> None:
     """hpctl has heard only the instance that goes; the mark came when the next one was there."""
     m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **BEGUN)
-    m.service_replaces_by_itself(node=0, after=0.0)
+    m.service_replaces_without_order(node=0, after=0.0)
     m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
 
 
-def _supervisor_goes_on_while_a_requeue_is_in_doubt(m: ClusterMachine) -> None:
+def _supervisor_continues_while_a_requeue_is_in_doubt(m: ClusterMachine) -> None:
     """It was silent for too long; the requeue was lost, and would have killed the step it started
     meanwhile."""
     m.begin(mode=Mode.OWN, jobs=[(2, SUPERVISED, True)], **BEGUN)
@@ -123,7 +123,7 @@ def _job_starts_on_a_node_that_was_down_when_the_whole_was_read(m: ClusterMachin
     m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **{**BEGUN, "automatic": True})
     m.hardware_fails(node=0, defect=Defect("48", reboot_cures=True, kills=True), after=0.0)
     m.cloud_misbehaves(n=1, what="stick")
-    m.service_replaces_by_itself(node=4, after=0.0)
+    m.service_replaces_without_order(node=4, after=0.0)
     m.operator_drains(node=13, why="bad fan", after=0.0)
     m.user_submits(comment=SAVES, requeue=True, runtime=50000.0, size=2, after=0.0)
     m.health_agent_marks(node=14, mark="Action:Reboot", drain=False, after=0.0, again=False)
@@ -151,7 +151,7 @@ def _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services(m: ClusterMach
     m.many_fail(after=0.0, count=3, defect=OFF_THE_BUS, first=2)
     m.slurm_is_away(after=0.0, seconds=700.0)
     m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
-    m.service_replaces_by_itself(node=0, after=0.0)
+    m.service_replaces_without_order(node=0, after=0.0)
     m.operator_pauses(after=0.0, seconds=40.0, switch=False)
 
 
@@ -164,7 +164,7 @@ def _mark_of_a_replaced_instance_while_the_cloud_is_away(m: ClusterMachine) -> N
     m.cloud_misbehaves(n=2, what="stick")
     m.health_agent_marks(node=1, mark="Action:Reboot", drain=True, after=0.0, again=True)
     m.operator_drains(node=10, why="bad fan", after=0.0)
-    m.service_replaces_by_itself(node=10, after=0.0)
+    m.service_replaces_without_order(node=10, after=0.0)
     m.daemon_sleeps(seconds=90000.0)
     defect = Defect("79", reboot_cures=True, slow=True)
     m.hardware_fails_and_is_marked(node=0, defect=defect, mark="Action:Reboot", early=True)
@@ -176,7 +176,7 @@ FOUND = (
     _mark_of_a_replaced_instance_while_the_cloud_is_away,
     _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services,
     _mark_outlives_a_clock_set_back, _mark_on_a_node_that_is_being_replaced,
-    _supervisor_goes_on_while_a_requeue_is_in_doubt,
+    _supervisor_continues_while_a_requeue_is_in_doubt,
     _supervisor_takes_its_wish_back_before_the_requeue, _supervisor_wishes_again_what_it_took_back,
     _operator_cancels_the_recovery_of_an_old_job, _operator_cancels_while_the_job_is_completing,
     _mark_hides_one_node_of_a_mass_event, _test_of_a_node_takes_too_long,

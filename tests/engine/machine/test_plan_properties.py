@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.engine.config import Config
-from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
+from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import Plan
 from hpctl.engine.plan import node_candidates
 from hpctl.engine.view import View
@@ -88,7 +88,7 @@ def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: Budgets)
     )
 
 
-def _blocked(hold: HoldNoted, view: View) -> bool:
+def _blocked(hold: GateBlocked, view: View) -> bool:
     """Whether it is the remedy of an open recovery that a gate holds."""
     return hold.target in view.state.open_nodes
 

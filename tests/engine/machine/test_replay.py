@@ -7,7 +7,7 @@ import pytest
 from benchmarks.past import Past
 from hpctl.engine.journal.events import (
     Event,
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     NodeRecoveryOpened,
     StepResolved,
@@ -46,7 +46,7 @@ def test_no_event_may_be_written_twice(log):
 
     A recovery may see one new generation after another: the provider tries again by itself.
     """
-    quiet = ("DaemonStarted", "HoldNoted", "HoldLifted", "RequestTaken", "StepStarted")
+    quiet = ("DaemonStarted", "GateBlocked", "HoldLifted", "RequestTaken", "StepStarted")
     loud = [
         i
         for i, e in enumerate(log)
@@ -82,4 +82,4 @@ def test_a_journal_is_one_whatever_part_of_the_past_has_left(monkeypatch):
         for until in sorted(ended.values())[::97]:
             left = replay_events(e for i, e in enumerate(log) if i not in ended or ended[i] > until)
             assert (left.last_of_node, left.open_changes) == (whole.last_of_node, {})
-    assert moved >= {NodeRecoveryOpened, JobRecoveryOpened, ChangeOpened, StepStarted, HoldNoted}
+    assert moved >= {NodeRecoveryOpened, JobRecoveryOpened, ChangeOpened, StepStarted, GateBlocked}

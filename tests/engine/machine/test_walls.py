@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from hpctl.engine import observe, plan, run_policies
-from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.plan import GATE
 from hpctl.jobs import plan as jobs_plan
 from hpctl.nodes import kind
@@ -82,22 +82,22 @@ def _breaks(monkeypatch, module, name: str) -> None:
 BUGS = [
     (parse, "_parse_record", "parse", str(JOB)), (parse, "_parse_node", "parse", NODE),
     (observe, "assess_health", "assess", NODE),
-    (run_policies.RunPolicies, "ruled", "policy", str(JOB)),
+    (run_policies.RunPolicies, "find_policies", "policy", str(JOB)),
     (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
     (jobs_plan, "find_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
 ]  # fmt: skip
 
 
 def _plant(monkeypatch, module, name: str) -> None:
-    if name == "ruled":
-        real = module.ruled
+    if name == "find_policies":
+        real = module.find_policies
 
-        def ruled(self, job: SlurmJob):
+        def find_policies(self, job: SlurmJob):
             if job.id == JOB:
-                raise Planted("in ruled")
+                raise Planted("in find_policies")
             return real(self, job)
 
-        monkeypatch.setattr(module, "ruled", ruled)
+        monkeypatch.setattr(module, "find_policies", find_policies)
     else:
         _breaks(monkeypatch, module, name)
 
@@ -109,12 +109,12 @@ def test_bug_in_one_entry_affects_only_that_entry(module, name, where, target, m
     came = play(BAD)
     assert {(flaw.where, flaw.target) for flaw in came.flaws} == {(where, target)}
     assert "Planted" in came.flaws[0].error
-    held = {e.target for e in came.journal if isinstance(e, HoldNoted) and e.gate == GATE}
+    held = {e.target for e in came.journal if isinstance(e, GateBlocked) and e.gate == GATE}
     assert held == {target}, "in the journal, so that a restart knows it"
 
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
-def test_bug_affects_all_entries_without_the_wall(module, name, where, target, monkeypatch):
+def test_bug_affects_all_entries_without_isolation(module, name, where, target, monkeypatch):
     def open_field(where: str, target, handle, given, shown=None):
         return handle(given)
 

@@ -95,7 +95,7 @@ def _lesser(lines: Sequence[Words]) -> Iterator[list[Words]]:
                 yield [*lines[:place], replace(args, **{name: rest}), *lines[place + 1 :]]
 
 
-Played = tuple["Counter[str]", "str"]
+ClusterCheck = tuple["Counter[str]", "str"]
 """What reached hpctl of one cluster's strangers, and how the property broke there ('': it held)."""
 TOLD_EVERY_S = 30.0
 
@@ -106,7 +106,7 @@ def strangers(seed: int, cluster: int) -> list[Words]:
     return [stranger(dice) for _ in range(TOGETHER)]
 
 
-def played(seed: int, cluster: int) -> Played:
+def check_cluster(seed: int, cluster: int) -> ClusterCheck:
     """One cluster's strangers. What breaks the property is named as the fewest words that do."""
     text = strangers(seed, cluster)
     try:
@@ -116,18 +116,18 @@ def played(seed: int, cluster: int) -> Played:
         return Counter(jobs=len(text)), f"{broken(*fewest)!r}\n  by {fewest!r}"
 
 
-def clusters(seed: int, inputs: int, processes: int = 1) -> Iterator[tuple[int, Played]]:
+def clusters(seed: int, inputs: int, processes: int = 1) -> Iterator[tuple[int, ClusterCheck]]:
     """Each cluster with its number, in no order."""
     numbers = range(-(-inputs // TOGETHER))
     if processes == 1:
-        yield from ((cluster, played(seed, cluster)) for cluster in numbers)
+        yield from ((cluster, check_cluster(seed, cluster)) for cluster in numbers)
         return
     with multiprocessing.get_context("spawn").Pool(processes, _quiet) as pool:
         yield from pool.imap_unordered(partial(_numbered, seed), numbers, chunksize=8)
 
 
-def _numbered(seed: int, cluster: int) -> tuple[int, Played]:
-    return cluster, played(seed, cluster)
+def _numbered(seed: int, cluster: int) -> tuple[int, ClusterCheck]:
+    return cluster, check_cluster(seed, cluster)
 
 
 def _quiet() -> None:

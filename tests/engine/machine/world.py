@@ -298,7 +298,7 @@ class World:
             elif (
                 shown.state in ("IDLE", "DOWN")
                 and "COMPLETING" not in shown.flags
-                and self.provider.act_by_itself(self.provider.instance_of(name))
+                and self.provider.act_without_order(self.provider.instance_of(name))
             ):
                 self.treated.add(name)
 

@@ -183,11 +183,11 @@ def cause_trouble(kind: str, training: Training) -> None:
     if kind == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "hang":
-        wait_for_ever()
+        wait_forever()
     if kind == "order":
         # Rank 0 reduces meanwhile.
         dist.broadcast(torch.ones(4, device=training.device), CULPRIT)
-        wait_for_ever()
+        wait_forever()
     if kind == "oom":
         torch.empty(1 << 42, dtype=torch.uint8, device=training.device)
     if kind == "assert":
@@ -205,7 +205,7 @@ def cause_trouble(kind: str, training: Training) -> None:
     raise RuntimeError(f"{kind} went unnoticed on {training.device}")
 
 
-def wait_for_ever() -> None:
+def wait_forever() -> None:
     """Stay away from the next collective, as a rank does that waits for its data."""
     while True:
         time.sleep(1.0)

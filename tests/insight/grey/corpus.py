@@ -118,7 +118,7 @@ class World(Struct):
             for n, node in enumerate(self.nodes):
                 job = of.get(n)
                 now = self._reading(random, n, node, job, slow[job.id] if job else 1.0, t)
-                gauges = self._told(n, node, now, t)
+                gauges = self._make_gauges(n, node, now, t)
                 if gauges is not None:
                     answer[n] = gauges
             self._note(t, of, answer)
@@ -246,7 +246,7 @@ class World(Struct):
                 events += random.expovariate(1 / (fault.size * TICK))
         return float(round(events))
 
-    def _told(self, n, node, now, t):
+    def _make_gauges(self, n, node, now, t):
         """What the agent makes of it: rates by difference, nothing where it cannot tell."""
         for start, end, driver in self.restarts.get(n, ()):
             if start <= t < end:

@@ -67,10 +67,12 @@ def past(seed: int, *, nodes: int = 400, days: float = 90.0) -> Past:
         ]
     for _ in range(random.randint(0, 8)):
         cases.append(_Case(random.uniform(0, days), random.randrange(nodes), "", "alice"))
-    return _told(random, cases, set(turned), days, nodes)
+    return _make_past(random, cases, set(turned), days, nodes)
 
 
-def _told(random: Random, cases: list[_Case], lemons: set[int], days: float, nodes: int) -> Past:
+def _make_past(
+    random: Random, cases: list[_Case], lemons: set[int], days: float, nodes: int
+) -> Past:
     """The journal's events; a replaced instance is another one, and no lemon."""
     events: list[Event] = []
     born: dict[int, int] = {}

@@ -26,7 +26,7 @@ def test_slow_nodes_are_found_and_healthy_ones_left_alone() -> None:
     assert parts[int(0.9 * (len(parts) - 1))] <= 180, result.slow
 
 
-def test_lemons_are_told_from_bad_luck() -> None:
+def test_lemons_are_distinguished_from_bad_luck() -> None:
     true = named = there = 0
     for seed in range(61, 91):
         past = history.past(seed)

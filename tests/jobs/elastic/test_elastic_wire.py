@@ -70,7 +70,7 @@ def test_a_line_too_long_ends_the_connection():
     assert seen[2:] == ["connection lost (LimitOverrunError)"]
 
 
-class _Nobody(asyncio.Transport):
+class _DeadEnd(asyncio.Transport):
     """The other end of a line, of which only what is fed to the reader is heard."""
 
     def is_closing(self) -> bool:
@@ -80,7 +80,7 @@ class _Nobody(asyncio.Transport):
 
 async def _suspended(jump_s: float) -> wire.Message:
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-    writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
+    writer = asyncio.StreamWriter(_DeadEnd(), asyncio.Protocol(), reader, loop)
     clock, stopped = loop.time, [0.0]
     loop.time = lambda: clock() + stopped[0]
     heard = asyncio.create_task(wire.GroupConnection(reader, writer).receive_within(15.0))
@@ -96,7 +96,7 @@ def test_a_suspended_job_is_not_silent():
     assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
 
 
-async def _told_the_end(place: LauncherPlace) -> wire.Message:
+async def _reported_end(place: LauncherPlace) -> wire.Message:
     controller = GroupController(
         place, RestartLimits(), GroupTiming(), AccountWriter(None, place.run_id), {}
     )
@@ -116,7 +116,7 @@ def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_start", find_start)
-    ran = asyncio.run(_told_the_end(LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)))
+    ran = asyncio.run(_reported_end(LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)))
     assert ran["code"] == 1
     assert "out of memory" in ran["why"]
 
@@ -290,7 +290,7 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
     asyncio.run(wire.wait_for(try_it(), 30))
 
 
-def test_a_launcher_is_out_of_the_strangers_room_before_it_is_told_that_it_is_proven(monkeypatch):
+def test_a_launcher_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(monkeypatch):
     release, send, order = AdmissionPool.release, wire.GroupConnection.send, []
 
     def note_release(pool: AdmissionPool, connection: socket.socket) -> None:

@@ -49,7 +49,7 @@ main()
 ONCE = "if rank == 1 and number == 17 and not (save / 'hit').exists(): (save / 'hit').touch(); {}"
 
 
-def told(run, rank):
+def read_notes(run, rank):
     return [json.loads(line) for line in (run.save / f"told-{rank}").read_text().splitlines()]
 
 
@@ -77,7 +77,7 @@ def test_an_exception_costs_no_process(group):
     assert "restart 1 in the same processes, from" in run.text()
     assert len(run.account().generations) == 1, "the launcher started nobody again"
     for rank in (0, 1):
-        lines = told(run, rank)
+        lines = read_notes(run, rank)
         assert len({line["pid"] for line in lines}) == 1
         places = [line["whence"] for line in lines if "whence" in line]
         assert places == [None, str(run.save / "step-15.pt")]
@@ -90,7 +90,7 @@ def test_a_rank_that_ends_is_the_launchers_matter(group, trouble):
     run = group("ended", ONCE.format(trouble), "--in-process")
     assert run.wait(120) == [0, 0], run.text()
     assert len(run.account().generations) == 2
-    assert told(run, 0)[-1]["step"] == 30
+    assert read_notes(run, 0)[-1]["step"] == 30
     assert until_gone(run) == []
 
 
@@ -103,7 +103,7 @@ def test_a_rank_that_does_not_come_costs_new_processes_and_no_hang(group):
     assert run.wait(120) == [0, 0], run.text()
     assert "does not come to the restart" in run.text()
     assert len(run.account().generations) == 2
-    assert told(run, 0)[-1]["step"] == 30
+    assert read_notes(run, 0)[-1]["step"] == 30
     assert until_gone(run) == []
 
 
@@ -111,7 +111,7 @@ def test_what_raises_again_and_again_gets_new_processes(group):
     always = "if number == 7 and rank == 1: raise RuntimeError('always')"
     run = group("again", always, "--in-process", "--max-restarts=1")
     assert 0 not in run.wait(240), run.text()
-    assert len({line["pid"] for line in told(run, 1)}) == 2
+    assert len({line["pid"] for line in read_notes(run, 1)}) == 2
     assert run.text().count("in the same processes") == 2 * 2, run.text()
     assert until_gone(run) == []
 

@@ -67,7 +67,7 @@ def test_hosts_that_run_ahead_of_their_gpus_are_not_behind_each_other() -> None:
     assert "all 8 ranks came to collective 5" in found.text
 
 
-def test_nobody_is_named_where_most_did_not_come() -> None:
+def test_no_one_is_named_where_most_did_not_come() -> None:
     assert named([*waiting(0, 1), *(dump(rank, entries(4)) for rank in range(2, 8))])[1] == ()
 
 
@@ -97,7 +97,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
     assert named([one, two]) == (FlightCause.NOTHING, ())
 
 
-def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
     """Up to torch 2.7, split_group gives all groups of one call the same name."""
     left = FlightGroup("2", "mesh_tp", (0, 1))
     right = FlightGroup("2", "mesh_tp", (2, 3))
@@ -160,7 +160,7 @@ def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
     assert (found.cause, found.ranks) == (FlightCause.NOTHING, ())
 
 
-def test_a_run_that_is_well_names_nobody() -> None:
+def test_a_run_that_is_well_names_no_one() -> None:
     found = align_ranks([dump(rank, entries(5)) for rank in range(WORLD)])
     assert found.text == "no rank waits in a collective"
     assert align_ranks([]) == FlightVerdict(text="no rank waits in a collective")

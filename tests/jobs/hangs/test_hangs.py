@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hpctl.detection.check import CheckedMachine
 from hpctl.detection.checks import job_activity as activity
 from hpctl.detection.nvml import snapshot as nvml
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.jobs import advance
 from hpctl.jobs.advance import JobFacts
@@ -132,7 +132,7 @@ def test_time_in_which_a_node_is_not_heard_is_no_standstill():
         (TRAINS, (DEAD, replace(DEAD, blocked=1)), "n2"),
     ],
 )
-def test_a_run_that_stands_still_hangs_after_two_minutes(before, pair, node):
+def test_a_run_without_progress_hangs_after_two_minutes(before, pair, node):
     watched = Watched()
     watched.see(600, before, before)
     assert watched.see(900, *pair) == 120
@@ -203,7 +203,7 @@ def test_the_traffic_of_a_large_cluster_hides_no_hang(run, seed):
     assert took <= 130
 
 
-def test_another_run_or_a_suspended_one_begins_anew(run):
+def test_another_run_or_a_suspended_one_is_counted_from_zero(run):
     run.see(100, WAITS, WAITS)
     run.job = replace(JOB, state="SUSPENDED")
     run.see(600, WAITS, WAITS)
@@ -213,7 +213,7 @@ def test_another_run_or_a_suspended_one_begins_anew(run):
     assert run.see(1700, WAITS, WAITS) is None
 
 
-def test_a_time_in_which_nobody_looked_counts_for_nothing(run):
+def test_a_time_in_which_no_one_looked_counts_for_nothing(run):
     run.see(110, WAITS, WAITS)
     run.now += 600
     assert run.see(110, WAITS, WAITS) is None
@@ -257,9 +257,9 @@ def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
     return found[0]
 
 
-def test_by_default_its_owner_is_told_and_nothing_is_done():
+def test_by_default_its_owner_is_notified_and_nothing_is_done():
     found = decided()
-    assert isinstance(found, HoldNoted)
+    assert isinstance(found, GateBlocked)
     assert (found.gate, found.target) == ("hang", "7")
     assert "no process of it" in found.why
 
@@ -271,13 +271,13 @@ def test_by_default_its_owner_is_told_and_nothing_is_done():
         (replace(JOB, comment='hpctl:{"supervised":true}'), HANG, "supervisor"),
     ],
 )
-def test_one_doctor_at_a_time(job, hang, whose):
+def test_only_one_tool_treats_a_job_at_a_time(job, hang, whose):
     found = decided(job, hang=hang, action="cancel")
     assert (found.gate, whose in found.why) == ("hang_of_others", True)
 
 
 @pytest.mark.parametrize("action", ["dump", "requeue", "cancel"])
-def test_a_partition_has_an_action_of_its_own_and_gates_apply(action):
+def test_a_partition_has_its_own_action_and_gates_apply(action):
     found = decided(partitions={"all": action})
     assert isinstance(found, JobRecoveryOpened)
     assert (found.hang, found.trouble.kind, found.trouble.node) == (action, "hang", "n1")
@@ -374,7 +374,7 @@ def test_one_that_was_called_off_was_not_tried():
 @pytest.mark.parametrize(("start", "found"), [(-300, True), (-5, False), (None, False)])
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
-    state = replay_events([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
+    state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
     assert found_hanging(job, state) is found
 
 

@@ -87,7 +87,7 @@ def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
         assert service.commands == []
 
 
-def test_where_nobody_listens() -> None:
+def test_where_no_one_listens() -> None:
     with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
         query_ras(Address("127.0.0.1", free_port()))
     assert "NCCL_RAS_ADDR" in caught.value.hint

@@ -66,7 +66,7 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     assert '"nccl_version"' in trouble.evidence
 
 
-def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> None:
+def test_where_nccl_names_no_rank_the_ranks_own_notes_do(state: Job) -> None:
     progress = hung(state)
     for rank in range(1, 8):
         progress.add(Note(step=20, rank=rank), progress.started + 0.3)
@@ -94,7 +94,7 @@ def test_counts_that_grow_clear_the_run(state: Job) -> None:
     assert progress.hang(time.monotonic() + 60) is not None
 
 
-def test_counts_that_grow_for_ever_without_a_step_do_not(state: Job) -> None:
+def test_counts_that_grow_without_end_and_without_a_step_do_not(state: Job) -> None:
     progress = hung(state)
     progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
     with Service(state) as service:

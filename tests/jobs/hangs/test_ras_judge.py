@@ -81,7 +81,7 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
     assert (finding.cause, finding.sure) == (HangCause.MISSING, False)
 
 
-def test_where_all_are_equal_nobody_is_named() -> None:
+def test_where_all_are_equal_no_one_is_named() -> None:
     finding = still(stepped(7))
     assert (finding.cause, finding.members) == (HangCause.EQUAL, ())
 

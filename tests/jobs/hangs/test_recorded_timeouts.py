@@ -205,7 +205,7 @@ def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
     assert judge_end(silent, RunPolicy(), NOW, classify_crash).signature == "SIGABRT"
 
 
-def test_the_dumps_are_read_in_a_process_of_its_own(tmp_path) -> None:
+def test_the_dumps_are_read_in_a_separate_process(tmp_path) -> None:
     """nccl_skip3, beside a file that is no dump."""
     prefix = beside(tmp_path, "nccl_skip3")
     Path(f"{prefix}7").write_bytes(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.")

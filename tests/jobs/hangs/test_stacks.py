@@ -76,7 +76,7 @@ def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart()
     assert len(aggregate_stacks([node("n1", 0, other, alike)]).groups) == 1
 
 
-def test_ranks_that_are_stopped_unread_missing_or_unasked_are_told() -> None:
+def test_ranks_that_are_stopped_unread_or_missing_are_reported() -> None:
     said = node("n1", 0, REDUCE, REDUCE, REDUCE, world=6)
     stopped = RankStack(3, 9, "0", "T", frames=REDUCE)
     unread = RankStack(4, 9, "0", "D", error="py-spy did not end")

@@ -41,7 +41,7 @@ def show_processes(live: Chaos, base: Path) -> None:
             (proc / pid).symlink_to(f"/proc/{pid}")
 
 
-def test_explain_shows_since_when_a_job_stands_still(live: Chaos):
+def test_explain_shows_since_when_a_job_makes_no_progress(live: Chaos):
     base = Path(live.sandbox.state_dir) / "still"
     base.mkdir()
     (base / "train.py").write_text(PROGRAM)

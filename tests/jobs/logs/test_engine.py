@@ -23,7 +23,7 @@ def block(*values) -> bytes:
     return "".join(f"loss: {value}\n" for value in values).encode()
 
 
-def told(verdicts: list[RuleVerdict]) -> list[tuple[str, int, str]]:
+def list_verdicts(verdicts: list[RuleVerdict]) -> list[tuple[str, int, str]]:
     return [(v.what, v.line_number, v.value) for v in verdicts]
 
 
@@ -41,21 +41,23 @@ def test_verdict_needs_consecutive_points_and_is_given_once() -> None:
     watch = engine(rule(metricThreshold=2, operator="gt", metricEvaluationDataPoints=3))
     assert watch.feed(block(3, 3, 1, 3, 3), 1.0) == []
     found = watch.feed(block(3, 3, 3), 2.0)
-    assert told(found) == [("threshold", 6, "3")]
+    assert list_verdicts(found) == [("threshold", 6, "3")]
     assert (found[0].at, found[0].line) == (2.0, "loss: 3")
-    assert told(watch.feed(block(1, 3, 3, 3), 3.0)) == [("threshold", 12, "3")]
+    assert list_verdicts(watch.feed(block(1, 3, 3, 3), 3.0)) == [("threshold", 12, "3")]
 
 
 def test_text_that_is_no_number_neither_counts_nor_breaks_a_row() -> None:
     watch = engine(rule(metricThreshold=2, operator="gt", metricEvaluationDataPoints=2))
     found = watch.feed(block(3, "soon", "9" * 5000, "1_0", 3), 1.0)
-    assert told(found) == [("threshold", 5, "3")]
+    assert list_verdicts(found) == [("threshold", 5, "3")]
     assert watch.watches[0].unread == 3
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "Infinity", "tensor(nan)", "nan,"])
 def test_nan_and_inf_are_seen_in_every_spelling(text: str) -> None:
-    assert told(engine(rule(kind="nan")).feed(block(1.0, text, text, 2), 0.0)) == [("nan", 2, text)]
+    assert list_verdicts(engine(rule(kind="nan")).feed(block(1.0, text, text, 2), 0.0)) == [
+        ("nan", 2, text)
+    ]
 
 
 def test_a_start_that_does_not_come_is_a_hang_once() -> None:
@@ -88,7 +90,7 @@ def test_a_stop_line_ends_a_rule_from_there_on() -> None:
     assert watch.feed(block(1) + b"done loss: 3\n" + block(3), 1.0) == []
     assert watch.feed(block(3), 2.0) == []
     assert watch.look(1e9) == []
-    assert told(engine(stopped).feed(block(3) + b"done\n", 1.0)) == [("threshold", 1, "3")]
+    assert list_verdicts(engine(stopped).feed(block(3) + b"done\n", 1.0)) == [("threshold", 1, "3")]
 
 
 def test_failed_uploads_count_until_one_succeeds() -> None:
@@ -100,9 +102,9 @@ def test_failed_uploads_count_until_one_succeeds() -> None:
     )
     watch = engine(upload)
     assert watch.feed(b"upload failed\nupload done\nupload failed\n", 0.0) == []
-    assert told(watch.feed(b"upload failed\nupload failed\n", 1.0)) == [("upload", 4, "")]
+    assert list_verdicts(watch.feed(b"upload failed\nupload failed\n", 1.0)) == [("upload", 4, "")]
     watch.feed(b"upload done\n", 2.0)
-    assert told(watch.feed(b"upload failed\nupload failed\n", 3.0)) == [("upload", 8, "")]
+    assert list_verdicts(watch.feed(b"upload failed\nupload failed\n", 3.0)) == [("upload", 8, "")]
 
 
 def test_block_borders_change_no_verdict() -> None:
@@ -151,7 +153,7 @@ def test_one_outlier_is_no_spike_and_is_one_where_the_rule_says_so() -> None:
     loss[80] = 50.0
     assert engine(rule(kind="spike")).feed(block(*loss), 0.0) == []
     strict = rule(kind="spike", metricEvaluationDataPoints=1)
-    assert told(engine(strict).feed(block(*loss), 0.0)) == [("spike", 81, "50.0")]
+    assert list_verdicts(engine(strict).feed(block(*loss), 0.0)) == [("spike", 81, "50.0")]
 
 
 def test_a_flat_loss_does_not_alarm_at_a_trifle() -> None:

@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).parent / "samples"
 EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
-def played(name: str) -> Replay:
+def replay_preset(name: str) -> Replay:
     return replay_file(rules.load_preset(name), SAMPLES / f"{name}.txt")
 
 
@@ -31,7 +31,7 @@ def test_every_preset_has_a_sample_and_the_other_way_round() -> None:
 
 @pytest.mark.parametrize("name", log_presets.PRESETS)
 def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: str) -> None:
-    verdicts = played(name).verdicts
+    verdicts = replay_preset(name).verdicts
     assert [(v.what, v.rule) for v in verdicts] == [(w, rule) for w, rule, _ in EXPECTED[name]]
     for verdict, (_, _, part) in zip(verdicts, EXPECTED[name], strict=True):
         assert part in verdict.line, (part, verdict.line)
@@ -39,4 +39,4 @@ def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: s
 
 @pytest.mark.parametrize("name", ["hf", "lightning"])
 def test_finished_run_is_no_longer_due(name: str) -> None:
-    assert played(name).engine.look(1e12) == []
+    assert replay_preset(name).engine.look(1e12) == []

@@ -254,7 +254,7 @@ NOTES = st.builds(
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 
-def played(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
+def play_notes(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
     progress, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
     for note, pause in talk:
         at += pause
@@ -268,7 +268,7 @@ def played(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
 @given(TALK)
 @settings(deadline=None)
 def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note, float]]) -> None:
-    progress, troubles = played(talk)
+    progress, troubles = play_notes(talk)
     hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is TroubleKind.HANG]
     assert len(hangs) <= 1
     # It was told already if the silence before the end was the same one.

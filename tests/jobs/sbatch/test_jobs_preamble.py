@@ -383,7 +383,7 @@ def test_a_job_that_is_submitted_inside_another_has_its_own_path_of_dumps(job):
     assert "/other/job-" not in parts[-1]
 
 
-def test_where_no_directory_can_be_made_the_script_goes_on(job):
+def test_where_no_directory_can_be_made_the_script_continues(job):
     job.parts = {"ckpt": ""}
     (job.tmp / "file").write_text("")
     code, parts, _ = job.run(tail=TELL_FLIGHT, XDG_STATE_HOME=str(job.tmp / "file"))

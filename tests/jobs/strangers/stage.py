@@ -86,7 +86,7 @@ class Part:
 
 
 @dataclass
-class Played:
+class OwnersView:
     """What a script's owner has seen."""
 
     job: int
@@ -127,7 +127,7 @@ class Stage:
         path.write_text(text)
         path.chmod(0o755)
 
-    def submit(self, part: Part) -> Played:
+    def submit(self, part: Part) -> OwnersView:
         """Submit the script as its owner does, who makes the directories that hpctl misses."""
         home = self.base / part.script.stem
         home.mkdir(exist_ok=True)
@@ -143,16 +143,16 @@ class Stage:
             Path(match[1]).mkdir(parents=True, exist_ok=True)
         done = self._sbatch(["--parsable", *words], part, home)
         assert done.returncode == 0, done.stderr
-        return Played(int(done.stdout.split()[-1].partition(";")[0]), looked.stderr)
+        return OwnersView(int(done.stdout.split()[-1].partition(";")[0]), looked.stderr)
 
-    def submit_by(self, part: Part) -> Played:
+    def submit_by(self, part: Part) -> OwnersView:
         """Run a script that calls sbatch, as docs/jobs.md says."""
         home = self.base / part.script.stem
         home.mkdir(exist_ok=True)
         function = f'sbatch() {{ {sys.executable} -m hpctl sbatch "$@"; }}; export -f sbatch'
         command = ["bash", "-c", f"{function}; bash {part.script}"]
         done = self.live.sandbox.run(command, env=self.environment, cwd=home)
-        return Played(int(done.stdout.split()[-1].partition(";")[0]), done.stderr)
+        return OwnersView(int(done.stdout.split()[-1].partition(";")[0]), done.stderr)
 
     def _sbatch(self, words: Sequence[str], part: Part, home: Path) -> Any:
         command = [sys.executable, "-m", "hpctl", "sbatch", *words]
@@ -172,7 +172,7 @@ class Stage:
         )
         return self.started(job, run)
 
-    def lose_node(self, played: Played, part: Part) -> None:
+    def lose_node(self, played: OwnersView, part: Part) -> None:
         """Lose the last node of run 0; the job runs again without it."""
         first = self.wait_for_run(played.job, 0, part)
         lost = first[-1]["node"]
@@ -183,7 +183,7 @@ class Stage:
         assert lost in self.live.explained(played.job)
         played.node_lost = "restarted"
 
-    def kill_rank(self, played: Played, part: Part, run: int = 1) -> None:
+    def kill_rank(self, played: OwnersView, part: Part, run: int = 1) -> None:
         """Kill the last rank of a run; the job runs again, and says which rank it was."""
         until(lambda: self.live.daemon_sees(played.job), 60, "the daemon has read of the job")
         victim = self.wait_for_run(played.job, run, part)[-1]
@@ -205,7 +205,7 @@ class Stage:
                 self.live.sandbox.run(["scancel", str(job.id)], check=False)
         until(self.live.all_idle, 90, "every node is idle")
 
-    def finish(self, played: Played) -> None:
+    def finish(self, played: OwnersView) -> None:
         """Let the programs end well, and the job with them."""
         (self.records / f"{played.job}-finish").touch()
         until(lambda: self.live.job(played.job).state == "COMPLETED", 60, "the job completes")

@@ -111,7 +111,7 @@ def found():
     "name",
     [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.nightly) for name in ROWS],
 )
-def test_a_script_goes_on_after_a_lost_node_and_a_killed_rank(found, name):
+def test_a_script_continues_after_a_lost_node_and_a_killed_rank(found, name):
     row = ROWS[name]
     found.clear()
     played = found.submit(row.part)
@@ -127,7 +127,7 @@ def test_a_script_goes_on_after_a_lost_node_and_a_killed_rank(found, name):
 
 
 @pytest.mark.nightly
-def test_a_job_of_a_script_that_calls_sbatch_goes_on(found):
+def test_a_job_of_a_script_that_calls_sbatch_continues(found):
     part = script("submits.sh")
     found.clear()
     played = found.submit_by(part)

@@ -72,7 +72,9 @@ def test_without_slurm_a_dry_run_says_that_the_jobs_are_not_known(history):
 @pytest.mark.parametrize(
     ("words", "question"), [(APPROVE, "approve ip-10-1-0-5?"), (CANCEL, "cancel ip-10-1-0-4?")]
 )
-def test_at_a_terminal_a_person_is_asked_and_told_what_happens(history, questions, words, question):
+def test_at_a_terminal_a_person_is_asked_and_reads_what_happens(
+    history, questions, words, question
+):
     found, answer = questions
     answer[0] = False
     refused = history.run(*words, "--no-wait")

@@ -59,9 +59,9 @@ def test_a_daemon_with_many_connections_is_woken(head):
     try:
         waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
         waker.poke()
-        assert waker.poked()
+        assert waker.is_poked()
         assert waker.wait(5)
-        assert not waker.poked()
+        assert not waker.is_poked()
         waker.close()
     finally:
         os.close(low)
@@ -178,10 +178,10 @@ def test_an_order_that_is_followed_ends_with_how_each_recovery_ended(answered, w
     answered.run("cancel", "ip-10-1-0-3")
     watched(interrupted=True)
     left = answered.run(*order)
-    assert (left.exit_code, "the daemon goes on" in left.stderr) == (130, True)
+    assert (left.exit_code, "the daemon continues" in left.stderr) == (130, True)
 
 
-def test_an_order_is_not_followed_where_it_is_refused_or_nobody_asks_for_it(answered, watched):
+def test_an_order_is_not_followed_where_it_is_refused_or_not_asked_for(answered, watched):
     watched(interrupted=True)
     refused = answered.run("replace", "ip-10-1-0-4", "--yes", "--follow")
     assert (refused.exit_code, "treats ip-10-1-0-4 already" in refused.stdout) == (1, True)
@@ -220,7 +220,7 @@ def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
     assert request_client.invoking_user() == "nobody"
 
 
-def test_who_may_not_write_is_told_so_and_nothing_is_created(head, monkeypatch):
+def test_who_may_not_write_reads_so_and_nothing_is_created(head, monkeypatch):
     assert type(head.run("pause").exception) is Unavailable
     assert not (head.dir / "journal.db").exists()
     head.write(worlds.healed())

@@ -209,8 +209,8 @@ class EmulatorBed(_Nodes):
         else:
             self.emulator.faults.clear("vanish")
 
-    def act_by_itself(self, instance: str) -> bool:
-        return self.emulator.act_by_itself(instance)
+    def act_without_order(self, instance: str) -> bool:
+        return self.emulator.act_without_order(instance)
 
 
 Bed = FakeBed | EmulatorBed

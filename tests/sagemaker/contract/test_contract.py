@@ -207,11 +207,11 @@ def test_a_node_refused_in_a_batch_is_rejected(bed: Bed, code: str, transient: b
     assert bed.truly_rebooted() == [good.id]
 
 
-def test_the_service_may_act_by_itself(bed: Bed) -> None:
+def test_the_service_may_act_without_an_order(bed: Bed) -> None:
     old = bed.worker()
     bed.stick()
-    assert bed.act_by_itself(old.id)
-    assert not bed.act_by_itself(old.id)
+    assert bed.act_without_order(old.id)
+    assert not bed.act_without_order(old.id)
     bed.until(lambda: successor(bed, old).status is InstanceStatus.PENDING)
     refused = one(bed.provider.replace([old.id]), old)
     assert (refused.kind, refused.code) == (OutcomeKind.REJECTED, "InstanceIdNotFound")
@@ -219,7 +219,7 @@ def test_the_service_may_act_by_itself(bed: Bed) -> None:
     bed.settle()
     assert successor(bed, old).id != old.id
     assert bed.truly_replaced() == [old.id]
-    assert not bed.act_by_itself(bed.controller().id)
+    assert not bed.act_without_order(bed.controller().id)
 
 
 def test_an_id_named_twice_is_ordered_once(bed: Bed) -> None:

@@ -89,7 +89,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     assert {name.partition("{")[0] for name in found} | others == set(list_series())
 
 
-def test_no_name_that_somebody_chose_makes_a_series_or_breaks_a_line():
+def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render_samples(
         samples_of({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
@@ -127,7 +127,7 @@ def test_it_answers_one_path_and_a_slow_client_costs_it_seconds(endpoint, monkey
     assert time.monotonic() - began < 5
 
 
-def test_it_is_for_the_head_nodes_this_host_and_whom_it_is_told_of():
+def test_it_is_for_the_head_nodes_this_host_and_the_hosts_that_are_given():
     made = Endpoint(
         "127.0.0.1:0", ["192.0.2.7", "no.such.host.invalid"], ["198.51.100.0/24"], bytes
     )
@@ -166,7 +166,7 @@ def _up(port: int) -> bool:
         return False
 
 
-def test_prometheus_is_told_of_every_agent_that_was_heard():
+def test_prometheus_gets_every_agent_that_was_heard():
     made, view = Metrics(agent_port=9), view_of(nodes=3)
     assert made.targets() == []
     nodes = {

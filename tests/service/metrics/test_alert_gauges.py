@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import HoldLifted, HoldNoted, JobRecoveryOpened, RequestTaken
+from hpctl.engine.journal.events import GateBlocked, HoldLifted, JobRecoveryOpened, RequestTaken
 from hpctl.engine.waiting import GAVE_UP_SHOWN_S, find_waiting_jobs, find_waiting_nodes
 from hpctl.service import alert_gauges
 from hpctl.service.alert_gauges import MOST_NAMED, read_free_ratio
@@ -67,7 +67,7 @@ def test_a_restart_or_another_leader_changes_no_since(clock):
     bench = Bench()
     node = drained(1, NODE)
     bench.fold(opened(), *moved(NODE, (30, "needs_human")), **cluster(node))
-    bench.fold(HoldNoted(at(60), "n2", "offender", "thrice", RuleId("xid-79")), **cluster(node))
+    bench.fold(GateBlocked(at(60), "n2", "offender", "thrice", RuleId("xid-79")), **cluster(node))
     bench.metrics = Metrics()
     clock.seconds = 7200.0
     bench.fold(**cluster(node))
@@ -130,7 +130,7 @@ def test_the_oldest_are_named_and_the_others_share_a_series(clock):
 def test_a_hold_counts_from_the_oldest_of_its_gate():
     bench = Bench()
     since, rule = "hpctl_holds_since_timestamp_seconds", RuleId("xid-79")
-    bench.fold(*(HoldNoted(at(s), node_name(s), "budget", "full", rule) for s in (50, 20, 80)))
+    bench.fold(*(GateBlocked(at(s), node_name(s), "budget", "full", rule) for s in (50, 20, 80)))
     assert bench.value(since, gate="budget") == at(20).timestamp()
     assert bench.value("hpctl_holds", gate="budget") == 3
     bench.fold(HoldLifted(at(90), node_name(20)))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from benchmarks.world import World
 from docgen.metrics import intake_registry
 from hpctl.engine.journal.events import (
-    HoldNoted,
+    GateBlocked,
     JobRecoveryOpened,
     JobReported,
     SignalSeen,
@@ -169,7 +169,7 @@ def test_what_had_happened_before_the_start_is_not_counted_again():
     assert bench.value("hpctl_recoveries_ended_total", kind="node", end="escalated") == 1
 
 
-def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong():
+def test_a_run_that_went_wrong_without_a_fault_counts_by_what_went_wrong():
     bench = Bench(**gpu_cluster())
     trouble = Trouble(TroubleKind.HANG, at(-5), "no step")
     bench.fold(job_opened(cause=RecoveryId(""), trouble=trouble), *moved(JOB, (20, "deadline")))
@@ -268,7 +268,7 @@ def hostile_world() -> tuple[View, int]:
         rule = RuleId(f"{HOSTILE}{n}")
         state.fold(replace(opened(f"n-{n}", name, rule=rule), at=base))
         hold = {"target": name, "gate": f"{HOSTILE}{n}", "why": HOSTILE, "rule": rule}
-        state.fold(HoldNoted(base, **hold))
+        state.fold(GateBlocked(base, **hold))
     seen = replace(world.slurm, nodes=nodes, jobs=jobs)
     return View(seen, world.cloud, world.health(), {}, state), 101
 

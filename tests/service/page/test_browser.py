@@ -64,7 +64,7 @@ class Seen:
         return name
 
 
-def test_every_page_fits_a_phone_and_a_desk_and_asks_nobody_else(browser, url):
+def test_every_page_fits_a_phone_and_a_desk_and_asks_no_other_host(browser, url):
     for width, scheme, paths in ((390, "dark", PATHS), (1440, "light", PATHS[:1])):
         seen = Seen(browser, url, viewport={"width": width, "height": 900}, color_scheme=scheme)
         for path in paths:

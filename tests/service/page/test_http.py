@@ -32,7 +32,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield at
 
 
-def test_the_token_s_holder_sees_pages_and_nobody_else_does(url: str) -> None:
+def test_only_the_token_s_holder_sees_pages(url: str) -> None:
     for path in ("/", "/jobs", "/history", "/explain/n-44444444", "/static/page.css"):
         assert site.get(url, path)[0] == 200
         for wrong in ("", "Bearer ", "Bearer x", "Basic eDp5", f"Bearer {site.TOKEN.decode()}x"):

@@ -13,7 +13,7 @@ from markupsafe import escape
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import explain_view
-from hpctl.engine.journal.events import HoldNoted, SignalSeen
+from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
 from hpctl.service.page.follow import PageFollower
@@ -74,7 +74,7 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
     )
     health = [replace(h, findings=(evil,)) for h in worlds.health().values()]
     opened = worlds.node_opened("n-1", worlds.gen(4), 60, meaning=HOSTILE, findings=(evil,))
-    hold = HoldNoted(worlds.at(70), HOSTILE, "budget", HOSTILE, RuleId(HOSTILE), True)
+    hold = GateBlocked(worlds.at(70), HOSTILE, "budget", HOSTILE, RuleId(HOSTILE), True)
     site.append(tmp_path, [opened, hold])
     made = site.follower(
         tmp_path, monkeypatch, replace(slurm, jobs=jobs, nodes=nodes), health=health,
@@ -280,7 +280,7 @@ def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypat
     assert known.trouble == ""
 
 
-def test_a_reading_that_takes_long_is_told(known, monkeypatch):
+def test_a_reading_that_takes_long_is_reported(known, monkeypatch):
     monkeypatch.setattr(follow, "LATE_S", 0.0)
     held = threading.Event()
     monkeypatch.setattr(known, "_read", held.wait)

@@ -36,7 +36,7 @@ def orders(bed):
     ]
 
 
-def test_a_daemon_that_leads_no_more_sends_nothing(real, monkeypatch):
+def test_a_daemon_that_no_longer_leads_sends_nothing(real, monkeypatch):
     """Each order is kept back after the look at Slurm, and Slurm stays as it was."""
     todo, node = orders(real), real.nodes[0]
     monkeypatch.setattr(real.scheduler, "may_act", lambda: False)

@@ -249,7 +249,7 @@ def test_a_reused_job_id_is_another_attempt(bed: Bed) -> None:
     assert job_of(bed, job).running
 
 
-def test_a_job_that_nobody_knows(bed: Bed) -> None:
+def test_a_job_that_no_one_knows(bed: Bed) -> None:
     view = bed.scheduler.view()
     gone = Attempt(999999, view.as_of, 0)
     assert bed.scheduler.requeue(gone).code == "no_such_job"

@@ -99,7 +99,7 @@ def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed):
 
 
 def test_slurmctld_tells_when_it_started(bed):
-    booted = bed.scheduler.booted()
+    booted = bed.scheduler.read_boot_time()
     assert (booted is None) is not bed.real
     if booted is not None:
         as_of = bed.scheduler.view().as_of
@@ -156,7 +156,7 @@ def test_several_nodes_with_several_reasons_each_get_an_answer(bed):
     assert [node_of(bed, n).reason for n in (a, b, d)] == [mine(1), mine(1), mine(2)]
 
 
-def test_a_name_that_is_no_host_name_reaches_nobody(bed):
+def test_a_name_that_is_no_host_name_reaches_no_host(bed):
     names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
     outcomes = bed.scheduler.drain({name: mine(1) for name in names})
     assert set(codes(dict(outcomes))) == {"no_such_node"}
@@ -273,7 +273,7 @@ def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed):
 
 
 @pytest.mark.parametrize("state", ["drained", "failing", "silent", "running", "unchanged"])
-def test_of_known_nodes_state_and_reason_are_read_anew(bed: Bed, state: str) -> None:
+def test_of_known_nodes_state_and_reason_are_read_again(bed: Bed, state: str) -> None:
     node, other = bed.nodes[:2]
     before = bed.scheduler.view().nodes
     if state == "running":

@@ -89,7 +89,7 @@ def test_a_node_that_slurm_does_not_know_is_refused(spare_bed: Bed) -> None:
     assert not refused.transient
 
 
-def test_nobody_is_asked_while_the_controller_is_away(spare_bed: Bed) -> None:
+def test_nothing_is_asked_while_the_controller_is_away(spare_bed: Bed) -> None:
     node = spare_bed.nodes[0]
     spare_bed.stop_controller()
     try:

@@ -64,7 +64,7 @@ def test_a_job_has_an_owner_and_a_batch_host(bed: Bed) -> None:
     assert shown.batch_host in shown.nodes
 
 
-def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
+def test_a_start_may_wait_and_comes_with_or_without_a_nudge(bed: Bed) -> None:
     job = running(bed)
     requeued(bed, job, job_of(bed, job).attempt)
     in_queue(bed, job)
