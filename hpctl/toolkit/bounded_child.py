@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Final
 
 _CHUNK: Final = 64 * 1024
-_left: list[subprocess.Popen[bytes]] = []
+unreaped: list[subprocess.Popen[bytes]] = []
 _lock = threading.Lock()
 
 
@@ -119,7 +119,7 @@ class BoundedChild:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             with _lock:
-                _left.append(self.process)
+                unreaped.append(self.process)
             return None
 
     def _kill(self) -> None:
@@ -163,4 +163,4 @@ def _bound_chunk(
 
 def _reap_left() -> None:
     with _lock:
-        _left[:] = [each for each in _left if each.poll() is None]
+        unreaped[:] = [each for each in unreaped if each.poll() is None]

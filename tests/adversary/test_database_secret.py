@@ -66,7 +66,7 @@ def daemon(config: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait(60)
 
 
-def test_a_running_daemon_shows_the_password_to_nobody_else(
+def test_a_running_daemon_shows_the_password_to_no_other_user(
     daemon: subprocess.Popen[bytes], config: Path, tmp_path: Path
 ) -> None:
     until(lambda: b"running mode" in (tmp_path / "log").read_bytes(), LONG_S)

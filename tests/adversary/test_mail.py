@@ -87,9 +87,7 @@ def test_slow_addresses_of_one_user_cost_another_user_one_attempt(
     assert server.tried.index(BOB) <= 1, server.tried
 
 
-def test_another_users_address_is_the_others_and_has_turns_of_its_own(
-    head: Head, server: MailServer
-) -> None:
+def test_an_address_of_another_user_has_separate_turns(head: Head, server: MailServer) -> None:
     """The attacker names the other user's address, more often than an hour allows."""
     jobs = dict.fromkeys(range(1, 5), ("mallory", BOB))
     jobs[9] = ("bob", BOB)

@@ -29,6 +29,7 @@ LATE = {
     "hpctl/checkpoints/remote.py": "boto3 is slow to import",
     "hpctl/nodes/evidence/bucket.py": "boto3 is slow to import, and a node may lack it",
     "hpctl/engine/config_loading.py": "YAML is slow to import",
+    "hpctl/engine/journal/creation.py": "SQLAlchemy is slow to import; `install` creates one file",
     "hpctl/engine/journal/opening.py": "SQLAlchemy is slow to import, and SQLite needs none",
     "hpctl/faults/slurm_reasons.py": "read commands start in 0.2 s; the fault table is long",
     "hpctl/engine/request_client.py": "read commands start in 0.2 s",

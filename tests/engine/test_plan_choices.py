@@ -74,7 +74,7 @@ def test_a_node_that_stays_down_overrules_no_person_who_cancelled(rule: str, aga
     assert open_nodes(view) == ({N1: "slurm-down"} if again else {})
 
 
-def test_a_remedy_that_waits_in_a_maintenance_window_is_told_once() -> None:
+def test_a_remedy_that_waits_in_a_maintenance_window_is_reported_once() -> None:
     """The window and the mass event both hold it; an approval would not help before its end."""
     sick = [faulty(node_name(i)) for i in (1, 2, 3)]
     decided = plan(view_of(sick=sick), ROOMY, RULES, {}, at(0))

@@ -89,11 +89,11 @@ def test_one_that_cannot_be_killed_is_left_and_reaped_later(monkeypatch):
         patch.setattr(bounded_child.os, "killpg", lambda *_: None)
         child = start("exec sleep 600")
         assert child.end(0.1) is None
-    assert child.process in bounded_child._left
+    assert child.process in bounded_child.unreaped
     os.killpg(child.process.pid, 9)
     child.process.wait(30)
     other = start("true")
-    assert child.process not in bounded_child._left
+    assert child.process not in bounded_child.unreaped
     assert other.end(5) in (0, -9)
 
 

@@ -20,7 +20,7 @@ TRACE_FOLLOWS = timedelta(seconds=2)
 """A lockup's or an oops's registers are printed within this time after it."""
 _HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
 _FRAME = re.compile(
-    # To Linux 4.10 the addresses stand before the names.
+    # To Linux 4.10 the addresses are before the names.
     r"(?:RIP: [0-9a-f]{4}:|pc : |IP: )(?: ?\[<[0-9a-f]{8,16}>\] ){0,2}"
     r"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
     r"\[(?P<module>nvidia\w*|efa|neuron|mlx5_core)\b"

@@ -163,7 +163,7 @@ def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankSt
         frames = more[:MOST_FRAMES] if same else frames
     return RankStack(
         rank, process.pid, step, process.state, _read_wchan(process.pid), tuple(frames),
-        error[:300], _dead_children(process.pid), _read_flight_dump(process, rank),
+        error[:300], _dead_children(process.pid), read_flight_dump(process, rank),
     )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def _dead_children(pid: int) -> tuple[str, ...]:
     return tuple(found[:8])
 
 
-def _read_flight_dump(process: JobProcess, rank: int) -> str:
+def read_flight_dump(process: JobProcess, rank: int) -> str:
     """Return the dump of torch's flight recorder, asked for where the job set a pipe for that;
     empty where there is none of this process.
 

@@ -62,7 +62,7 @@ class EvidenceKeeper:
         if order.recovery in self._taken:
             return
         self._taken.add(order.recovery)
-        _announce(order)
+        announce_remedy(order)
         threading.Thread(target=self._keep, args=(order,), name="evidence", daemon=True).start()
 
     def _keep(self, order: EvidenceOrder) -> None:
@@ -126,7 +126,7 @@ def _run_gather(request: GatherRequest) -> GatherResult:
         return GatherResult(why=f"gathering it ended with {code}")
 
 
-def _announce(order: EvidenceOrder) -> None:
+def announce_remedy(order: EvidenceOrder) -> None:
     """Write into the system's log who destroys what this node shows, and why."""
     acts = {"reset_gpu": "reset GPUs of this node", "reboot": "reboot this node"}
     act = acts.get(order.remedy, "replace this node")

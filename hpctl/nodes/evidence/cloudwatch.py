@@ -101,7 +101,7 @@ class StreamReader:
                 blocks.append(b"[began earlier: no time left]\n")
                 return blocks
             answer = self._ask(stream, token)
-            block = b"".join(_format_event(event) for event in answer.get("events", ()))
+            block = b"".join(format_event(event) for event in answer.get("events", ()))
             if len(block) > left:
                 kept = block[-left:] if left else b""
                 blocks += [kept.partition(b"\n")[2], b"[began earlier: it has more]\n"]
@@ -152,7 +152,7 @@ def write_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path
 _MOST_STAMP: Final = 10**15
 
 
-def _format_event(event: Mapping[str, Any]) -> bytes:
+def format_event(event: Mapping[str, Any]) -> bytes:
     """Return one event as a line: its time, which a node may have set to anything, and its text."""
     stamp, at = event.get("timestamp"), None
     if isinstance(stamp, int) and abs(stamp) < _MOST_STAMP:

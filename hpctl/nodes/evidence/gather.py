@@ -73,7 +73,7 @@ def gather(request: GatherRequest) -> GatherResult:
     if not is_bucket(request.directory):
         return _gather_into(request, Path(request.directory), begun + COLLECT_S)
     try:
-        folder = _prepare_folder(Path(request.spool))
+        folder = prepare_folder(Path(request.spool))
     except OSError as error:
         return GatherResult(why=f"the spool takes no evidence: {error.strerror}")
     result = _gather_into(request, folder, begun + COLLECT_S - SEND_S)
@@ -87,7 +87,7 @@ def gather(request: GatherRequest) -> GatherResult:
     return result
 
 
-def _prepare_folder(spool: Path) -> Path:
+def prepare_folder(spool: Path) -> Path:
     """Return the folder of the spool for archives on their way to S3, with room for one more.
     Raises OSError."""
     folder = spool / _FOLDER

@@ -47,7 +47,7 @@ MAX_LINE: Final = 500
 
 
 Reader = tuple[str, str]
-"""An address and the job owner who named it, both empty for everybody who reads a sink."""
+"""An address and the job owner who named it, both empty for all who read a sink."""
 
 
 class Posted(Struct, frozen=True):

@@ -9,20 +9,21 @@ import tarfile
 import threading
 import time
 from contextlib import contextmanager
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.config import ClusterSection
+from hpctl.engine.config import ClusterSection, Config
 from hpctl.nodes.evidence import bucket as bucket_module
 from hpctl.nodes.evidence import gather
-from hpctl.nodes.evidence.bucket import EvidenceBucket, open_bucket, send_archive
+from hpctl.nodes.evidence.bucket import EvidenceBucket, send_archive
 from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.nodes.evidence.fetch import ArchiveReader
 from hpctl.nodes.evidence.store import BadArchive, check_members
+from hpctl.sagemaker.objects import S3Bucket
 from hpctl.vocabulary.evidence import KeptArchive, describe_archive, parse_trail
-from hpctl.vocabulary.policy import EvidencePolicy
+from hpctl.vocabulary.policy import EvidencePolicy, Policy
 from tests.fakes.values import OWN, Clock, at
 from tests.nodes.evidence.test_gather import SAYS, SECRETS, install, keep, machine
 from tests.nodes.evidence.test_store import member, pack
@@ -33,6 +34,14 @@ __all__ = ["machine", "s3", "s3_endpoint"]
 pytestmark = pytest.mark.integration
 
 PLACE = f"s3://{BUCKET}/evidence"
+
+
+@dataclass
+class LiveSettings:
+    """What the daemon's configuration is now."""
+
+    policy: Policy
+    config: Config
 
 
 def store(s3, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
@@ -107,7 +116,7 @@ def test_what_is_left_on_a_node_is_bounded(machine, s3, monkeypatch):
         path = folder / f"n-a{number}.tar.gz"
         path.write_bytes(b"x" * 1000)
         os.utime(path, (time.time() - 100 + number,) * 2)
-    gather._prepare_folder(machine / "spool")
+    gather.prepare_folder(machine / "spool")
     assert list_left(machine) == ["n-a1.tar.gz", "n-a2.tar.gz", "n-a3.tar.gz"]
 
 
@@ -163,7 +172,7 @@ def test_an_s3_that_does_not_answer_is_not_waited_for(machine, s3, monkeypatch):
         assert time.monotonic() - begun < 40
 
 
-def test_an_upload_that_is_slow_ends_with_its_time(tmp_path):
+def test_an_upload_that_is_slow_ends_with_its_time(tmp_path, s3, monkeypatch):
     path = tmp_path / "n-1.tar.gz"
     path.write_bytes(b"x" * 1000)
     read: list[bytes] = []
@@ -173,7 +182,9 @@ def test_an_upload_that_is_slow_ends_with_its_time(tmp_path):
         time.sleep(0.2)
         body.read(10)
 
-    slow = EvidenceBucket(SimpleNamespace(put=put), "")
+    objects = S3Bucket(BUCKET)
+    monkeypatch.setattr(objects, "put", put)
+    slow = EvidenceBucket(objects, "")
     with pytest.raises(TimeoutError, match="too slowly"):
         slow.send(path, "00" * 32, time.monotonic() + 0.1)
     assert read == [b"x" * 10]
@@ -196,9 +207,7 @@ def test_the_daemon_deletes_old_archives_of_s3_and_nothing_else(s3, caplog, monk
         store(s3, b"x" * 10, name)
     s3.put_object(Bucket=BUCKET, Key="evidence2/n-4.tar.gz", Body=b"x")
     policy = replace(OWN, evidence=EvidencePolicy(directory=PLACE, keep_days=1))
-    live = SimpleNamespace(
-        policy=policy, config=SimpleNamespace(cluster=ClusterSection(provider="none"))
-    )
+    live = LiveSettings(policy, Config(cluster=ClusterSection(provider="none")))
     clock = Clock()
     clock.at = at(0).fromtimestamp(time.time() + 80000, at(0).tzinfo)
     retention = EvidenceRetention(live, clock)
@@ -217,9 +226,9 @@ def test_the_daemon_deletes_old_archives_of_s3_and_nothing_else(s3, caplog, monk
 
 
 def test_an_object_that_may_not_be_deleted_is_an_error(s3, monkeypatch):
-    found = open_bucket(PLACE)
+    objects = S3Bucket(BUCKET)
     refused = {"Errors": [{"Key": "evidence/n-1.tar.gz", "Code": "AccessDenied"}]}
-    client = SimpleNamespace(delete_objects=lambda **_: refused)
-    monkeypatch.setattr(found._objects, "client", client)
+    monkeypatch.setattr(objects.client, "delete_objects", lambda **_: refused)
+    found = EvidenceBucket(objects, "evidence")
     with pytest.raises(PermissionError, match="s3:DeleteObject"):
         found.delete_files(["n-1.tar.gz"])

@@ -169,14 +169,14 @@ def test_a_stream_is_bounded_in_bytes_requests_and_time(monkeypatch):
     ],
 )
 def test_an_event_of_any_shape_is_a_line(event):
-    line = cloudwatch._format_event(event)
+    line = cloudwatch.format_event(event)
     assert line.endswith(b"\n")
     assert line.startswith((b"(no time)", b"9000-01-01T"))
 
 
 def test_an_event_begins_with_its_time():
     event = {"timestamp": 1000, "message": "x"}
-    assert cloudwatch._format_event(event) == b"1970-01-01T00:00:01Z x\n"
+    assert cloudwatch.format_event(event) == b"1970-01-01T00:00:01Z x\n"
 
 
 def test_the_streams_are_those_of_every_group(account):

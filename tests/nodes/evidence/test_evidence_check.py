@@ -1,7 +1,8 @@
 """`hpctl doctor` compares where the head and the agents keep evidence."""
 
 import json
-from types import SimpleNamespace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 
@@ -19,6 +20,13 @@ from tests.s3 import BUCKET, s3, s3_endpoint
 __all__ = ["s3", "s3_endpoint"]
 
 PLACE = "/fsx/hpctl/evidence"
+
+
+@dataclass
+class Heard:
+    """What is read of the world here."""
+
+    health: Mapping[str, Health]
 
 
 def health(place: str, minutes_ago: float = 0.0) -> Health:
@@ -66,15 +74,14 @@ def test_a_head_without_a_place_is_the_one_to_change():
 
 def test_agents_that_are_silent_are_not_judged(monkeypatch):
     heard = {"n1": health("", minutes_ago=60), "n2": health(PLACE)}
-    world = SimpleNamespace(health=heard)
-    monkeypatch.setattr(check, "gather_world", lambda *_: world)
+    monkeypatch.setattr(check, "gather_world", lambda *_: Heard(heard))
     config = Config(evidence=EvidencePolicy(directory=PLACE))
     assert [view.verdict for view in check_evidence(config, at(0))] == ["ok"]
 
 
 @pytest.mark.integration
 def test_a_bucket_that_the_head_cannot_read_is_a_failure(monkeypatch, s3):
-    monkeypatch.setattr(check, "gather_world", lambda *_: SimpleNamespace(health={}))
+    monkeypatch.setattr(check, "gather_world", lambda *_: Heard({}))
     config = Config(evidence=EvidencePolicy(directory="s3://no-such-bucket/x"))
     (view,) = check_evidence(config, at(0))
     assert (view.verdict, "there is no bucket no-such-bucket" in view.what) == ("fail", True)

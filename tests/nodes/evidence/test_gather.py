@@ -241,7 +241,9 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
 def test_a_line_in_the_nodes_log_is_one_line(monkeypatch):
     written: list[str] = []
     monkeypatch.setattr(agent.syslog, "syslog", lambda _level, text: written.append(text))
-    agent._announce(replace(order(), remedy="replace", why="xid-79\nroot: all is well\x1b[2J"))
+    agent.announce_remedy(
+        replace(order(), remedy="replace", why="xid-79\nroot: all is well\x1b[2J")
+    )
     (line,) = written
     assert line.startswith("hpctl is about to replace this node: recovery n-1, xid-79")
     assert line.isprintable()
