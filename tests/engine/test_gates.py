@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES, count_tally, is_approved
-from hpctl.engine.journal.events import Event, HoldNoted, RequestTaken
+from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
@@ -213,7 +213,7 @@ def test_approval_lasts_an_hour(seconds: float, stands: bool) -> None:
 
 
 CHECK = replace(FAULT, rule="gpu-count-nvml")
-HELD_BACK = HoldNoted(at(-10), "n9", "correlated", "3 nodes within 10 min", CHECK.rule)
+HELD_BACK = GateBlocked(at(-10), "n9", "correlated", "3 nodes within 10 min", CHECK.rule)
 
 
 def test_a_node_that_is_well_and_an_order_by_hand_keep_no_mass_event_alive() -> None:

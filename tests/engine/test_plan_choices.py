@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.gates import count_tally
-from hpctl.engine.journal.events import Event, HoldNoted, NodeRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import Event, GateBlocked, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.plan import decide_candidate
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import build_rules
@@ -60,7 +60,7 @@ def test_a_full_budget_keeps_no_instance_that_goes_anyway(
         assert isinstance(decided, NodeRecoveryOpened)
         assert "drain_budget (the instance goes anyway)" in decided.passed
     else:
-        assert isinstance(decided, HoldNoted)
+        assert isinstance(decided, GateBlocked)
         assert decided.approvable
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.explain_view import FailureQuestion
-from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, JobReported
+from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobReported
 from hpctl.engine.view import View
 from hpctl.engine.world import World
 from hpctl.jobs.crash import WORKER_DIED
@@ -45,7 +45,7 @@ def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> View:
     return replace(view, health={**view.health, N1: Health(generation(), at(-5), lines)})
 
 
-def decide_one(view: View) -> JobRecoveryOpened | HoldNoted:
+def decide_one(view: View) -> JobRecoveryOpened | GateBlocked:
     (found,) = unflawed(run_decisions(view, OWN, (), at(0)))
     return found
 
@@ -60,7 +60,7 @@ def test_the_daemon_acts_on_a_kill_for_memory_as_memory(oom) -> None:
 
 def test_the_daemon_s_verdict_on_a_job_that_stays_ended_is_memory() -> None:
     found = decide_one(see(log=[tell(KILL)], policy=RunPolicy(restarts=0)))
-    assert isinstance(found, HoldNoted)
+    assert isinstance(found, GateBlocked)
     assert MEMORY in found.why
     assert "(cause: memory (high confidence))" in found.why
 

@@ -222,7 +222,7 @@ def test_the_reservation_of_a_test_of_hpctls_own_is_deleted_nevertheless():
 def test_a_test_that_ended_before_its_maintenance_keeps_its_verdict():
     rec = replace(BASE, phase=NodePhase.ACCEPTING).on(NodeSignal.TEST_PASSED, at(0), "3 passed")
     later = rec.on(NodeSignal.MAINTENANCE_BEGAN, at(1), "bios")
-    assert later.verdict == (NodeSignal.TEST_PASSED, "3 passed")
+    assert later.test_verdict == (NodeSignal.TEST_PASSED, "3 passed")
 
 
 # Jobs.
