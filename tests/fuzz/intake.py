@@ -101,11 +101,12 @@ class _Intake:
         token.write_text(TOKEN)
         token.chmod(0o600)
         registry, settings = CollectorRegistry(), IntakeSettings(directory / "no-munged")
+        ack = lambda *_: job_wire.JobReportAck(7, acts=True)  # noqa: E731
         app = intake_app(
             settings, Sink(), {"n1": "127.0.0.1"}.get, registry,
             routes=[
                 *alert_routes(token, _taken, registry),
-                job_route(lambda *_: job_wire.JobReportAck(7), settings, SystemClock(), registry),
+                job_route(ack, settings, SystemClock(), registry),
                 request_route(lambda *_: 1, settings, registry),
             ],
         )  # fmt: skip

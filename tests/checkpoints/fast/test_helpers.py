@@ -717,15 +717,15 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
     (node.meta / "new/step-1").mkdir(parents=True)
     missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
     told = threading.Thread(target=node.handle, args=(missed,))
-    set_aside = node.set_aside
+    move_away = node.move_newer_away
 
     def slowly(above, name):
         told.start()
         told.join(0.5)
         assert told.is_alive(), "it came between"
-        set_aside(above, name)
+        move_away(above, name)
 
-    monkeypatch.setattr(node, "set_aside", slowly)
+    monkeypatch.setattr(node, "move_newer_away", slowly)
     node.handle({"do": "adopt", "row": msgspec.to_builtins(row), "epoch": 5})
     told.join(60)
     assert node.rows == {"step-1": row}
