@@ -1,8 +1,8 @@
 """Isolation of each thing: what raises about one node, job or word stops at that one.
 
 At every fan-out (parse, assess, plan, advance, execute, fold) each thing is handled on its own;
-whatever it raises becomes a Flaw, a value that names the thing, and all others go on. Who decides
-next holds what is flawed (`internal_error`) and acts on the rest.
+whatever it raises becomes an InconsistentState, a value that names the thing, and all others
+continue. The next decision holds what is inconsistent (`internal_error`) and acts on the rest.
 """
 
 from collections.abc import Callable, Iterable

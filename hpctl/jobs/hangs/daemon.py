@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Due
@@ -124,9 +125,23 @@ class StackRequests(Protocol):
         """Have the agents of these nodes asked, and no others. Any thread."""
 
 
+class _Inquiry(Struct):
+    """Stacks of one job that are awaited from its nodes until `ends`, by time.monotonic()."""
+
+    due: Due
+    ask: StackAsk
+    nodes: tuple[NodeName, ...]
+    ends: float
+    answers: dict[NodeName, NodeStacks] = field(default_factory=dict)
+
+
 class StackCollector:
     """The collector of stacks: asks, waits in a separate thread, judges, keeps. `begin` and `done`
-    are for the loop."""
+    are for the loop.
+
+    One thread waits for all jobs, and it runs from the start: the loop starts none later, when
+    memory may be short (`hpctl.toolkit.threads`).
+    """
 
     def __init__(
         self,
@@ -140,7 +155,9 @@ class StackCollector:
         self._health, self._slurm, self._folder, self._poke = health, slurm, folder, poke
         self._agents = agents
         self._done: queue.SimpleQueue[tuple[Due, Outcome]] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[_Inquiry] = queue.SimpleQueue()
         self._asks: dict[NodeName, StackAsk] = {}
+        threading.Thread(target=self._run, name="stacks", daemon=True).start()
 
     def begin(self, due: Due) -> None:
         """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
@@ -153,35 +170,48 @@ class StackCollector:
         # One ask of a node at a time: a job that shares it is asked after, or not at all.
         nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
         self._agents.ask_stacks(dict(self._asks))
-        threading.Thread(target=self._wait, args=(due, ask, nodes), daemon=True).start()
+        self._begun.put(_Inquiry(due, ask, nodes, time.monotonic() + ANSWER_S))
 
     def done(self) -> list[tuple[Due, Outcome]]:
         """Return what has come of earlier ones since the last time."""
         return [self._done.get() for _ in range(self._done.qsize())]
 
-    def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:
-        found = isolate_call(
-            "stacks", ask.job, lambda asked: self._collect_stacks(due, asked, nodes), ask
-        )
+    def _run(self) -> None:
+        awaited: list[_Inquiry] = []
+        while True:
+            if not awaited:
+                awaited.append(self._begun.get())
+            while not self._begun.empty():
+                awaited.append(self._begun.get())
+            time.sleep(LOOK_S)
+            awaited = [inquiry for inquiry in awaited if not self._look(inquiry)]
+
+    def _look(self, inquiry: _Inquiry) -> bool:
+        """Look for answers; return whether the inquiry has ended."""
+        found = isolate_call("stacks", inquiry.ask.job, self._collect_stacks, inquiry)
+        if found is None:
+            return False
         if isinstance(found, InconsistentState):
             log.error("flaw=%s", found)
             found = Outcome.ambiguous("internal_error", found.error)
-        for node in nodes:
+        for node in inquiry.nodes:
             self._asks.pop(node, None)
         self._agents.ask_stacks(dict(self._asks))
-        self._done.put((due, found))
+        self._done.put((inquiry.due, found))
         self._poke()
+        return True
 
-    def _collect_stacks(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
-        until = time.monotonic() + ANSWER_S
-        answers: dict[NodeName, NodeStacks] = {}
-        while len(answers) < len(nodes) and time.monotonic() < until:
-            time.sleep(LOOK_S)
-            for node in nodes:
-                if node not in answers and (one := self._answer(node, ask)) is not None:
-                    answers[node] = one
-        verdict = aggregate_stacks(answers.values(), nodes)
-        self._keep(due, {"job": ask.job, "verdict": verdict, "nodes": [*answers.values()]})
+    def _collect_stacks(self, inquiry: _Inquiry) -> Outcome | None:
+        """Return what has come of an inquiry; None while answers are awaited."""
+        answers = inquiry.answers
+        for node in inquiry.nodes:
+            if node not in answers and (one := self._answer(node, inquiry.ask)) is not None:
+                answers[node] = one
+        if len(answers) < len(inquiry.nodes) and time.monotonic() < inquiry.ends:
+            return None
+        verdict = aggregate_stacks(answers.values(), inquiry.nodes)
+        dump = {"job": inquiry.ask.job, "verdict": verdict, "nodes": [*answers.values()]}
+        self._keep(inquiry.due, dump)
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
         return Outcome.accepted(verdict.text[:VERDICT])
