@@ -172,7 +172,16 @@ def _mark_of_a_replaced_instance_while_the_cloud_is_away(m: ClusterMachine) -> N
     m.daemon_restarts()
 
 
+def _operators_leave_a_job_too_few_nodes(m: ClusterMachine) -> None:
+    """Its recovery waits in the queue with it, and is right to."""
+    m.begin(mode=Mode.OWN, jobs=[(3, SAVES, True)], **BEGUN)
+    m.hardware_fails(after=0.0, defect=OFF_THE_BUS, node=0)
+    for node in range(2, len(m.world.names)):
+        m.operator_drains(after=0.0, node=node, why="bad fan")
+
+
 FOUND = (
+    _operators_leave_a_job_too_few_nodes,
     _mark_of_a_replaced_instance_while_the_cloud_is_away,
     _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services,
     _mark_outlives_a_clock_set_back, _mark_on_a_node_that_is_being_replaced,
