@@ -80,6 +80,7 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
     yield _make_link_step(machine)
     if wish.role == "head":
         yield _hpctl_yaml(machine, wish)
+        yield _make_journal_step(machine, is_new)
     if wish.role == "node":
         yield _make_file_step(machine, AGENT_ENV, environment, changed)
     names = UNITS.get(wish.role, ())
@@ -94,8 +95,6 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
         yield _make_slurm_step(machine, wish.role)
     if wish.role == "head":
         yield from for_slurms_user(machine, changed)
-    if wish.role == "head":
-        yield _make_journal_step(machine, is_new)
     if names:
         yield _make_service_step(machine, names[0], changed)
 
@@ -200,7 +199,9 @@ def _make_journal_step(machine: Machine, is_new: bool) -> Step:
 
     def run() -> None:
         _make_state_directory(config)
-        create_journal(config.url, DEFAULT_PATH)
+        # SlurmUser may not read the environment that this program runs from.
+        python = machine.path(f"{HOME}/bin/python")
+        create_journal(config.url, DEFAULT_PATH, str(python) if python.exists() else "")
 
     return Step("journal", str(file), file.exists, run, absent)
 

@@ -25,10 +25,19 @@ from botocore.exceptions import (
     ReadTimeoutError,
     ResponseStreamingError,
 )
+from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from hpctl.sagemaker.aws import client_config, open_session
-from hpctl.sagemaker.classify import DENIED, EXPIRED, NEVER_SENT, NO_CREDENTIALS, UNSIGNED, code_of
+from hpctl.sagemaker.classify import (
+    DENIED,
+    EXPIRED,
+    NEVER_SENT,
+    NO_CREDENTIALS,
+    UNREADABLE,
+    UNSIGNED,
+    code_of,
+)
 from hpctl.toolkit.errors import HpctlError
 
 CONNECTIONS = 20
@@ -107,7 +116,10 @@ class S3Bucket:
                 yield Listed(entry["Key"], int(entry["Size"]), modified_ns, str(entry["ETag"]))
             if not page.get("IsTruncated"):
                 return
-            asked["ContinuationToken"] = page["NextContinuationToken"]
+            token = page.get("NextContinuationToken")
+            if not token:
+                raise OSError(errno.EIO, "the listing goes no further, and is not complete", prefix)
+            asked["ContinuationToken"] = token
 
     def read(self, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
         """At most `length` bytes of that version, and its noted file time. Raises OSError."""
@@ -237,6 +249,8 @@ class S3Bucket:
             raise OSError(errno.EIO, why, key) from error
         except (BotoCoreError, HTTPClientError) as error:
             raise OSError(errno.EIO, f"S3 does not answer: {error}", key) from error
+        except (ResponseParserError, *UNREADABLE) as error:
+            raise OSError(errno.EIO, f"the answer is not one of S3: {error}", key) from error
 
     def _make_os_error(self, error: ClientError, key: str, action: str) -> OSError:
         code, text = code_of(error), str(error.response.get("Error", {}).get("Message", ""))

@@ -203,7 +203,7 @@ def test_a_machine_without_the_unit_starts_no_child(tmp_path):
     with pytest.raises(Unavailable, match="no sagemaker-health-monitoring-agent"):
         source.read(0.0)
     (tmp_path / UNIT).touch()
-    with pytest.raises(Unavailable, match="there is no no-such-journalctl"):
+    with pytest.raises(Unavailable, match="no-such-journalctl is not installed"):
         HealthAgentJournal(["no-such-journalctl"], UNIT, [str(tmp_path)]).read(0.0)
 
 

@@ -45,11 +45,12 @@ def check_journal_exists(url: str, *, may_create: bool) -> None:
     )
 
 
-def create_journal(url: str, config: str) -> Path:
+def create_journal(url: str, config: str, python: str = "") -> Path:
     """Create an empty journal as the owner of its directory; return the file.
 
     Root starts `hpctl journal create` with that configuration as the owner, who may have put a link
-    in the file's place. Raises HpctlError, OSError.
+    in the file's place. `python` is an interpreter that the owner may run; empty: this one. Raises
+    HpctlError, OSError.
     """
     file = sqlite_path(url)
     if file is None:
@@ -64,7 +65,14 @@ def create_journal(url: str, config: str) -> Path:
 
         Store(url).close()
         return file
-    command = [sys.executable, *SAFE_PATH, "hpctl", "journal", "create", f"--config={config}"]
+    command = [
+        python or sys.executable,
+        *SAFE_PATH,
+        "hpctl",
+        "journal",
+        "create",
+        f"--config={config}",
+    ]
     done = subprocess.run(
         command, user=owner.st_uid, group=owner.st_gid, extra_groups=[], cwd="/",
         capture_output=True, text=True, timeout=CREATE_S, check=False,

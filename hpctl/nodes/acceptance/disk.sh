@@ -23,7 +23,8 @@ name=.hpctl-acceptance.$(hostname -s)
 find "$directory" -maxdepth 1 -type d -name "$name.????????" -user "$(id -u)" \
     -exec rm -rf -- {} + 2>/dev/null
 free=$(df --output=avail --block-size=1G "$directory" | tail -n 1)
-[ "${free:-0}" -gt "$gib" ] || skip
+[ -n "$free" ] || exit 1 # df has said why: a file system that does not answer is not a full one
+[ "$free" -gt "$gib" ] || skip
 if ! own=$(mktemp -d "$directory/$name.XXXXXXXX" 2>&1); then
     is_full "$own" && skip
     echo "$own" >&2

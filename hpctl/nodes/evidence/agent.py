@@ -100,15 +100,15 @@ class EvidenceKeeper:
 
 def _run_gather(request: GatherRequest) -> GatherResult:
     """Return what the gathering process answers, and end it with all that it has started."""
-    with tempfile.TemporaryFile() as question:
-        question.write(encode_request(request))
-        question.seek(0)
-        try:
+    try:
+        with tempfile.TemporaryFile() as question:
+            question.write(encode_request(request))
+            question.seek(0)
             child = BoundedChild(
                 [sys.executable, *SAFE_PATH, MODULE], stdin=question, stderr=subprocess.DEVNULL
             )
-        except OSError as error:
-            return GatherResult(why=f"it cannot be gathered: {error.strerror}")
+    except OSError as error:
+        return GatherResult(why=f"it cannot be gathered: {error.strerror}")
     said = bytearray()
     try:
         for _, chunk in child.read(time.monotonic() + GATHER_S, MOST_ANSWER):

@@ -120,7 +120,8 @@ class EvidenceArchive:
             self._tar.close()
         with contextlib.suppress(OSError):
             os.unlink(self._part, dir_fd=self._folder)
-        self._file.close()
+        with contextlib.suppress(OSError):  # what it still has to write finds no room either
+            self._file.close()
         os.close(self._folder)
 
 

@@ -9,6 +9,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.nodes.evidence.bucket import open_bucket
 from hpctl.nodes.evidence.store import choose_expired, delete_files, list_files
 from hpctl.vocabulary.evidence import is_bucket
+from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.policy import EvidencePolicy
 from hpctl.vocabulary.ports import Clock
 
@@ -36,7 +37,9 @@ class EvidenceRetention:
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
-            self.look()
+            found = isolate_call("evidence", "retention", lambda _: self.look(), None)
+            if isinstance(found, InconsistentState):
+                log.error("flaw=%s", found)
 
     def look(self) -> None:
         """Delete what is due. A place that cannot be read is logged once."""

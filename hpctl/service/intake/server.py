@@ -482,7 +482,8 @@ class Connections:
 
     def _choose_for_room(self, newest: ConnectedPeer) -> ConnectedPeer:
         """Return which peer is dropped where there are too many in all, or too many that wait."""
-        if self._bounds.oldest_busy_goes and len(self._all) > self._bounds.in_all:
+        bounds, has_room = self._bounds, len(self._waiting) < self._bounds.waiting
+        if bounds.oldest_busy_goes and has_room and len(self._all) > bounds.in_all:
             busy = (peer for peer in self._all if peer not in self._waiting)
             return next(busy, newest)
         return next(iter(self._waiting), newest)

@@ -235,7 +235,8 @@ class Notifier:
 
         A job owner has one attempt a turn, whichever address it goes to, and at most `per_hour`
         messages an hour to all of them: addresses that are slow or take no mail cost other owners
-        one attempt. A reader whose last message failed comes after the others, and one such a turn.
+        one attempt. An owner to one of whose addresses the last message failed comes after the
+        others, and one such address has a turn.
         """
         with self._change:
             if self._unkept:
@@ -245,7 +246,9 @@ class Notifier:
         readers = {p.reader for p in posted if not p.sent}
         retries = {one: self._retries.get((name, one), _Retry()) for one in sorted(readers)}
         tried = notify_outbox.find_full_owners(posted, self._settings.per_hour, now)
-        for reader in sorted(retries, key=lambda one: retries[one].order):
+        failed = {who for (sink, (to, who)), r in self._retries.items() if sink == name and to}
+        in_turn = sorted(retries, key=lambda one: (one[1] in failed, retries[one].order))
+        for reader in in_turn:
             retry, (to, owner) = retries[reader], reader
             if self._stopping.is_set() or time.monotonic() < retry.not_before:
                 continue

@@ -35,7 +35,11 @@ MOST: Final = 2000
 
 
 MOST_OF_OWNER: Final = 100
-"""Notices in the outbox for the addresses of one job owner: further ones are dropped."""
+"""Notices that wait for the addresses of one job owner: further ones are dropped."""
+
+
+KEPT_OF_OWNER: Final = 500
+"""Notices in the outbox for the addresses of one job owner, with those of the last hour."""
 
 
 NAMED: Final = 10
@@ -99,15 +103,19 @@ class Outbox(Struct, frozen=True):
         one owner."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
         of_owners = Counter((p.sink, p.owner) for p in kept if p.to)
+        waiting_of_owners = Counter((p.sink, p.owner) for p in kept if p.to and not p.sent)
         sent = {_identify_posted(p) for p in kept if p.sent}
         waits = {(*_identify_posted(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
             this = (*_identify_posted(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
-                if p.to and of_owners[p.sink, p.owner] >= MOST_OF_OWNER:
+                owner = (p.sink, p.owner)
+                is_over = of_owners[owner] >= KEPT_OF_OWNER
+                if p.to and (is_over or waiting_of_owners[owner] >= MOST_OF_OWNER):
                     continue
-                of_owners[p.sink, p.owner] += 1
+                of_owners[owner] += 1
+                waiting_of_owners[owner] += 1
                 if p.notice.urgent or len(kept) < MOST:
                     kept.append(p)
         return Outbox(position, tuple(kept))
@@ -151,9 +159,12 @@ def select_due(
 
 
 def find_full_owners(posted: Sequence[Posted], per_hour: int, now: datetime) -> set[str]:
-    """Return the job owners to whose addresses so many messages went within the hour."""
+    """Return the job owners to whose addresses so many messages went within the hour. A row of a
+    release that noted no owner counts for its address."""
     sent = {
-        (p.owner, p.to, p.sent) for p in posted if p.to and p.sent and p.sent <= now < p.sent + HOUR
+        (p.owner or p.to, p.to, p.sent)
+        for p in posted
+        if p.to and p.sent and p.sent <= now < p.sent + HOUR
     }
     count = Counter(owner for owner, _, _ in sent)
     return {owner for owner, number in count.items() if number >= per_hour}
