@@ -58,6 +58,8 @@ def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
     if lost:
         return True
     node = view.scheduler.nodes.get(cause.node)
+    if node is not None and (node.down or not node.responding):
+        return True
     if node is None or node.slurmd_start is None:
         return False
     if job.ran_from is not None and node.slurmd_start <= job.ran_from:

@@ -19,6 +19,7 @@ from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.trouble import TroubleKind
 
 LIFT_AGAIN_S: Final = 600.0
 """Seconds before a job is looked at again whose exclusions slurmctld did not change."""
@@ -48,7 +49,8 @@ def _may_be_lifted(job: SlurmJob) -> bool:
 def _lift_exclusions(
     job: SlurmJob, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
-    kept = set() if excludes_too_many(job) else kept_out(job.id, view, policy)
+    keep_out = list_corrupting if excludes_too_many(job) else kept_out
+    kept = keep_out(job.id, view, policy)
     nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
     if not nodes or _tried_lately(job.id, view, now):
         return None
@@ -88,12 +90,19 @@ def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
     """
+    return _list_kept_out(job, view, policy)
+
+
+def _list_kept_out(
+    job: JobId, view: View, policy: Policy, kind: TroubleKind | None = None
+) -> set[NodeName]:
     window, now = policy.job.restart_window_s, view.scheduler.known_at
     mine = [r for r in view.state.jobs.values() if r.attempt.job == job]
     return {
         node
         for rec in mine
         if now < add_seconds(rec.opened, window)
+        and (kind is None or (rec.trouble is not None and rec.trouble.kind is kind))
         for node in rec.exclude
         if not _another_since(node, rec.opened, view)
     }
@@ -115,6 +124,12 @@ def excludes_too_many(job: SlurmJob) -> bool:
     requeued as large as it was submitted, and no field shows that before it starts.
     """
     return job.cannot_start and bool(job.excluded_by_hpctl)
+
+
+def list_corrupting(job: JobId, view: View, policy: Policy) -> set[NodeName]:
+    """Return the nodes that a job's run policy keeps it off because they may corrupt its data: to
+    wait for a person is better than to meet one again."""
+    return _list_kept_out(job, view, policy, TroubleKind.CORRUPTION)
 
 
 def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:

@@ -4,7 +4,13 @@ from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
 from hpctl.engine.view import View, is_headless, is_urgent, jobs_on, last_report, script_first
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.advance import JobFacts
-from hpctl.jobs.exclusions import can_spare, excludes_too_many, is_in_service, kept_out
+from hpctl.jobs.exclusions import (
+    can_spare,
+    excludes_too_many,
+    is_in_service,
+    kept_out,
+    list_corrupting,
+)
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, RequestedAction
@@ -152,11 +158,12 @@ def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName
     later, and it starts no scheduling pass then: a job that is let back too soon waits for the next
     one, up to a minute.
 
-    A job that cannot start without them is given all of them at once: their drains keep it off.
+    A job that cannot start without them is given all of them at once, except what may corrupt its
+    data: the drain of a node under treatment keeps the job off.
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()
     if job is not None and excludes_too_many(job):
-        return tuple(sorted(ours))
+        return tuple(sorted(set(ours) - list_corrupting(rec.attempt.job, view, policy)))
     kept = kept_out(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))

@@ -26,7 +26,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.hangs.flight_recorder import FlightCause
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.run.ending import name_node
@@ -185,9 +185,18 @@ def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
     if trouble.node is not None or trouble.rank is None:
         return trouble
     node = facts.rank_nodes.get(trouble.rank)
-    if node is None and not _is_launched(facts):
+    # A task of srun's may start several ranks, unseen: the rank that an error in the log names is
+    # the task of that number only where that task was the first to end.
+    is_task = _is_of_waiting_ranks(trouble) or _has_ended(trouble.rank, facts.ends[:1])
+    if node is None and is_task and not _is_launched(facts):
         node = node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
     return replace(trouble, node=node)
+
+
+def _is_of_waiting_ranks(trouble: Trouble) -> bool:
+    """Return whether a trouble's rank is known from what the other ranks wait for."""
+    compared = trouble.signature in (SIZES_DIFFER, CALLS_DIFFER)
+    return compared or trouble.kind in (TroubleKind.HANG, TroubleKind.NETWORK)
 
 
 def _is_launched(facts: RunFacts) -> bool:

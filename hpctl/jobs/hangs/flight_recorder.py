@@ -23,7 +23,9 @@ from hpctl.toolkit.compat import StrEnum
 MOST_NAMED: Final = 8
 """Ranks that a sentence names."""
 MOST_COMPARED: Final = 64
-"""Ranks that a verdict lists as waiting, and with their last sizes."""
+"""Ranks that a verdict lists with their last sizes."""
+MOST_WAITING: Final = 4096
+"""Ranks that a verdict lists as waiting: all of them, or none where there are more."""
 _WHOLE_JOB: Final = "default_pg"
 """The description of the group of all ranks (torch/distributed/distributed_c10d.py)."""
 _LATE: Final = 0.8
@@ -227,7 +229,9 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     )
     named = verdict.cause in (FlightCause.DIFFERENT, FlightCause.ABSENT)
     sizes = () if named else _compare_last_sizes(known)
-    waiting = tuple(sorted({rank for stop in stops for rank in stop.waiting}))[:MOST_COMPARED]
+    waiting = tuple(sorted({rank for stop in stops for rank in stop.waiting}))
+    if len(waiting) > MOST_WAITING:
+        waiting = ()
     return replace(verdict, world=world, dumps=len(known.whole), waiting=waiting, last_sizes=sizes)
 
 

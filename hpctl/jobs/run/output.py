@@ -363,7 +363,12 @@ class RankProgress:
         if hang is None or self.progress is not progress:
             return
         explained = self._explain(hang)
-        if self.progress is progress:
+        if self.progress is not progress:
+            return
+        # The witnesses take a minute, in which a run that waited for its storage may move again.
+        for heard in self._take_notes():
+            progress.add(heard.note, heard.at)
+        if progress.hang(time.monotonic()) is not None:
             self._put(explained)
 
     def renew(self) -> None:

@@ -54,6 +54,8 @@ DUMPS_S: Final = 20.0
 """Seconds that all ranks have for a dump that they were asked for while they wait: the first one of
 a rank imports torch's compiler, 1.2 s of a processor."""
 DUMPS_LOOK_S: Final = 0.5
+DUMPS_BEGIN_S, DUMPS_QUIET_S = 2.0, 5.0
+"""Seconds until the first rank dumps, where any does, and from one rank's dump to the next."""
 PIECE_CHARS: Final = 600
 
 
@@ -75,13 +77,14 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     """
     if said.flight.cause is FlightCause.TOGETHER:
         return _with_evidence(_all_came(trouble, said, names), said)
-    named = _by_flight(trouble, said.flight)
-    if named is None and trouble.kind is TroubleKind.HANG and trouble.rank is not None:
+    named = _by_flight(trouble, said, names)
+    is_known = trouble.rank is not None or trouble.node is not None
+    if named is None and trouble.kind is TroubleKind.HANG and is_known:
         named = trouble
     if named is None and said.ras is not None:
         named = _by_ras(trouble, said.ras, names)
     if named is None and said.stacks is not None:
-        named = _by_stacks(trouble, said.stacks) or _by_both(trouble, said)
+        named = _by_stacks(trouble, said, names) or _by_both(trouble, said)
     if named is None:
         named = trouble
     return _with_evidence(_with_place(named, said, names), said)
@@ -103,7 +106,8 @@ def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     return _by_ras(trouble, said.ras, names) or trouble
 
 
-def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
+def _by_flight(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble | None:
+    flight = said.flight
     only = flight.ranks[0] if len(flight.ranks) == 1 else None
     if flight.cause is FlightCause.DIFFERENT:
         return replace(
@@ -115,8 +119,29 @@ def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
             node=None,
         )
     if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT, FlightCause.LATE):
-        return _make_hang(trouble, flight.text, only)
+        node = _find_common_node(trouble, flight.ranks, said, names) if only is None else None
+        return replace(_make_hang(trouble, flight.text, only), node=node)
     return None
+
+
+def _find_common_node(
+    trouble: Trouble, ranks: Sequence[int], said: Witnesses, names: RankNames
+) -> NodeName | None:
+    """Return the node that several named ranks share; None where they are of several, or where it
+    is not known.
+
+    A trouble that names a node already keeps it where the places of the ranks are not known.
+    """
+    places: set[NodeName | None] = set()
+    for number in ranks:
+        rank, suspect = names.ranks.get(number), _find_suspect(said.stacks, number)
+        place = rank.node if rank else None
+        if place is None and suspect is not None and suspect.node:
+            place = NodeName(suspect.node)
+        places.add(place)
+    if places <= {None, trouble.node}:
+        return trouble.node
+    return places.pop() if len(places) == 1 else None
 
 
 def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble | None:
@@ -132,6 +157,8 @@ def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble 
     if finding.cause in (HangCause.BEHIND, HangCause.MISSING):
         return replace(_make_hang(trouble, why, only), node=node)
     if finding.cause is HangCause.DIVERGED:
+        if trouble.kind is TroubleKind.HANG and not finding.sure:
+            return None  # a program that may still move is not called wrong
         return replace(trouble, kind=TroubleKind.CRASH, why=why, signature=DIFFERENT, rank=only)
     if finding.cause is HangCause.FAILED:
         # A rank's own error may be its network's: the kind stays, and the place is known.
@@ -139,11 +166,15 @@ def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble 
     return None
 
 
-def _by_stacks(trouble: Trouble, verdict: StackVerdict) -> Trouble | None:
-    if not verdict.suspects:
+def _by_stacks(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble | None:
+    verdict = said.stacks
+    if verdict is None or not verdict.suspects:
         return None
-    only = verdict.suspects[0] if len(verdict.suspects) == 1 else None
-    return _make_hang(trouble, verdict.text, only.rank if only else None)
+    if len(verdict.suspects) == 1:
+        return _make_hang(trouble, verdict.text, verdict.suspects[0].rank)
+    ranks = [suspect.rank for suspect in verdict.suspects]
+    node = _find_common_node(trouble, ranks, said, names)
+    return replace(_make_hang(trouble, verdict.text, None), node=node)
 
 
 def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
@@ -264,7 +295,7 @@ class TimeoutInquiry:
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
         """
-        flight = self._read_flight()
+        flight = self._read_flight(self._began)
         limit = time.monotonic() + WAIT_S
         for thread in self._threads:
             if thread.is_alive():
@@ -289,33 +320,48 @@ class TimeoutInquiry:
         Reading the stacks asks ranks that have a debug pipe for a dump, so the dumps come after
         them. Takes up to a minute.
         """
+        asked = time.time()
         try:
             stacks = self._stacks(self._nodes)
         except HpctlError as error:
             stacks = StackVerdict(str(error))
         read = sum(len(group.ranks) for group in stacks.groups)
-        self._await_dumps(max(self._world, read))
-        flight = self._read_flight()
+        since = self._await_dumps(max(self._world, read), asked)
+        flight = self._read_flight(since)
         names = RankNames(ranks, self._hosts, self._world or flight.world)
         return Witnesses(flight, ras, stacks), names
 
-    def _read_flight(self) -> FlightVerdict:
-        return self._flight(self._prefix, self._began) if self._prefix else FlightVerdict()
+    def _read_flight(self, since: float) -> FlightVerdict:
+        return self._flight(self._prefix, since) if self._prefix else FlightVerdict()
 
-    def _await_dumps(self, world: int) -> None:
+    def _await_dumps(self, world: int, asked: float) -> float:
         """Wait until all of so many ranks have dumped, where some have: one that is slow to dump is
-        not a rank that cannot."""
-        limit = time.monotonic() + DUMPS_S
-        while 0 < self._count_dumps() < world and time.monotonic() < limit:
-            time.sleep(DUMPS_LOOK_S)
+        not a rank that cannot. Return since when dumps count (POSIX s).
 
-    def _count_dumps(self) -> int:
-        """Return how many ranks have dumped since the step began; 0 where that cannot be seen."""
+        Dumps from before `asked` count only where no rank dumps now: a healthy run may have been
+        asked for its dumps, too. Ends once DUMPS_QUIET_S have passed without another dump: a rank
+        that is stopped never writes one.
+        """
+        begun = grew = time.monotonic()
+        most = 0
+        while most < world and time.monotonic() - begun < DUMPS_S:
+            count = self._count_dumps(asked)
+            if count > most:
+                most, grew = count, time.monotonic()
+                continue
+            quiet_s = DUMPS_QUIET_S if most else DUMPS_BEGIN_S
+            if time.monotonic() - grew >= quiet_s or not self._count_dumps(self._began):
+                break
+            time.sleep(DUMPS_LOOK_S)
+        return asked if most else self._began
+
+    def _count_dumps(self, since: float) -> int:
+        """Return how many ranks have dumped since then (POSIX s); 0 where that cannot be seen."""
         try:
             times = [path.stat().st_mtime for path in list_dumps(self._prefix)]
         except OSError:
             return 0
-        return sum(at >= self._began - EARLY_S for at in times)
+        return sum(at >= since - EARLY_S for at in times)
 
     def _ask_ras(self, heard: dict[str, object]) -> None:
         try:
