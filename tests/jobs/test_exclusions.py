@@ -15,6 +15,7 @@ from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.recovery import StepKind, StepRecord
 from hpctl.vocabulary.slurm_facts import SchedulerView
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import OWN, at, does, moves, opened, slurm_job, slurm_node, view_of
 from tests.unflawed import unflawed
 
@@ -200,9 +201,12 @@ def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded()
 def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_out() -> None:
     log = [left(-60), SignalSeen(at(-50), "j-1", "refused", "")]
     assert lifts(log=log) is None
-    found = lifts(replace(WAITS, reason="BadConstraints"), log=log)
+    cannot = replace(WAITS, reason="BadConstraints")
+    found = lifts(cannot, log=log)
     assert isinstance(found, JobRecoveryOpened)
     assert found.lift == ("n1",)
+    corrupt = replace(left(-60), trouble=Trouble(TroubleKind.CORRUPTION, at(-61), "it differs"))
+    assert lifts(cannot, log=[corrupt, *log[1:]]) is None
 
 
 @pytest.mark.parametrize("flag", ["DYNAMIC_NORM", "DYNAMIC_FUTURE"])

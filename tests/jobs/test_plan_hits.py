@@ -94,6 +94,9 @@ SILENT = Finding("slurm", Verdict.FAIL, at(-10), at(-10), "", "down")
         ({"findings": (SILENT,)}, {}, True),
         ({}, {"slurmd_start": at(-200)}, True),
         ({}, {"slurmd_start": at(-11)}, True),
+        # Slurm took the job off a node that was marked besides, or that a person replaces.
+        ({}, {"state": "DOWN"}, True),
+        ({}, {"flags": frozenset({"NOT_RESPONDING"})}, True),
         # It registered after the fault, long before the requeue, or before the run began.
         ({}, {"slurmd_start": at(-9)}, False),
         ({}, {"slurmd_start": at(-2000)}, False),

@@ -21,6 +21,22 @@ from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import N1, OWN, at, finding, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
+GPU = Trouble(
+    TroubleKind.CUDA, at(0), "rank 3: uncorrectable ECC error", "ECC error", rank=3
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "node"), [(0, None), (3, "n3")])
+def test_an_error_of_a_rank_is_placed_by_its_task_only_where_that_ended_first(first, node) -> None:
+    """A task of srun's may start eight ranks, unseen: its number is then no rank."""
+    ends = [
+        TaskEnd(f"n{first}", first, 1, "Exited with exit code 1", ((first, first),)),
+        TaskEnd("n3", 3, 9, "Killed", ((3, 3),)),
+    ]
+    facts = RunFacts(ends=ends, task_nodes={n: f"n{n}" for n in range(4)})
+    assert explain_failure(GPU, facts).node == node
+
+
 KILL = Trouble(
     TroubleKind.KILLED, at(-30), f"rank 1 on {N1}: it was killed by SIGKILL", "SIGKILL", N1, 1,
     exit_code=137,

@@ -18,6 +18,7 @@ from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from tests.waiting import until
 
 NOBODY = Address("127.0.0.1", 1)
 HERE = {"127.0.0.1": "n1"}
@@ -141,6 +142,22 @@ def test_hang_is_reported_with_the_stacks_of_the_ranks(monkeypatch):
     assert trouble.why.startswith("rank 2 on n1 stands in load (data.py:9)")
     assert "; no step for " in trouble.why
     assert "stands in load (data.py:9)" in trouble.evidence
+
+
+def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():
+    troubles: list[Trouble] = []
+    steps = iter(range(2, 1_000_000))
+
+    def explain(hang: ExplainedHang) -> Trouble:
+        ranks.logged(in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
+        return hang.trouble
+
+    ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
+    ranks.begin(HERE, here=True)
+    ranks.logged(in_log(b"hpctl-progress step=1\n")[0])
+    until(lambda: ranks.look() is None and (ranks.step or 0) >= 3)
+    assert troubles == []
+    ranks.end()
 
 
 def test_a_hang_whose_stacks_cannot_be_read_says_why(monkeypatch):

@@ -254,6 +254,36 @@ def test_dumps_show_who_waits_where_stacks_do_not(waiting, groups, rank) -> None
     assert ("stands in call_1 (t.py:7)" in found.why) == (rank is not None)
 
 
+HUNG = Trouble(TroubleKind.HANG, NOW, "no step for 600 s", "hang: no step", node="n3")
+
+
+@pytest.mark.parametrize(
+    ("places", "node"),
+    [({}, "n3"), ({6: "n4", 7: "n4"}, "n4"), ({6: "n3", 7: "n4"}, None), ({6: "n4"}, None)],
+)
+@pytest.mark.parametrize("witness", ["dumps", "stacks"])
+def test_a_hang_of_several_ranks_of_one_node_names_the_node(places, node, witness) -> None:
+    names = RankNames({n: TrackedRank(n, 0.0, node=where) for n, where in places.items()}, {}, 8)
+    flight, stacks = FlightVerdict(), None
+    if witness == "dumps":
+        flight = FlightVerdict(FlightCause.ABSENT, "ranks 6-7 did not come", (6, 7), 8, 8)
+    else:
+        stacks = StackVerdict("ranks 6-7 are stopped", (Suspect(6, "", ""), Suspect(7, "", "")))
+    hung = HUNG if witness == "dumps" else replace(HUNG, node=None)
+    found = name_absent(hung, Witnesses(flight, stacks=stacks), names)
+    assert (found.rank, found.node) == (None, node if places or witness == "dumps" else None)
+
+
+def test_a_program_that_may_still_move_is_not_called_wrong() -> None:
+    member = RasMember(1)
+    ras = RasFinding(HangCause.DIVERGED, "they differ", (member,), sure=False)
+    assert name_absent(HUNG, Witnesses(ras=ras), NAMES).kind is TroubleKind.HANG
+    unplaced = replace(HUNG, node=None)
+    assert name_absent(unplaced, Witnesses(ras=ras), NAMES).kind is TroubleKind.HANG
+    sure = replace(ras, sure=True)
+    assert name_absent(unplaced, Witnesses(ras=sure), NAMES).kind is TroubleKind.CRASH
+
+
 def test_a_rank_that_came_late_is_a_hang_of_that_rank() -> None:
     flight = FlightVerdict(FlightCause.LATE, "rank 5 did not come until", (5,), 8, 8)
     found = name_absent(NETWORK, Witnesses(flight), NAMES)
