@@ -14,6 +14,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -65,6 +66,20 @@ class Listed(NamedTuple):
     etag: str = ""
 
 
+def _parse_contents(page: Mapping[str, Any]) -> list[Listed]:
+    """Return the objects of one page of a listing. Raises LookupError, AttributeError, TypeError,
+    ValueError where it is not one of S3's."""
+    return [
+        Listed(
+            entry["Key"],
+            int(entry["Size"]),
+            int(entry["LastModified"].timestamp() * 1000) * 10**6,
+            str(entry["ETag"]),
+        )
+        for entry in page.get("Contents", ())
+    ]
+
+
 class S3Bucket:
     """One bucket, for several threads. Raises HpctlError where no client can be made."""
 
@@ -111,9 +126,7 @@ class S3Bucket:
             page = self._call_s3(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
             for entry in page.get("CommonPrefixes", ()):
                 yield Listed(entry["Prefix"])
-            for entry in page.get("Contents", ()):
-                modified_ns = int(entry["LastModified"].timestamp() * 1000) * 10**6
-                yield Listed(entry["Key"], int(entry["Size"]), modified_ns, str(entry["ETag"]))
+            yield from self._call_s3(prefix, "ListBucket", partial(_parse_contents, page))
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")

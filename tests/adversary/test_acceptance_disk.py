@@ -111,6 +111,13 @@ def test_a_disk_that_a_user_has_filled_is_not_called_broken(
     assert "has no room" in found.reason
 
 
+def test_a_file_system_that_does_not_answer_is_called_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Disk(tmp_path, tmp_path / "gone", monkeypatch).test()
+    assert (found.status, found.remedy) == ("Failed", "replace")
+
+
 def test_a_disk_that_fails_is_called_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

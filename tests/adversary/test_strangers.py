@@ -127,6 +127,21 @@ def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     assert dropped == [0, 1]
 
 
+def test_connections_that_say_nothing_end_no_stream():
+    dropped: list[str] = []
+    crowd = Connections(Bounds(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0)
+    for number in range(10):
+        stream = ConnectedPeer(f"10.0.0.{number}", lambda n=number: dropped.append(f"stream {n}"))
+        crowd.made(stream)
+        crowd.whole(stream)
+    for number in range(100):
+        address = f"10.0.1.{number % 20}"
+        crowd.made(ConnectedPeer(address, lambda n=number: dropped.append(f"idle {n}")))
+    # Those that find room to wait take the place of a stream; all others take each other's.
+    assert len([each for each in dropped if each.startswith("stream")]) <= 4
+    assert len(crowd) <= 12
+
+
 def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
     crowd = Connections(Bounds(kept_of_node=2), lambda: 0.0)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+from botocore.parsers import ResponseParserError
 from msgspec.structs import replace
 
 from hpctl.engine.config import ClusterSection, Config
@@ -158,6 +159,19 @@ def test_a_role_that_may_not_write_is_named_with_what_to_allow(machine, s3, monk
     assert f"access denied: allow s3:PutObject on arn:aws:s3:::{BUCKET}/*" in why
     assert "on the node in" in why
     assert list_left(machine) == ["n-1.tar.gz"]
+
+
+@pytest.mark.parametrize("answer", [{"IsTruncated": True}, {"Contents": [{}]}, "html"])
+def test_a_listing_that_is_not_one_of_s3_is_an_error(s3, monkeypatch, answer):
+    def answer_so(**_):
+        if answer == "html":
+            raise ResponseParserError("not well-formed (invalid token)")
+        return answer
+
+    objects = S3Bucket(BUCKET)
+    monkeypatch.setattr(objects.client, "list_objects_v2", answer_so)
+    with pytest.raises(OSError, match=r"not one of S3|not complete"):
+        EvidenceBucket(objects, "evidence").list_files()
 
 
 def test_an_s3_that_does_not_answer_is_not_waited_for(machine, s3, monkeypatch):

@@ -1,7 +1,9 @@
 """What a node keeps, what it leaves out, and what a hostile one can make of it."""
 
+import errno
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -218,6 +220,18 @@ def make_keeper(machine: Path, found: list[Finding], earlier=(), directory=None)
         root=machine / "root", spool=machine / "spool", config=config,
     )  # fmt: skip
     return agent.EvidenceKeeper(settings, found.extend, earlier)
+
+
+def test_a_full_temporary_directory_is_an_answer(machine, monkeypatch):
+    def refuse():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(agent.tempfile, "TemporaryFile", refuse)
+    found: list[Finding] = []
+    make_keeper(machine, found).begin(order())
+    until(lambda: found)
+    assert (found[0].verdict, found[0].code) == (Verdict.WARN, NOT_KEPT)
+    assert "No space left" in found[0].detail
 
 
 def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(machine, monkeypatch):
