@@ -28,7 +28,7 @@ from hpctl.vocabulary.evidence import (
     EvidenceOrder,
     is_well_formed,
 )
-from hpctl.vocabulary.model import Finding, Report
+from hpctl.vocabulary.model import Finding, Report, Verdict
 from tests.fakes.values import at, finding, generation
 from tests.nodes.evidence.test_redact import KEY_ID, SECRET
 from tests.waiting import until
