@@ -35,6 +35,7 @@ from hpctl.jobs.run.timeouts import Witnesses, name_absent
 from hpctl.jobs.verdict import NEAR
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.run_policy import RESTARTS, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 OOM_CHECK: Final = "kernel.oom"
@@ -93,10 +94,11 @@ def explain_failure(
     return _explain_kill(trouble, facts)
 
 
-def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses) -> Trouble:
+def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunPolicy) -> Trouble:
     """Return the trouble of a run that makes no progress, with the rank that the others wait for.
 
-    The words of `hang`, which say for how long nothing moved, stay at the end of the sentence.
+    The words of `hang`, which say for how long nothing moved, stay at the end of the sentence. A
+    job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
     named = name_absent(hang, said, names)
@@ -104,6 +106,8 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses) -> Trouble:
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
         named = replace(named, why=f"{named.why}; {hang.why}")
+    if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
+        named = replace(named, kind=TroubleKind.HANG)
     return name_node(_locate_rank(named, facts))
 
 

@@ -117,7 +117,7 @@ def explain_remains(
         hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
         excerpt = ending.cut_excerpt(tail)
         hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
-        return explain_hang(hang, facts, ask)
+        return explain_hang(hang, facts, ask, policy)
     evidence = ending.Evidence(
         remains.exit_code,
         ends=remains.ends,

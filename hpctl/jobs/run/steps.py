@@ -401,7 +401,12 @@ class Steps:
         tracked = self._tracked()
         tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
         facts = RunFacts(rank_nodes=_list_places(tracked), task_nodes=tasks)
-        return explain_hang(hang.trouble, facts, lambda: self._timeouts.look(hang.finding, tracked))
+        return explain_hang(
+            hang.trouble,
+            facts,
+            lambda: self._timeouts.look(hang.finding, tracked),
+            self._given.policy,
+        )
 
     def _tracked(self) -> Mapping[int, TrackedRank]:
         """Return the ranks that have reported themselves in this step."""

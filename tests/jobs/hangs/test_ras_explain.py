@@ -57,7 +57,9 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
         inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
         hang = inquiry.explain(progress, trouble_of(progress))
     names = RankNames(progress.ranks, HOSTS, 8)
-    trouble = explain_hang(hang.trouble, RunFacts(), lambda: (Witnesses(ras=hang.finding), names))
+    trouble = explain_hang(
+        hang.trouble, RunFacts(), lambda: (Witnesses(ras=hang.finding), names), RunPolicy()
+    )
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == NOT_COME
     said = "NCCL's RAS: rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 ("

@@ -126,7 +126,7 @@ def watch_hang(monkeypatch, collect, prefix: str, seconds: float = 10.0) -> Trou
     troubles: list[Trouble] = []
 
     def explain(hang: ExplainedHang) -> Trouble:
-        return explain_hang(hang.trouble, RunFacts(), lambda: inquiry.look(hang.finding, {}))
+        return explain_hang(hang.trouble, RunFacts(), lambda: inquiry.look(hang.finding, {}), EAGER)
 
     ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)

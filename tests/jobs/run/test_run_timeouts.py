@@ -24,8 +24,8 @@ from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
-from hpctl.jobs.run_failure import RunFacts
-from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.jobs.run_failure import RunFacts, explain_hang
+from hpctl.vocabulary.run_policy import Action, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.waiting import until
@@ -272,6 +272,16 @@ def test_a_hang_of_several_ranks_of_one_node_names_the_node(places, node, witnes
     hung = HUNG if witness == "dumps" else replace(HUNG, node=None)
     found = name_absent(hung, Witnesses(flight, stacks=stacks), names)
     assert (found.rank, found.node) == (None, node if places or witness == "dumps" else None)
+
+
+@pytest.mark.parametrize("ladder", [(Action.NOTIFY,), (Action.NONE,), (Action.STEP, Action.END)])
+def test_a_job_that_wants_no_restart_for_a_hang_gets_none_for_its_cause(ladder) -> None:
+    policy = RunPolicy(treatments={TroubleKind.HANG: Treatment(ladder)})
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    found = explain_hang(HUNG, RunFacts(), lambda: (Witnesses(flight), NAMES), policy)
+    restarts = Action.STEP in ladder
+    assert found.kind is (TroubleKind.NETWORK if restarts else TroubleKind.HANG)
+    assert "all 8 ranks came" in found.why
 
 
 def test_a_program_that_may_still_move_is_not_called_wrong() -> None:
