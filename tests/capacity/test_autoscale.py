@@ -85,6 +85,10 @@ def test_a_node_that_is_idle_for_an_unknown_time_stays():
     assert rule(answer(group(4, idle(2, None)))) == "in_use"
 
 
+def test_a_group_keeps_its_least_number_of_nodes_however_idle():
+    assert rule(answer(group(1, idle(1, 9000)))) == "min_count"
+
+
 def test_nothing_leaves_while_a_job_waits_however_young():
     assert rule(answer(group(4, idle(2, 9000)), job(7, 3, waited_s=1))) == "young"
 

@@ -130,7 +130,7 @@ def test_a_machine_without_any_program_keeps_what_there_is(machine):
 
 
 def test_endless_huge_hanging_and_linked_sources_are_bounded(machine, monkeypatch):
-    monkeypatch.setattr(gather, "COLLECT_S", 4.0)
+    monkeypatch.setattr(gather, "COLLECT_S", 8.0)
     monkeypatch.setattr(collect, "MOST_ITEM", 200_000)
     monkeypatch.setattr(collect, "MOST_REPORT", 200_000)
     install(machine, "dmesg", "exec yes 'endless line'")
@@ -154,7 +154,7 @@ def test_endless_huge_hanging_and_linked_sources_are_bounded(machine, monkeypatc
     collector_limit = {c.name: c.limit_s for c in collect.COMMANDS}
     assert max(collector_limit.values()) <= 20
     result = gather.gather(wanted)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     assert result.why == ""
     texts = read(machine)
     assert "[ended: it says too much]" in texts["dmesg"]
