@@ -11,7 +11,7 @@ from hpctl.jobs.decide import RestartMeans, decide
 from hpctl.jobs.plan import list_past_troubles
 from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import find_treated_trouble, why_ends_at_limit
-from hpctl.jobs.run_failure import RunFacts, explain_failure
+from hpctl.jobs.run_failure import explain_by_findings
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE
@@ -54,7 +54,7 @@ def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
     if trouble is None:
         return None
     world, ran_on = asked.world, asked.nodes
-    trouble = _explain_by_nodes(trouble, asked)
+    trouble = explain_by_findings(trouble, ran_on, world.health, asked.job)
     past = [
         one
         for one in list_past_troubles(world.state, asked.job, now=trouble)
@@ -63,16 +63,6 @@ def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
     nodes = {name: world.assessments[name] for name in ran_on if name in world.assessments}
     answer = _find_answer(asked)
     return judge_failure(trouble, past, nodes, _find_policy(asked), world.now, answer)
-
-
-def _explain_by_nodes(trouble: Trouble, asked: FailureQuestion) -> Trouble:
-    """Return the trouble with what the findings of the run's nodes show of it."""
-    places = {*asked.nodes, *filter(None, (trouble.node,))}
-    known = {name: asked.world.health[name] for name in places if name in asked.world.health}
-    findings = {name: health.findings for name, health in known.items()}
-    return explain_failure(
-        trouble, RunFacts(nodes=asked.nodes, findings=findings, job=str(asked.job))
-    )
 
 
 def _find_failure(asked: FailureQuestion) -> Trouble | None:

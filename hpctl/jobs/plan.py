@@ -39,7 +39,7 @@ from hpctl.jobs.run_cases import (
     find_case,
     find_treated_trouble,
 )
-from hpctl.jobs.run_failure import RunFacts, explain_failure, strip_kill
+from hpctl.jobs.run_failure import explain_by_findings, strip_kill
 from hpctl.jobs.run_gates import RUN_GATES, GatedRun
 from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import add_seconds, parse_count
@@ -110,7 +110,8 @@ def run_decisions(
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
-        case = _explain_case(case, job, view)
+        trouble = explain_by_findings(case.trouble, job.nodes, view.health, job.id)
+        case = replace(case, trouble=trouble)
         return _decide_run(_failed_run(job, registered, case, view), view, policy, now)
 
     found, flaws = isolate_each(
@@ -124,15 +125,6 @@ def job_of(decision: JobRecoveryOpened | GateBlocked) -> JobId:
     if isinstance(decision, GateBlocked):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
-
-
-def _explain_case(case: RunCase, job: SlurmJob, view: View) -> RunCase:
-    """Return the case with what the findings of the run's nodes show of its trouble."""
-    places = {*job.nodes, *filter(None, (case.trouble.node,))}
-    known = {name: view.health[name] for name in places if name in view.health}
-    findings = {name: health.findings for name, health in known.items()}
-    facts = RunFacts(nodes=job.nodes, findings=findings, job=str(job.id))
-    return replace(case, trouble=explain_failure(case.trouble, facts))
 
 
 def _is_treated(case: RunCase, view: View) -> bool:

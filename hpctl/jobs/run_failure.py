@@ -33,8 +33,8 @@ from hpctl.jobs.run.ending import name_node
 from hpctl.jobs.run.srun import TaskEnd, node_of
 from hpctl.jobs.run.timeouts import Witnesses, name_absent
 from hpctl.jobs.verdict import NEAR
-from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.run_policy import RESTARTS, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -109,6 +109,15 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
         named = replace(named, kind=TroubleKind.HANG)
     return name_node(_locate_rank(named, facts))
+
+
+def explain_by_findings(
+    trouble: Trouble, nodes: Sequence[NodeName], health: Mapping[NodeName, Health], job: JobId
+) -> Trouble:
+    """Return the trouble of a job's run with what the findings of its nodes show of it."""
+    places = {*nodes, *filter(None, (trouble.node,))}
+    findings = {name: health[name].findings for name in places if name in health}
+    return explain_failure(trouble, RunFacts(nodes=nodes, findings=findings, job=str(job)))
 
 
 def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
@@ -189,12 +198,22 @@ def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
     if trouble.node is not None or trouble.rank is None:
         return trouble
     node = facts.rank_nodes.get(trouble.rank)
+    if node is None and not _is_launched(facts):
+        node = find_task_node(trouble, facts)
+    return replace(trouble, node=node)
+
+
+def find_task_node(trouble: Trouble, facts: RunFacts) -> NodeName | None:
+    """Return the node of the task with the number of a trouble's rank; None where that may not be
+    the rank's own."""
+    if trouble.rank is None:
+        return None
     # A task of srun's may start several ranks, unseen: the rank that an error in the log names is
     # the task of that number only where that task was the first to end.
     is_task = _is_of_waiting_ranks(trouble) or _has_ended(trouble.rank, facts.ends[:1])
-    if node is None and is_task and not _is_launched(facts):
-        node = node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
-    return replace(trouble, node=node)
+    if not is_task:
+        return None
+    return node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
 
 
 def _is_of_waiting_ranks(trouble: Trouble) -> bool:

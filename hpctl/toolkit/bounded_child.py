@@ -20,6 +20,7 @@ from typing import IO, Final
 
 _CHUNK: Final = 64 * 1024
 unreaped: list[subprocess.Popen[bytes]] = []
+"""Killed programs that had not ended when they were given up."""
 _lock = threading.Lock()
 
 

@@ -24,8 +24,7 @@ from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
 from hpctl.jobs.run.post_mortem import RunRemains, explain_remains
 from hpctl.jobs.run.settings import find_gpu_grant
-from hpctl.jobs.run.srun import node_of
-from hpctl.jobs.run_failure import RunFacts
+from hpctl.jobs.run_failure import RunFacts, find_task_node
 from hpctl.jobs.verdict import judge_failure
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import UTC
@@ -111,8 +110,8 @@ def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]
         reported = _hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
         places.append(_agent_of(trouble, reported, facts, nodes))
-    elif rank is not None:
-        places.append(node_of(rank, facts.ends))
+    else:
+        places.append(find_task_node(trouble, facts))
     if len(nodes) == 1:
         places.append(nodes[0])
     node = next((node for node in places if node in nodes), None)

@@ -45,7 +45,6 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
 
-DIFFERENT: Final = CALLS_DIFFER
 TIMED_OUT: Final = "a collective timed out"
 """The signature of the watchdog's line, as in crash_patterns.yaml."""
 WAIT_S: Final = 5.0
@@ -114,7 +113,7 @@ def _by_flight(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble |
             trouble,
             kind=TroubleKind.CRASH,
             why=flight.text,
-            signature=DIFFERENT,
+            signature=CALLS_DIFFER,
             rank=only,
             node=None,
         )
@@ -159,7 +158,7 @@ def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble 
     if finding.cause is HangCause.DIVERGED:
         if trouble.kind is TroubleKind.HANG and not finding.sure:
             return None  # a program that may still move is not called wrong
-        return replace(trouble, kind=TroubleKind.CRASH, why=why, signature=DIFFERENT, rank=only)
+        return replace(trouble, kind=TroubleKind.CRASH, why=why, signature=CALLS_DIFFER, rank=only)
     if finding.cause is HangCause.FAILED:
         # A rank's own error may be its network's: the kind stays, and the place is known.
         return replace(trouble, why=f"{trouble.why}; {why}", rank=only, node=node)

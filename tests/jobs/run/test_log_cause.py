@@ -13,7 +13,7 @@ import pytest
 
 from hpctl.jobs.run import script_end
 from hpctl.jobs.run.log_cause import find_cause
-from hpctl.vocabulary.trouble import Trouble
+from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.process import run_text
 from tests.tables import beside
@@ -66,6 +66,18 @@ def test_a_program_of_a_job_of_one_node_is_on_it():
     assert (found.node, found.rank, found.why) == ("n5", None, "KeyError in main (a.py): 1")
     assert cause(1, text, SLURM_JOB_NODELIST="n[").node is None
     assert cause(1, text, HPCTL_POLICY="{").why == found.why
+
+
+@pytest.mark.parametrize(("task", "node"), [(0, None), (1, "n2")])
+def test_a_task_that_starts_several_ranks_is_not_the_rank_of_its_number(task, node):
+    """The GPU of n1 may be the broken one: its task 0 has started rank 1, too."""
+    text = (
+        "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+        f"srun: error: n{task + 1}: task {task}: Exited with exit code 1\n"
+        f"srun: error: n{2 - task}: task {1 - task}: Terminated\n"
+    )
+    found = cause(1, text)
+    assert (found.kind, found.rank, found.node) == (TroubleKind.CUDA, 1, node)
 
 
 def test_a_node_that_is_none_of_the_job_s_is_not_named():

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import NOT_COME, classify_crash
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, classify_crash
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
 from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
@@ -23,7 +23,7 @@ from hpctl.jobs.run.settings import read_settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
-from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
+from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.vocabulary.run_policy import Action, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -185,7 +185,7 @@ def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, ra
 def test_ranks_that_differ_are_a_crash_that_names_no_node() -> None:
     flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
     found = name_absent(NETWORK, Witnesses(flight), NAMES)
-    assert (found.kind, found.signature, found.rank) == (TroubleKind.CRASH, DIFFERENT, 5)
+    assert (found.kind, found.signature, found.rank) == (TroubleKind.CRASH, CALLS_DIFFER, 5)
 
 
 def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
