@@ -42,6 +42,8 @@ ENDED = (
 HUNG = "skipped_collective-1"
 BETWEEN_S = 0.15
 """Seconds between the ends of two ranks: `hpctl run` ends the others 0.7 s after the first."""
+POLL_S = 0.02
+"""Seconds between a rank's looks at what the others have done."""
 POLICY = "restarts: 0\nhang_floor_s: 3\nhang_start_s: 20\n"
 RANK = """#!/bin/sh
 case=%s
@@ -61,8 +63,9 @@ def write_case(folder: Path, name: str) -> Path:
         if file.startswith(("flight/", "task-")):
             (folder / file).write_bytes(raw)
     record = json.loads(files["run.json"])
-    for rank in range(count_ranks(name)):
-        (folder / f"rank-{rank}").write_text(write_rank(folder, record, rank))
+    world = count_ranks(name)
+    for rank in range(world):
+        (folder / f"rank-{rank}").write_text(write_rank(folder, record, rank, world))
     program = folder / "rank.sh"
     program.write_text(RANK % (folder, PREFIX, PREFIX))
     program.chmod(0o755)
@@ -74,19 +77,29 @@ def count_ranks(name: str) -> int:
     return sum(json.loads(RUNS[name]["case.json"])["nodes"])
 
 
-def write_rank(folder: Path, record: Mapping[str, Any], rank: int) -> str:
+def write_rank(folder: Path, record: Mapping[str, Any], rank: int, world: int) -> str:
     """The lines of shell that one rank runs."""
     if record["hung"]:
         steps = "echo hpctl-progress step=1\nsleep 1\necho hpctl-progress step=2\n"
         return f"{steps}exec {sys.executable} -c 'import time; time.sleep(600)'\n"
     ended = [end["task"] for end in record["ends"][: record["ended_alone"]]]
-    says = f"cat {folder}/task-{rank}.log >&2\n"
+    says = f"cat {folder}/task-{rank}.log >&2\ntouch {folder}/said-{rank}\n"
     if rank not in ended:
         return f"{says}exec sleep 600\n"
-    code = record["ends"][ended.index(rank)]["code"]
-    # Every rank has said what it says before the first one ends.
-    pause = f"sleep {1 + BETWEEN_S * ended.index(rank)}\n"
-    return f"{says}{pause}" + (f"kill -{-code} $$\nsleep 9\n" if code < 0 else f"exit {code}\n")
+    place = ended.index(rank)
+    code = record["ends"][place]["code"]
+    end = f"kill -{-code} $$\nsleep 9\n" if code < 0 else f"exit {code}\n"
+    if place:
+        turn = wait_for_file(folder / f"ending-{place - 1}")
+    else:
+        # Every rank has said what it says before the first one ends.
+        turn = "".join(wait_for_file(folder / f"said-{other}") for other in range(world))
+    return f"{says}{turn}sleep {BETWEEN_S}\ntouch {folder}/ending-{place}\n{end}"
+
+
+def wait_for_file(path: Path) -> str:
+    """Return the shell that waits for a file: nodes do not launch their ranks together."""
+    return f"until [ -e {path} ]; do sleep {POLL_S}; done\n"
 
 
 def judge_left(folder: Path, log: str, dumps: str, name: str) -> PostMortem:
@@ -145,21 +158,27 @@ def describe(found: FailureVerdict) -> tuple[object, ...]:
 def test_hpctl_run_says_what_is_said_of_what_a_run_left(job: Job, name: str) -> None:
     trouble, answer = run_case(job, name)
     verdict = judge_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
-    log = job.log()
+    answered = f"{trouble.kind} -> {answer}: "
+    until(
+        lambda: f" ({verdict.text})" in job.log().partition(answered)[2],
+        30,
+        "the answer is in the log",
+    )
+    # What Slurm says of the answer, such as that the job is requeued, is not what the run left.
+    log = job.log().partition(answered)[0]
     left = judge_left(job.dir / name, log, find_dumps(job), name)
     assert describe(verdict) == describe(left.verdict), log
     assert trouble.why == left.trouble.why, log
     truth = load_truth(RUNS[name])
     assert (verdict.cause in truth["accepted"], verdict.rank) == (True, truth["rank"]), log
-    assert f"{trouble.kind} -> {answer}: " in log
-    assert f" ({verdict.text})" in log
 
 
 def test_hpctl_run_names_the_rank_of_a_hang_as_what_it_left_does(job: Job) -> None:
     trouble, answer = run_case(job, HUNG)
     verdict = judge_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
-    left = judge_left(job.dir / HUNG, job.log(), find_dumps(job), HUNG)
-    assert describe(verdict) == describe(left.verdict), job.log()
+    log = job.log().partition(f"{trouble.kind} -> {answer}: ")[0]
+    left = judge_left(job.dir / HUNG, log, find_dumps(job), HUNG)
+    assert describe(verdict) == describe(left.verdict), log
     named, silence = trouble.why.split("; no step for ")
     assert left.trouble.why == f"{named}; it made no progress"
     assert "since step 2" in silence
@@ -180,7 +199,8 @@ def test_the_end_of_a_script_says_what_is_said_of_what_it_left(job: Job) -> None
     done = job.slurm.run(command, env=env, cwd=job.dir)
     job.id = int(done.stdout.split()[-1])
     until(lambda: "the script ended with" in job.log(), 90, "the cause is in the log")
-    left = judge_left(job.dir / name, job.log(), "", name)
+    log = job.log().partition("the script ended with")[0]
+    left = judge_left(job.dir / name, log, "", name)
     said = f"{left.trouble.kind}: {left.trouble.why} ({left.verdict.text})"
     assert said in job.log()
     assert left.verdict.rank == load_truth(RUNS[name])["rank"]

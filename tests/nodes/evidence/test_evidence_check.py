@@ -94,12 +94,12 @@ def test_an_agent_names_its_place_in_each_report(tmp_path):
     process = AgentProcess(tmp_path, "http://127.0.0.1:1", tmp_path / "no-munge")
     config = tmp_path / "agent.yaml"
     settings = json.loads(config.read_text())
-    for directory, times in ((PLACE, 1), ("s3://bucket/x", 1), ("", 0)):
+    for directory, times, code in ((PLACE, 1, 48), ("s3://bucket/x", 1, 63), ("", 0, 79)):
         config.write_text(json.dumps({**settings, "evidence": {"directory": directory}}))
         process.start()
         try:
-            process.xid(70 + len(directory))  # what makes it save its report
-            process.wait_for_spool(str(70 + len(directory)))
+            process.xid(code)  # what makes it save its report
+            process.wait_for_spool(f'\\"{code}\\"')
         finally:
             process.end()
         said = (tmp_path / "spool/state.json").read_text()
