@@ -155,6 +155,7 @@ MEANINGS = {
     "acceptance.add": "of an instance that is new",
     "acceptance.returned": "after `hpctl undrain`",
     "acceptance.software_update": "after a boot that no recovery explains",
+    "acceptance.suspected": "of an idle node that the verdicts on two jobs name",
     "acceptance.quick_s": "time limit of a quick test's job",
     "acceptance.full_s": "of a full one's",
     "acceptance.start_s": "how long that job may wait to start",

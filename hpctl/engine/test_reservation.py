@@ -38,6 +38,15 @@ UPDATED: Final = FaultClass(
 )
 
 
+SUSPECTED: Final = FaultClass(
+    RuleId("node-suspected"),
+    "several jobs failed on the node, and no finding explains it",
+    Urgency.AFTER_JOBS,
+    TEST_LADDER,
+    source="acceptance.suspected",
+)
+
+
 def name_of(rec: NodeRecovery) -> str:
     """Return the name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
@@ -73,8 +82,13 @@ def level_of(rec: NodeRecovery, policy: Policy) -> str:
     wanted = policy.acceptance
     if rec.rule.startswith(ORDER):
         return rec.rule.removeprefix(ORDER)
-    if rec.rule in (ADDED.rule, UPDATED.rule):
-        level = wanted.add if rec.rule == ADDED.rule else wanted.software_update
+    by_rule = {
+        ADDED.rule: wanted.add,
+        UPDATED.rule: wanted.software_update,
+        SUSPECTED.rule: wanted.suspected,
+    }
+    if rec.rule in by_rule:
+        level = by_rule[rec.rule]
     elif rec.rule == "operator-return" or (rec.of_maintenance and not _is_other(rec)):
         level = wanted.returned
     elif rec.generation.instance != rec.opened_for.instance:

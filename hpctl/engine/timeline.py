@@ -275,8 +275,10 @@ def _opened_line(subject: Subject) -> TimelineLine:
         ladder = ladder_text(subject.ladder[subject.rung :])
         plan = f"opened recovery of {subject.node} ({subject.rule}{asked}): {ladder}"
         text = f"{subject.meaning}; {plan}" if subject.meaning else plan
+        # The findings have lines of their own; what hpctl concludes without any has none.
+        why = "" if subject.findings or subject.by != "hpctl" else subject.why
         return TimelineLine(
-            subject.opened, format_sentence(text[0].upper() + text[1:]), TimelineMark.DECIDED
+            subject.opened, format_sentence(text[0].upper() + text[1:], why), TimelineMark.DECIDED
         )
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""

@@ -17,7 +17,7 @@ from hpctl.nodes.actors import NodeFacts, passed_by_itself
 from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
-from hpctl.nodes.testing import NO_TESTING, NodeTesting
+from hpctl.nodes.testing import NO_TESTING, FindSuspicions, NodeTesting, suspect_nothing
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -40,9 +40,11 @@ def make_node_kind(
     testing: NodeTesting = NO_TESTING,
     before: BeforeRemedy = NOTHING_BEFORE,
     may_stop: MayStop = may_stop_any,
+    find_suspicions: FindSuspicions = suspect_nothing,
 ) -> RecoveryKind:
     """Return the kind. `testing` says how nodes are tested before they serve, `before` what comes
-    before their remedy, `may_stop` which running jobs are ready for their node to be set DOWN."""
+    before their remedy, `may_stop` which running jobs are ready for their node to be set DOWN,
+    `find_suspicions` which nodes the failures of jobs point to."""
 
     def advance_nodes(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Answers:
         correlated = correlated_since(view, policy, now)
@@ -81,12 +83,16 @@ def make_node_kind(
         view: View, policy: Policy, treated: Collection[NodeName], now: datetime
     ) -> list[Candidate]:
         """Return candidates among nodes that are not assessed faulty: those that failed a
-        burn-in, that keep a job from its restart, or that are to be tested."""
+        burn-in, that keep a job from its restart, that are to be tested, or that the failures of
+        jobs point to."""
         burned = testing.find_burned(view, treated)
         treated = {*treated, *(candidate.node.name for candidate in burned)}
         stuck = find_stuck(view, policy, treated, now)
         treated = {*treated, *(candidate.node.name for candidate in stuck)}
-        return [*burned, *stuck, *testing.find_untested(view, policy, treated, now)]
+        untested = testing.find_untested(view, policy, treated, now)
+        treated = {*treated, *(candidate.node.name for candidate in untested)}
+        suspected = testing.find_suspected(view, policy, treated, find_suspicions, now)
+        return [*burned, *stuck, *untested, *suspected]
 
     return RecoveryKind(
         advance=advance_nodes, find_candidates=find_candidates, orders=testing.orders

@@ -1,6 +1,6 @@
 """What a room that tests nodes adds to their recovery; by default no node is tested."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct
@@ -40,13 +40,46 @@ def find_none_burned(
     return []
 
 
+class NodeSuspicion(Struct, frozen=True):
+    """A node that the verdicts on several jobs name. `since`: when the newest of them failed."""
+
+    node: NodeName
+    since: datetime
+    why: str
+
+
+FindSuspicions = Callable[[View, datetime], Iterable[NodeSuspicion]]
+"""Returns the nodes that the verdicts on several jobs name."""
+
+FindSuspected = Callable[
+    [View, Policy, Collection[NodeName], FindSuspicions, datetime], list[Candidate]
+]
+
+
+def suspect_nothing(view: View, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
+    """Return no nodes: for an engine without recoveries of jobs."""
+    return ()
+
+
+def find_none_suspected(
+    view: View,  # noqa: ARG001
+    policy: Policy,  # noqa: ARG001
+    treated: Collection[NodeName],  # noqa: ARG001
+    find_suspicions: FindSuspicions,  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+) -> list[Candidate]:
+    """Return no nodes: none is tested."""
+    return []
+
+
 class NodeTesting(Struct, frozen=True, kw_only=True):
     """How nodes are tested as part of their recovery.
 
     `come_before_service` returns what a healthy node still needs before it serves, if anything.
     `accept` and `unreserve` treat the phases ACCEPTING and UNRESERVING. `read_results` returns the
     judged results of a test. `find_burned` returns the nodes that failed a test outside a recovery,
-    `find_untested` those that are to be tested; `orders` are what operators may ask for.
+    `find_untested` those that are to be tested, `find_suspected` the one that the failures of jobs
+    point to; `orders` are what operators may ask for.
     """
 
     come_before_service: Callable[[NodeCase], Next | None] = serve_untested
@@ -57,6 +90,7 @@ class NodeTesting(Struct, frozen=True, kw_only=True):
     find_untested: Callable[[View, Policy, Collection[NodeName], datetime], list[Candidate]] = (
         find_no_candidates
     )
+    find_suspected: FindSuspected = find_none_suspected
     orders: Mapping[str, Order] = {}
 
 

@@ -77,7 +77,8 @@ Floor = Annotated[float, Meta(ge=0, le=1e18)]
 class AcceptancePolicy(Struct, frozen=True):
     """After what a node is tested before it serves again, and how (docs/acceptance.md).
 
-    `software_update`: after any boot that no recovery explains. `untested`: what becomes of a node
+    `software_update`: after any boot that no recovery explains. `suspected`: of an idle node
+    that the verdicts on two failed jobs name. `untested`: what becomes of a node
     whose test came to no result, or skipped everything. `command` runs on the node as a batch job
     of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
     wait to start; `result_s`: how long after its end its result may take to be reported. `floors`:
@@ -91,6 +92,7 @@ class AcceptancePolicy(Struct, frozen=True):
     add: Level = "off"
     returned: Level = "off"
     software_update: Level = "off"
+    suspected: Level = "off"
     quick_s: Seconds = 180.0
     full_s: Seconds = 3600.0
     start_s: Seconds = 300.0
@@ -107,7 +109,7 @@ class AcceptancePolicy(Struct, frozen=True):
     def levels(self) -> tuple[Level, ...]:
         """Return the level after each event."""
         events = (self.replace, self.reboot, self.reset, self.add)
-        return (*events, self.returned, self.software_update)
+        return (*events, self.returned, self.software_update, self.suspected)
 
     def limit_s(self, level: str) -> float:
         """Return how many seconds the job of a level may run."""

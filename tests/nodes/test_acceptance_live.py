@@ -1,9 +1,11 @@
 """Nodes tested before they serve, on a real Slurm: one passes, one fails, one is asked for."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from hpctl.engine.test_reservation import SUSPECTED
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from tests.live import EAGER, FAST, Live, until
@@ -36,7 +38,12 @@ def live(tmp_path_factory):
     script = asked / "accept"
     config = {
         **FAST,
-        "acceptance": {"replace": "quick", "reboot": "quick", "command": str(script)},
+        "acceptance": {
+            "replace": "quick",
+            "reboot": "quick",
+            "suspected": "quick",
+            "command": str(script),
+        },
         "catalogue": {"xid-79": {"ladder": ["reboot", "replace"]}},
     }
     with Sandbox(
@@ -109,3 +116,40 @@ def test_an_operator_has_a_node_tested_and_it_stays_drained_where_it_fails(live:
     assert live.node(node).drained
     live.hpctl("undrain", node)
     until(lambda: live.node(node).in_service, 60, "it is given back")
+
+
+def test_a_node_on_which_two_jobs_failed_is_tested_once_it_is_idle(
+    live: Live, shared: Path
+) -> None:
+    node = live.sandbox.nodes[1]
+    until(lambda: live.node(node).state == "IDLE", 60, "the node is idle")
+    known = {rec.id for rec in live.node_recoveries()}
+    for name in ("first", "second"):
+        job = live.sbatch(write_failing_job(shared / name), "-w", node)
+        until(lambda j=job: has_failed(live, j), 90, f"the failure of job {job} is treated")
+
+    def tests() -> list[NodeRecovery]:
+        opened = [rec for rec in live.node_recoveries() if rec.id not in known]
+        return [rec for rec in opened if rec.rule == SUSPECTED.rule]
+
+    until(lambda: bool(tests()), 60, "the test of the node begins")
+    rec = ended(live, node)
+    assert (rec.rule, rec.phase) == (SUSPECTED.rule, "returned"), rec.trail
+    assert moves(rec) == ["acceptance_due", "test_passed"]
+    assert live.node(node).in_service
+    assert "2 jobs failed on it" in live.explained(rec.id)
+
+
+def write_failing_job(folder: Path) -> Path:
+    """Write a job that fails as one does whose GPU has an uncorrectable error."""
+    folder.mkdir()
+    script = folder / "job.sh"
+    text = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+    script.write_text(f"#!/bin/sh\nsrun sh -c 'echo \"{text}\" >&2; exit 1'\n")
+    (folder / "policy.yaml").write_text("restarts: 0\n")
+    return script
+
+
+def has_failed(live: Live, job: int) -> bool:
+    recoveries = [rec for rec in live.job_recoveries() if rec.attempt.job == job]
+    return any(rec.trouble is not None for rec in recoveries)
