@@ -132,6 +132,13 @@ def _lose_node(
         context.say(f"{name}: never reached step {FAULT_AFTER_STEP}: {fact['log'][-300:]}")
         return fact
     fact["submit_to_fault_s"] = round(time.monotonic() - submitted, 2)
+
+    def has_nodes() -> bool:
+        seen = watch.job(job)
+        return seen is not None and bool(seen.nodes)
+
+    # The ranks train already, and the watch reads Slurm's answers a moment later.
+    wait_for(has_nodes, START_LIMIT_S)
     known = watch.job(job)
     assert known is not None
     nodes = [str(node) for node in known.nodes]
