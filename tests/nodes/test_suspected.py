@@ -81,7 +81,8 @@ def test_the_level_of_the_test_is_that_of_the_setting() -> None:
     ],
 )
 def test_no_node_is_tested_where_the_setting_or_the_mode_does_not_ask_for_it(policy) -> None:
-    assert list_opened(TWO, policy) == []
+    asked = plan(view_of(log=TWO), policy, build_rules(), {}, at(0)).candidates
+    assert [one for one in asked if one.fault is SUSPECTED] == []
 
 
 def test_one_job_is_not_enough_however_often_it_fails_on_the_node() -> None:
