@@ -508,7 +508,9 @@ def _advance_proving(c: _Case) -> Next:
         return Move(
             JobSignal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
         )
-    if job.restarts > c.rec.attempt.restarts + 1:
+    # A launch that a node refused is a restart, too: it came before the run that was seen.
+    is_new_run = job.start is None or job.start > c.rec.since
+    if job.restarts > c.rec.attempt.restarts + 1 and is_new_run:
         return Move(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
     if c.facts.asks:
         return Move(JobSignal.FAILED_AGAIN, c.facts.asks)

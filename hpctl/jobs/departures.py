@@ -58,7 +58,9 @@ def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
     if lost:
         return True
     node = view.scheduler.nodes.get(cause.node)
-    if node is not None and (node.down or not node.responding):
+    silent = node is not None and (node.down or not node.responding)
+    # After hpctl's own reboot or replacement, a node that is down says nothing of the job's end.
+    if silent and not cause.remedied:
         return True
     if node is None or node.slurmd_start is None:
         return False

@@ -217,7 +217,11 @@ ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
     "proved": (JobPhase.PROVING, AGAIN, JobSignal.PROVED),
     "failed again": (JobPhase.PROVING, slurm_job(state="FAILED", restarts=1),
                      JobSignal.FAILED_AGAIN),
-    "hit again": (JobPhase.PROVING, slurm_job(restarts=2), JobSignal.FAILED_AGAIN),
+    "hit again": (JobPhase.PROVING, slurm_job(restarts=2, start=at(1)), JobSignal.FAILED_AGAIN),
+    "requeued again": (JobPhase.PROVING, slurm_job(state="PENDING", restarts=2, start=None),
+                       JobSignal.FAILED_AGAIN),
+    # A node refused the launch before the run that was seen.
+    "refused before": (JobPhase.PROVING, slurm_job(restarts=2, start=at(-1)), JobSignal.PROVED),
     "failed at the start": (JobPhase.STARTING, slurm_job(state="NODE_FAIL", restarts=1),
                             JobSignal.REFUSED),
 }  # fmt: skip
@@ -237,7 +241,7 @@ def test_a_run_that_asks_for_something_has_not_proved_itself():
 def test_a_run_whose_nodes_still_boot_has_not_proved_itself():
     booting = replace(AGAIN, flags=frozenset({"CONFIGURING"}))
     assert isinstance(advance(rec(JobPhase.PROVING), JobFacts(booting, True), OWN, at(300)), Wait)
-    requeued = replace(booting, restarts=AGAIN.restarts + 1)
+    requeued = replace(booting, restarts=AGAIN.restarts + 1, start=at(1))
     assert moved(rec(JobPhase.PROVING), JobFacts(requeued, True), 2) is JobSignal.FAILED_AGAIN
     up = JobFacts(replace(AGAIN, start=at(300)), True)
     assert isinstance(advance(rec(JobPhase.PROVING), up, OWN, at(301)), Wait)

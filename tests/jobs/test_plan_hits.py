@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen
+from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.view import View
 from hpctl.jobs.plan_hits import job_decisions
@@ -13,6 +13,7 @@ from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.model import Finding, Verdict
 from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import LAUNCH_FAILED, SlurmJob
 from tests.detection.test_host_spot import noticed
 from tests.engine.test_plan import planned
@@ -109,6 +110,14 @@ def test_slurm_takes_a_job_off_a_dead_node_long_before_the_node_is_called_lost(f
     seen = {**view.scheduler.nodes, N1: slurm_node(1, **node)}
     view = replace(view, scheduler=replace(view.scheduler, nodes=seen))
     assert bool(job_opens(view)) is hit
+
+
+@pytest.mark.parametrize("node", [{"state": "DOWN"}, {"flags": frozenset({"NOT_RESPONDING"})}])
+def test_a_node_that_is_down_while_hpctl_replaces_it_has_lost_no_job_that_left_before(node):
+    ordered = StepStarted(at(1), "n-1", StepKind.REPLACE, 1, f"i-{N1}", "")
+    view = view_of(jobs=[requeued(submit=at(-90), ran_from=at(-205))], log=[*treated(), ordered])
+    seen = {**view.scheduler.nodes, N1: slurm_node(1, **node)}
+    assert job_opens(replace(view, scheduler=replace(view.scheduler, nodes=seen))) == []
 
 
 def test_a_job_that_waits_is_not_hit_by_the_fault_of_a_node_that_slurm_no_longer_has():

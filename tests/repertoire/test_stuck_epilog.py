@@ -122,7 +122,7 @@ def test_another_job_on_the_node_is_not_disturbed(live: Chaos):
         job = live.start(body, f"--nodelist={node}", f"--comment={REGISTERED}", header=HALF)
         until(lambda: live.phase(node) == "cordoned", 60, "the node is drained")
         stays(lambda: live.running(other) and not live.node(node).down, 5, "the other job runs on")
-        assert "the jobs on the node to end" in live.explained(node)
+        assert f"Waiting for: job {other} of root, which may run to its end" in live.explained(node)
         live.sandbox.run(["scancel", str(other)])
         until(lambda: live.phase(node) not in ("cordoned", "open"), 60, "then it is set DOWN")
     live.sandbox.run(["scancel", str(job)])
