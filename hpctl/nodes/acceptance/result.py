@@ -20,6 +20,7 @@ import re
 import stat
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -240,7 +241,7 @@ class Inbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(f for results in found[:MAX_FILES] for f in findings_of(results))
+        return tuple(chain.from_iterable(map(findings_of, found[:MAX_FILES])))
 
     def _results(self, name: str) -> AcceptanceResults | None:
         try:
