@@ -27,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+from itertools import product
 
 from hpctl.detection.nvml.driver import (
     EVENTS,
@@ -223,7 +224,8 @@ def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
         if active is None and count is None:
             break
         links.append({"link": link, "active": None if active is None else bool(active)})
-    answers = device.fields([(field, one["link"]) for one in links for field in A_LINK])
+    asked = [(field, one["link"]) for one, field in product(links, A_LINK)]
+    answers = device.fields(asked)
     for number, one in enumerate(links):
         first = number * len(A_LINK)
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))

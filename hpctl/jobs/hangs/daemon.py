@@ -94,8 +94,9 @@ class HangWatch:
             ids = job.components or (job.id,)
             mine = {}
             for node in job.nodes:
-                answer = answers.get(node, {})
-                for activity in map(answer.get, ids):
+                if node not in answers:
+                    continue
+                for activity in map(answers[node].get, ids):
                     if activity is not None:
                         mine[node] = activity
             known, found = self._tracks.get(job.id), found_hanging(job, state)
