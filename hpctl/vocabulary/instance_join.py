@@ -75,8 +75,8 @@ class _NodeIndex:
             named = [name for name in here if name.lower() in labels]
             return 0, named if len(named) == 1 else here
         for rank, index in ((1, self._by_host), (2, self._by_name)):
-            named = chain.from_iterable(index.get(label, ()) for label in sorted(labels))
-            found = dict.fromkeys(named)
+            nodes = chain.from_iterable(index.get(label, ()) for label in sorted(labels))
+            found = dict.fromkeys(nodes)
             fit = [n for n in found if not (instance.address and n in self.known)]
             if fit:
                 return rank, fit
