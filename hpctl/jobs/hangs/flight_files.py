@@ -156,10 +156,13 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
             batches.add((group, number))
         elif number > last.get(group, -1):
             last[group] = number
-    return [
-        (group, number) in batches if point_to_point else number <= last.get(group, -1)
-        for group, number, point_to_point in places
-    ]
+    over = []
+    for group, number, point_to_point in places:
+        if point_to_point:
+            over.append((group, number) in batches)
+        else:
+            over.append(number <= last.get(group, -1))
+    return over
 
 
 def _is_over(row: Mapping[str, Any]) -> bool:

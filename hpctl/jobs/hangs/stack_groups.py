@@ -402,10 +402,10 @@ def _describe_verdict(
     errors: Sequence[str],
 ) -> str:
     """Return the verdict as a sentence of bounded length."""
-    named = [
-        f"rank {one.rank}{f' on {one.node}' if one.node else ''} {one.why[:200]}"
-        for one in suspects[:MOST_NAMED]
-    ]
+    named = []
+    for one in suspects[:MOST_NAMED]:
+        where = f" on {one.node}" if one.node else ""
+        named.append(f"rank {one.rank}{where} {one.why[:200]}")
     more = len(suspects) - MOST_NAMED
     named += [f"{more} more ranks"] if more > 0 else []
     if groups:
