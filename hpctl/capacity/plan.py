@@ -203,14 +203,14 @@ def _count_owed(group: str, view: View) -> int:
 
 def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
     """Return whether this was refused a moment ago."""
-    return any(
-        c.phase is ChangePhase.FAILED
-        and c.opened.group == group
-        and set(c.opened.nodes) == set(wanted)
-        and now < add_seconds(c.since, REFUSED_S)
-        for c in view.state.changes.values()
-        if c.opened.kind is ChangeKind.SPARES
-    )
+    for change in view.state.changes.values():
+        opened = change.opened
+        if opened.kind is not ChangeKind.SPARES or opened.group != group:
+            continue
+        lately = now < add_seconds(change.since, REFUSED_S)
+        if change.phase is ChangePhase.FAILED and lately and set(opened.nodes) == set(wanted):
+            return True
+    return False
 
 
 def plan_capacity(

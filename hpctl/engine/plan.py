@@ -236,14 +236,13 @@ def _open_recovery(
 def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
-    before = sum(
-        1
-        for r in view.state.nodes.values()
-        if r.rule == c.fault.rule
-        and r.generation.instance == c.generation.instance
-        and r.phase is NodePhase.RETURNED
-        and now < add_seconds(r.opened, window)
-    )
+    treated = [
+        rec
+        for rec in view.state.nodes.values()
+        if rec.rule == c.fault.rule and rec.generation.instance == c.generation.instance
+    ]
+    returned = [rec for rec in treated if rec.phase is NodePhase.RETURNED]
+    before = sum(now < add_seconds(rec.opened, window) for rec in returned)
     return min(before, len(set(c.fault.ladder)) - 1)
 
 

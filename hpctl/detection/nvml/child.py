@@ -255,11 +255,11 @@ def _read_fabric(device: NvmlDevice) -> Fields | None:
 
 
 def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
-    return {
-        name: bool(values[number]) if name in FLAGS and values[number] is not None
-        else values[number]
-        for name, number in names.items()
-    }  # fmt: skip
+    found = {}
+    for name, number in names.items():
+        value = values[number]
+        found[name] = bool(value) if name in FLAGS and value is not None else value
+    return found
 
 
 def _decode_rate(raw: int | None) -> float | None:
