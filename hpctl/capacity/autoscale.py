@@ -13,6 +13,7 @@ node whole where nothing is known of either.
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -53,7 +54,8 @@ class Pool:
 
     def __init__(self, like: Tres, free: Sequence[Tres]) -> None:
         """`like`: what a new node will have."""
-        self._names = tuple(sorted({name for node in (like, *free) for name, _ in node.gres}))
+        gres = chain.from_iterable(node.gres for node in (like, *free))
+        self._names = tuple(sorted({name for name, _ in gres}))
         self._like = self._count_resources(like)
         self._nodes = [_ScalableNode(has, has) for has in map(self._count_resources, free)]
         self._from: dict[_Counts | None, int] = {}

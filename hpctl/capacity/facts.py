@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, UnplacedJob
@@ -81,8 +82,8 @@ def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | Non
 
 def partitions_of(group: str, view: View) -> tuple[str, ...]:
     """Return the partitions that a group's living nodes are in."""
-    found = {p for node, _ in nodes_of(group, view) for p in node.partitions}
-    return tuple(sorted(found))
+    found = chain.from_iterable(node.partitions for node, _ in nodes_of(group, view))
+    return tuple(sorted(set(found)))
 
 
 def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
@@ -155,26 +156,27 @@ def _build_group(
     )
     found = list(nodes_of(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
-    spares = sum(n.name in held for n, _ in found for held in view.reservations.values())
+    reserved = Counter(chain.from_iterable(map(set, view.reservations.values())))
+    spares = sum(reserved[node.name] for node, _ in found)
+    idle = []
+    for node, instance in found:
+        if instance is None or instance.status is not InstanceStatus.RUNNING:
+            continue
+        if is_idle(node, view) and node.name not in reserved:
+            idle.append(Idle(node.name, instance.id, node.last_busy, node.has))
+    features = frozenset(chain.from_iterable(node.features for node, _ in found))
     return ScaledGroup(
         name=name,
         partitions=partitions,
         target=known.target,
         alive=running,
         arriving=coming + max(0, known.target - len(here)),
-        idle=tuple(
-            Idle(node.name, instance.id, node.last_busy, node.has)
-            for node, instance in found
-            if instance is not None
-            and instance.status is InstanceStatus.RUNNING
-            and is_idle(node, view)
-            and not any(node.name in held for held in view.reservations.values())
-        ),
+        idle=tuple(idle),
         spares=spares,
         blocked=_explain_block(partitions, view, policy, now),
         nodes_in=partitions_of(name, view),
         like=_find_resources(name, [node for node, _ in found], view),
-        features=frozenset(f for node, _ in found for f in node.features) if found else None,
+        features=features if found else None,
         late=_is_late(name, view) and known.target > running,
     )
 

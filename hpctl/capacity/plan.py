@@ -13,6 +13,7 @@ comes, the job is behind all others and its node is free within seconds.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scaling
@@ -88,7 +89,7 @@ def _plan_change(
         cause, released = victim
     keep = max(0, count - _count_owed(group, view) - len(released))
     stays = [n for n in good if n not in released]
-    elsewhere = {n for name, names in view.reservations.items() for n in names} - set(held)
+    elsewhere = set(chain.from_iterable(view.reservations.values())) - set(held)
     free = sorted(
         n
         for n, node in nodes.items()
@@ -147,7 +148,7 @@ def _find_victim(
     gets."""
     partitions = set(partitions_of(group, view))
     # The flag RESERVED comes seconds after the reservation.
-    reserved = {n for names in view.reservations.values() for n in names}
+    reserved = set(chain.from_iterable(view.reservations.values()))
     for rid in sorted(view.state.open_jobs.values()):
         rec = view.state.jobs[rid]
         job = view.scheduler.jobs.get(rec.attempt.job)
@@ -202,14 +203,14 @@ def _count_owed(group: str, view: View) -> int:
 
 def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
     """Return whether this was refused a moment ago."""
-    return any(
-        c.phase is ChangePhase.FAILED
-        and c.opened.group == group
-        and set(c.opened.nodes) == set(wanted)
-        and now < add_seconds(c.since, REFUSED_S)
-        for c in view.state.changes.values()
-        if c.opened.kind is ChangeKind.SPARES
-    )
+    for change in view.state.changes.values():
+        opened = change.opened
+        if opened.kind is not ChangeKind.SPARES or opened.group != group:
+            continue
+        lately = now < add_seconds(change.since, REFUSED_S)
+        if change.phase is ChangePhase.FAILED and lately and set(opened.nodes) == set(wanted):
+            return True
+    return False
 
 
 def plan_capacity(
@@ -223,12 +224,12 @@ def plan_capacity(
 
     def plan_spares() -> list[ChangeOpened]:
         found = list(spare_changes(view, policy, now))
-        taken.update(node for change in found for node in change.nodes)
+        taken.update(*(change.nodes for change in found))
         return found
 
     def plan_scaling() -> list[ChangeOpened | NodeRecoveryOpened]:
         decided = scale_decisions(view, policy, now)
-        opens = [one for decision in decided for one in _open_scaling(decision, view, policy, now)]
+        opens = chain.from_iterable(_open_scaling(one, view, policy, now) for one in decided)
         return [
             one
             for one in opens
@@ -244,7 +245,7 @@ def plan_capacity(
         "burn-in": plan_tests,
     }
     opens, flaws = isolate_each("plan", parts, str, lambda part: parts[part]())
-    return tuple(change for part in opens for change in part), tuple(flaws)
+    return tuple(chain.from_iterable(opens)), tuple(flaws)
 
 
 def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
@@ -285,7 +286,7 @@ def burn_ins(
     if wanted.every_s <= 0 or running >= wanted.at_once:
         return
     tested, tried = last_tests(view)
-    reserved = {name for names in view.reservations.values() for name in names}
+    reserved = set(chain.from_iterable(view.reservations.values()))
     due = {
         node.name: node
         for node in view.scheduler.nodes.values()

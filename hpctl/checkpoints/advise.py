@@ -325,18 +325,17 @@ def _read_history(config: str) -> FailureHistory:
     if not events:
         return FailureHistory(missing="the journal is empty")
     state = fold_events(events)
+    restarts_s: list[float] = []
+    for job in state.jobs.values():
+        runs = [move.at for move in job.trail if move.signal == job_recovery.JobSignal.RUNNING_SEEN]
+        restarts_s += [(at - job.opened).total_seconds() for at in runs]
     return FailureHistory(
         since=events[0].at,
         nodes=max(len(health), len({node.node for node in state.nodes.values()})),
         # An operator's own order is not a failure; one that waits for the jobs to end costs
         # nothing.
         failures=sum(n.urgency is Urgency.NOW and not n.by for n in state.nodes.values()),
-        restarts_s=tuple(
-            (move.at - job.opened).total_seconds()
-            for job in state.jobs.values()
-            for move in job.trail
-            if move.signal == job_recovery.JobSignal.RUNNING_SEEN
-        ),
+        restarts_s=tuple(restarts_s),
     )
 
 

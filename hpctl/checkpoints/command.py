@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -155,17 +156,22 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     silent = [host for host in spec.hosts if host not in answered]
     if silent:
         output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
-    return tuple(
-        FastRow(
-            each.row.step,
-            str(Path(spec.saves.dir) / each.row.name),
-            each.row.format,
-            each.copies,
-            tuple(sorted({host for held in each.held.values() for host, _ in held})),
-            tuple(sorted({file.origin for file in each.lost})),
+    rows = []
+    for each in steps:
+        path = str(Path(spec.saves.dir) / each.row.name)
+        hosts = {host for host, _ in chain.from_iterable(each.held.values())}
+        lost = {file.origin for file in each.lost}
+        rows.append(
+            FastRow(
+                each.row.step,
+                path,
+                each.row.format,
+                each.copies,
+                tuple(sorted(hosts)),
+                tuple(sorted(lost)),
+            )
         )
-        for each in steps
-    )
+    return tuple(rows)
 
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")

@@ -324,12 +324,12 @@ class _Proof(Struct, frozen=True):
 
     def _rank_numbers(self) -> list[set[int]]:
         """Return the ranks that have files, for each place of the patterns that names a rank."""
-        return [
-            numbers
-            for number, pattern in enumerate(self.patterns)
-            for before, _, numbers in _parse_numbers(pattern, self.files.of(number))
-            if _RANK.search(before) and not _RANK_OF_SOME.search(before)
-        ]
+        ranks = []
+        for number, pattern in enumerate(self.patterns):
+            for before, _, numbers in _parse_numbers(pattern, self.files.of(number)):
+                if _RANK.search(before) and not _RANK_OF_SOME.search(before):
+                    ranks.append(numbers)
+        return ranks
 
     def _count_tasks(self, files: FileSet) -> int:
         """Return how many tasks the start has that wrote a set; 0 where that is unknown."""

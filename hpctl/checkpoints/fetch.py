@@ -115,11 +115,10 @@ def _copy_objects(
         with path.open("xb") as file:
             file.truncate(listed.size)
     sizes = for_each(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
-    parts = [
-        _ObjectPart(name, listed, at, min(size, listed.size - at))
-        for (name, listed), size in zip(objects, sizes, strict=True)
-        for at in range(0, listed.size, size)
-    ]
+    parts = []
+    for (name, listed), size in zip(objects, sizes, strict=True):
+        for at in range(0, listed.size, size):
+            parts.append(_ObjectPart(name, listed, at, min(size, listed.size - at)))
     brought = for_each(source, parts, lambda part: _copy_part(source, part, copy, progress))
     digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
     # Formats compare the times of their files: the copy keeps those that the uploader noted. The
@@ -197,7 +196,7 @@ def _make_temporary(into: Path) -> Iterator[Path]:
 def find_free_name(path: Path) -> Path:
     """Return a free name for a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    names = (
-        f"{path.name}{RENAMED}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2)))
-    )
-    return next(free for name in names if not os.path.lexists(free := path.with_name(name)))
+    first = f"{path.name}{RENAMED}{when}"
+    others = (f"{first}-{number}" for number in count(2))
+    candidates = map(path.with_name, chain([first], others))
+    return next(free for free in candidates if not os.path.lexists(free))

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -427,7 +428,7 @@ def tiers_of(
             kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
         except OSError as error:
             unseen.append(Unseen(text, _describe_error(error)))
-    return [tier for each in kinds.values() for tier in each], unseen
+    return list(chain.from_iterable(kinds.values())), unseen
 
 
 class Search(Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -236,7 +237,7 @@ class AgentCheckView(Struct, frozen=True):
     checks: tuple[CheckRow, ...]
 
     layout: ClassVar[Layout] = (
-        Section(lambda view: [text for row in view.checks for text in _make_check_texts(row)]),
+        Section(lambda view: list(chain.from_iterable(map(_make_check_texts, view.checks)))),
         Line("{lost} records of {kmsg} were lost before they were read", when="lost"),
     )
 
@@ -279,7 +280,13 @@ def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[Lo
     for part in only:
         if part != LOG and not any(_matches_name(part, name) for name in names):
             raise _no_check(part, [LOG, *names])
-    return [c for c in checks if not only or any(_matches_name(part, c.spec.name) for part in only)]
+    if not only:
+        return list(checks)
+
+    def is_named(check: LoadedCheck) -> bool:
+        return any(_matches_name(part, check.spec.name) for part in only)
+
+    return list(filter(is_named, checks))
 
 
 def _load_plugins(directory: Path) -> list[LoadedCheck]:

@@ -88,7 +88,9 @@ def _group_leaves(
     if context is not root:
         yield context.command_path, [*list_leaves(context)]
         return
-    titles = {name: title for title, names in SECTIONS.items() for name in names}
+    titles: dict[str, str] = {}
+    for title, names in SECTIONS.items():
+        titles |= dict.fromkeys(names, title)
     found: dict[str, list[click.Context]] = {title: [] for title in (*SECTIONS, REST)}
     for leaf in list_leaves(root):
         name = leaf.command_path.split()[1]

@@ -9,6 +9,7 @@ import errno
 import gc
 import os
 import resource
+from itertools import chain
 
 import click
 
@@ -200,7 +201,7 @@ ALIASES: dict[str, str] = {
 EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
 """How to install the commands that are distributions of their own."""
 
-COMMANDS = {name: row for rows in (*SECTIONS.values(), RARE) for name, row in rows.items()}
+COMMANDS = dict(chain.from_iterable(rows.items() for rows in (*SECTIONS.values(), RARE)))
 
 
 class RootGroup(LazyGroup):

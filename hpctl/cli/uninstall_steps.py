@@ -68,7 +68,8 @@ def _make_slurm_conf_step(machine: Machine) -> Step:
         rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"
         rf"|^{ADDED_LINE}\n(.*),{DELAY_SETTING}"
     )
-    files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
+    places = (directory / name for name in SLURM_FILES)
+    files = [path for path in places if path.is_file()]
 
     def done() -> bool:
         return not any(ours.search(path.read_text()) for path in files)

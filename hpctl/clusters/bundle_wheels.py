@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from email.message import Message
 from email.parser import HeaderParser
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -94,7 +95,7 @@ def packed_python(archive: Path) -> str:
     none."""
     try:
         with tarfile.open(archive) as packed:
-            parts = {part for name in packed.getnames() for part in name.split("/")}
+            parts = set(chain.from_iterable(name.split("/") for name in packed.getnames()))
     except (tarfile.TarError, OSError, EOFError):
         return ""
     found = [part for part in parts if part.startswith("python3.") and part[8:].isdigit()]
@@ -213,7 +214,9 @@ def download_wheels(house: Path, target: WheelTarget, extras: Sequence[str] = ()
     house.mkdir(parents=True, exist_ok=True)
     own = _pack_own_wheel(house)
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
-    platforms = [word for name in PLATFORMS[target.machine] for word in ("--platform", name)]
+    platforms: list[str] = []
+    for name in PLATFORMS[target.machine]:
+        platforms += ["--platform", name]
     args = [
         *("download", "--dest", str(house), "--find-links", str(house), "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", target.python, *platforms),

@@ -8,6 +8,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, get_args
 
 import msgspec
@@ -157,7 +158,7 @@ def to_yaml(
         lines += _format_comment(_describe_key(ClusterSpec, key))
         if key == "instance_groups":
             lines += ["instance_groups:", *_write_groups(value, remarks or {})]
-            lines += _write_offers({k for group in value for k in group}, offers or {})
+            lines += _write_offers(set(chain.from_iterable(value)), offers or {})
         else:
             lines += _format_yaml({key: value})
         lines.append("")
@@ -261,7 +262,7 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_mapping(self, *args: Any, **more: Any) -> yaml.MappingNode:
         node = super().represent_mapping(*args, **more)
-        node.flow_style = _fits_one_line([part for pair in node.value for part in pair])
+        node.flow_style = _fits_one_line(list(chain.from_iterable(node.value)))
         return node
 
 
@@ -334,13 +335,11 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     pins it asks for a step back after the next software update.
     """
     args = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
-    groups = diff.request_of(describe)["InstanceGroups"]
-    return {
-        str(group["InstanceGroupName"]): {
-            ours: str(group[theirs]) for ours, theirs in args.items() if theirs in group
-        }
-        for group in groups
-    }
+    images = {}
+    for group in diff.request_of(describe)["InstanceGroups"]:
+        pins = {ours: str(group[theirs]) for ours, theirs in args.items() if theirs in group}
+        images[str(group["InstanceGroupName"])] = pins
+    return images
 
 
 def list_unknown_settings(

@@ -11,6 +11,7 @@ them against the calls in the code, both ways: who adds a call adds its row.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -352,23 +353,25 @@ def make_trust_policy() -> dict[str, Any]:
 
 def _collect_statements(table: Table, to: Scope) -> tuple[Statement, ...]:
     """Return one statement for each service and kind of resource."""
-    found = [
-        Statement(_make_sid(service, on), _sort_actions(service, names), _list_arns(on, to))
-        for service, kinds in table.items()
-        for on, names in kinds.items()
-    ]
+    found = []
+    for service, kinds in table.items():
+        for on, names in kinds.items():
+            actions = _sort_actions(service, names)
+            found.append(Statement(_make_sid(service, on), actions, _list_arns(on, to)))
     return (*found, *_list_extra_statements(table, to))
 
 
 def _sort_actions(service: str, names: str) -> tuple[str, ...]:
-    return tuple(sorted(a for name in names.split() for a in list_actions(service, name)))
+    actions = chain.from_iterable(list_actions(service, name) for name in names.split())
+    return tuple(sorted(actions))
 
 
 def _list_extra_statements(table: Table, to: Scope) -> Iterator[Statement]:
     """Yield what a caller needs besides the operation's own action."""
-    called = {
-        name for kinds in table.values() for names in kinds.values() for name in names.split()
-    }
+    called: set[str] = set()
+    for kinds in table.values():
+        for names in kinds.values():
+            called.update(names.split())
     if PASSES_ROLES & called:
         condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
         yield _make_statement("PassRoles", "iam:PassRole", On.ROLE, to, condition)

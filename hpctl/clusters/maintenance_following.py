@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -105,7 +106,8 @@ class Following(Struct):
         return Work(work.status, work.groups, done=True, failed=text)
 
     def _judge_health_checks(self, _description: Mapping[str, Any], work: Work) -> Work:
-        moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)
+        counts = chain.from_iterable(group.nodes.items() for group in work.groups)
+        moving = any(number for status, number in counts if status not in _SETTLED)
         active = moving or find_running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
         if active or self._is_lagging():
@@ -116,11 +118,16 @@ class Following(Struct):
 
 def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return what a software update changes of each group."""
-    keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
-    return [
-        tuple(str(group.get(key, "")) for key in ("InstanceGroupName", *keys))
-        for group in description.get("InstanceGroups", ())
-    ]
+    keys = (
+        "InstanceGroupName",
+        "SoftwareUpdateStatus",
+        "DesiredImageId",
+        "DesiredImageReleaseVersion",
+    )
+    changes = []
+    for group in description.get("InstanceGroups", ()):
+        changes.append(tuple(str(group.get(key, "")) for key in keys))
+    return changes
 
 
 _BAD_ENDS = frozenset({"Failed", "RollbackComplete"})

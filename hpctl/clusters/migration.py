@@ -8,6 +8,7 @@ as before. Once it is through, there is no way back.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -131,8 +132,9 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
                 f"{_role_text(*lines)}; a role can never be changed after the migration",
                 "migrate with what the file says; another partition can follow",
             )
-    stored = [c for g in groups.values() for c in g.get("InstanceStorageConfigs") or ()]
-    mounted = {fsx.get("DnsName") for config in stored for fsx in config.values()}
+    stored = chain.from_iterable(g.get("InstanceStorageConfigs") or () for g in groups.values())
+    file_systems = chain.from_iterable(config.values() for config in stored)
+    mounted = {fsx.get("DnsName") for fsx in file_systems}
     for key in ("fsx_dns_name", "fsx_openzfs_dns_name"):
         if answer.get(key) and answer[key] not in mounted:
             raise HpctlError(

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from hpctl.clusters.fleet import NodeRow, NoSuchNode
@@ -45,7 +46,7 @@ def resolve_node(
     if in_group:
         some = ", ".join(in_group[:3]) + (", ..." if len(in_group) > 3 else "")
         raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
-    every_name = [other for row in rows for other in row.names]
+    every_name = list(chain.from_iterable(row.names for row in rows))
     near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
     fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster instances` lists them"
     raise NoSuchNode(f"no node is called {name!r}", fix)

@@ -33,11 +33,8 @@ def call_service(
     except InDoubt as error:
         return dict.fromkeys((*ids, *logical), Outcome.ambiguous("InDoubt", str(error)))
     taken = {*answer.get("Successful", ()), *answer.get("SuccessfulNodeLogicalIds", ())}
-    failed = {
-        str(entry.get("NodeId") or entry.get("NodeLogicalId")): entry
-        for part in ("Failed", "FailedNodeLogicalIds")
-        for entry in answer.get(part, ())
-    }
+    entries = [*answer.get("Failed", ()), *answer.get("FailedNodeLogicalIds", ())]
+    failed = {str(entry.get("NodeId") or entry.get("NodeLogicalId")): entry for entry in entries}
     return {one: _of_one(one in taken, failed.get(one)) for one in (*ids, *logical)}
 
 

@@ -15,6 +15,7 @@ from hpctl.clusters.order_progress import (
     describe_unread,
 )
 from hpctl.clusters.order_terms import OrderOptions
+from hpctl.clusters.order_view import list_job_ids
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import jobs_on
 from hpctl.engine.world import World
@@ -75,10 +76,7 @@ class OrderFollow:
                 self._trouble = world.slurm_error
             else:
                 running = jobs_on(list(self._targets), world.slurm.jobs)
-                self._jobs = {
-                    name: tuple(sorted(int(j.id) for j in here if j.running or j.completing))
-                    for name, here in running.items()
-                }
+                self._jobs = {name: list_job_ids(here) for name, here in running.items()}
             self._provider.view()
         except Unavailable as error:
             self._trouble = str(error)

@@ -12,7 +12,12 @@ from hpctl.faults.catalogue import Rules
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.model import Health
-from hpctl.vocabulary.slurm_facts import SchedulerView
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+
+
+def list_job_ids(jobs: Sequence[SlurmJob]) -> tuple[int, ...]:
+    """Return the ids of the jobs that still hold a node, in their order."""
+    return tuple(sorted(int(job.id) for job in jobs if job.running or job.completing))
 
 
 class OrderObserver:
@@ -43,10 +48,7 @@ class OrderObserver:
         """
         slurm = self._read_slurm(state)
         running = jobs_on(list(self._targets), slurm.jobs)
-        self.jobs = {
-            name: tuple(sorted(int(j.id) for j in jobs if j.running or j.completing))
-            for name, jobs in running.items()
-        }
+        self.jobs = {name: list_job_ids(here) for name, here in running.items()}
         if self._needs_cloud(state):
             self._read_cloud()
         return View(

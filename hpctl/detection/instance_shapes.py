@@ -25,13 +25,19 @@ G5 and the sizes of G6 up to 16xlarge are in AWS's own table (AWS Batch User Gui
 jobs"); the larger ones and G6e are assumed to be alike, and were not checked on an instance."""
 
 
+def _list_shapes(family: str) -> dict[str, InstanceShape]:
+    """Return the shapes of a family whose sizes have the GPUs of `_GPUS`."""
+    shapes = {}
+    for gpus, sizes in _GPUS.items():
+        for size in sizes:
+            shapes[f"{family}.{size}xlarge"] = InstanceShape(gpus=gpus)
+    return shapes
+
+
 SHAPES: Mapping[str, InstanceShape] = {
-    **{
-        f"{family}.{size}xlarge": InstanceShape(gpus=gpus)
-        for family in ("g5", "g6", "g6e")
-        for gpus, sizes in _GPUS.items()
-        for size in sizes
-    },
+    **_list_shapes("g5"),
+    **_list_shapes("g6"),
+    **_list_shapes("g6e"),
     "g5.48xlarge": InstanceShape(gpus=8, memory_gib=768),
     "g6.48xlarge": InstanceShape(gpus=8, memory_gib=768),
     "g6e.48xlarge": InstanceShape(gpus=8, memory_gib=1536),

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -236,11 +237,13 @@ class Trace(Struct, frozen=True):
         known."""
         if before is None or (seconds := self.now.at - before.now.at) <= 0:
             return {}
-        grown = {
-            name: [rise for one in ones for _, rise in self.rises(before.now, one)]
-            for name, ones in counters.items()
-        }
-        return {name: sum(rises) / seconds for name, rises in grown.items() if rises}
+        rates = {}
+        for name, ones in counters.items():
+            grown = chain.from_iterable(self.rises(before.now, one) for one in ones)
+            rises = [rise for _, rise in grown]
+            if rises:
+                rates[name] = sum(rises) / seconds
+        return rates
 
 
 class SweepHistory:
@@ -257,7 +260,7 @@ class SweepHistory:
 
     def past(self, now: float) -> tuple[CounterSweep, ...]:
         """Return the sweeps that are not older than the longest span, oldest first."""
-        kept = {sweep.at: sweep for two in self._spans.values() for sweep in two}
+        kept = {sweep.at: sweep for sweep in chain.from_iterable(self._spans.values())}
         if self._last is not None:
             kept[self._last.at] = self._last
         oldest = now - max(self._spans, default=0.0)

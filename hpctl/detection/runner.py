@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -86,7 +87,9 @@ _MODULES = (
 )
 
 
-FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in module.CHECKS.items()}
+FUNCTIONS: Mapping[str, Functions] = dict(
+    chain.from_iterable(module.CHECKS.items() for module in _MODULES)
+)
 """All checks that run at intervals, by their names in `hpctl.faults.table`."""
 
 
@@ -190,7 +193,7 @@ class CheckRunner(threading.Thread):
         """Return all that the checks have to report now, themselves included. From any thread."""
         with self._lock:
             self._own.saw(self._about_itself(), datetime.now(UTC))
-            found = [f for slot in self._slots for f in slot.conditions.findings()]
+            found = list(chain.from_iterable(slot.conditions.findings() for slot in self._slots))
             return [*found, *self._own.findings()]
 
     def gauges(self) -> dict[str, float]:
@@ -198,7 +201,10 @@ class CheckRunner(threading.Thread):
         if self._find_hanging_check():
             return {}
         with self._lock:
-            return {name: value for s in self._slots for name, value in s.gauges.items()}
+            numbers: dict[str, float] = {}
+            for slot in self._slots:
+                numbers |= slot.gauges
+            return numbers
 
     def samples(self) -> dict[str, Any]:
         """Return what each check saw last, by its name; nothing where one hangs. From any

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from itertools import chain
 from types import FrameType
 from typing import Protocol
 
@@ -303,7 +304,7 @@ class NodeAgent:
             *logged,
             *self._checks.findings(),
             *self._outside.findings(),
-            *(finding for results in self._tests for finding in results.findings()),
+            *chain.from_iterable(results.findings() for results in self._tests),
             *self._place,
         )
         return version, found[: wire.MAX_FINDINGS]

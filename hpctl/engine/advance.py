@@ -1,7 +1,8 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,20 +41,25 @@ def advance_all(
         return AdvancePass()
     here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
     taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
-    flaws = [flaw for _, flaws in taken_back for flaw in flaws]
+    flaws = list(chain.from_iterable(flaws for _, flaws in taken_back))
     view = _take_back(view, taken_back)
     found = [kind.advance(view, policy, here, now) for kind in kinds]
-    steps = [step for made, _ in found for step in made]
+    steps = list(chain.from_iterable(made for made, _ in found))
+    flaws.extend(chain.from_iterable(flawed for _, flawed in found))
     return AdvancePass(
-        tuple(
-            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
-            for s in steps
-            if isinstance(s.answer, Move)
-        ),
+        tuple(_list_signals(steps, now)),
         _list_due_steps(steps, view, policy, here, now),
-        tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
-        (*flaws, *(flaw for _, flaws in found for flaw in flaws)),
+        tuple(step.answer for step in steps if isinstance(step.answer, Wait)),
+        tuple(flaws),
     )
+
+
+def _list_signals(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[SignalSeen]:
+    """Yield the event of each recovery that moves."""
+    for step in steps:
+        move = step.answer
+        if isinstance(move, Move):
+            yield SignalSeen(now, step.recovery, move.signal, move.why, step.generation, move.tests)
 
 
 def _take_back(view: View, found: Sequence[Withdrawn]) -> View:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import ClassVar, Final
 
 from msgspec import Struct
@@ -91,14 +92,19 @@ def list_person_tasks(
     found = [_of_handed_over(w, rec) for rec in handed_over]
     found += _of_holds(w)
     found += [_of_held_job(one) for one in find_held_jobs(w)]
-    named = {target for task in found for target in task.targets}
+    named = _collect_targets(found)
     left = [one for one in find_untreated(w) if one.instance is None]
     found += [_of_untreated(one) for one in left if one.name not in named]
-    named |= {target for task in found for target in task.targets}
+    named = _collect_targets(found)
     found += (task for task in _of_closed(w) if named.isdisjoint(task.targets))
-    named |= {target for task in found for target in task.targets}
+    named = _collect_targets(found)
     found += (_of_account(one, w) for one in closed if _is_left(one) and one.node.name not in named)
     return sorted(found, key=lambda task: (-len(task.targets), task.since, task.explain))
+
+
+def _collect_targets(tasks: Iterable[PersonTask]) -> set[str]:
+    """Return every node and job that some task concerns."""
+    return set(chain.from_iterable(task.targets for task in tasks))
 
 
 def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -177,7 +178,8 @@ class NotifySection(Struct, frozen=True):
             if not source.startswith(("/", "env:")):
                 fix = "name a file of mode 0640 that has the URL, or env:NAME"
                 raise ValueError(f"sinks.{name}: {fix}")
-        named = {*(to for r in self.routes for to in r.to), *({self.users} - {"", MAILPROG})}
+        named = set(chain.from_iterable(route.to for route in self.routes))
+        named |= {self.users} - {"", MAILPROG}
         unknown = named - self.sinks.keys()
         if unknown:
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")

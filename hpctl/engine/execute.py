@@ -208,26 +208,22 @@ class Executor:
 
     def _journal_start(self, batch: list[Due]) -> None:
         now = self._clock.now()
-        self._journal.append(
-            [
-                StepStarted(
-                    now, d.recovery, d.do.kind, d.do.attempt, d.do.target, _describe_step(d.do)
-                )
-                for d in batch
-            ]
-        )
+        started = []
+        for due in batch:
+            do = due.do
+            step = _describe_step(do)
+            started.append(StepStarted(now, due.recovery, do.kind, do.attempt, do.target, step))
+        self._journal.append(started)
 
     def _journal_outcomes(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
         now = self._clock.now()
         silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
-        self._journal.append(
-            [
-                StepResolved(
-                    now, d.recovery, d.do.kind, d.do.attempt, outcomes.get(d.do.target, silent)
-                )
-                for d in batch
-            ]
-        )
+        resolved = []
+        for due in batch:
+            do = due.do
+            outcome = outcomes.get(do.target, silent)
+            resolved.append(StepResolved(now, due.recovery, do.kind, do.attempt, outcome))
+        self._journal.append(resolved)
 
     def _in_cloud(self, batch: list[Due]) -> bool:
         """Send one call; false where another is under way and this one was not begun."""

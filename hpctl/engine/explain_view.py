@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
@@ -302,10 +303,11 @@ def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption |
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
     if w.slurm is None or job is None or job.id in w.state.open_jobs:
         return None
-    treated = (job.id, job.restarts - 1) in {
-        (rec.attempt.job, rec.attempt.restarts) for rec in w.state.jobs.values() if not rec.note
-    }
-    return None if treated else find_preemption(job, w.slurm.jobs.values(), order)
+    attempts = [rec.attempt for rec in w.state.jobs.values() if not rec.note]
+    treated = {(attempt.job, attempt.restarts) for attempt in attempts}
+    if (job.id, job.restarts - 1) in treated:
+        return None
+    return find_preemption(job, w.slurm.jobs.values(), order)
 
 
 def is_suspended(w: World, target: str) -> bool:
@@ -966,7 +968,7 @@ def job_view(
         facts.append(held)
         then = Awaited(ask_for_release(job))
     report_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
-    noted = (line for rec in notes for line in build_timeline(rec, w.state))
+    noted = chain.from_iterable(build_timeline(rec, w.state) for rec in notes)
     view = ExplainView(
         as_of=w.now,
         target=target,

@@ -367,15 +367,14 @@ def find_correlated_rules(
     for name, judged in faulty.items():
         if is_approved(name, view, policy, judged.since):
             continue
-        rules = {
-            rule
-            for rule, since in judged.faults.items()
-            if rule not in OWN_HARDWARE
-            and (
-                correlated_rule(rule, name, since, counts, policy)
-                or correlated_rule(rule, name, now, counts, policy)
-            )
-        }
+        rules = set()
+        for rule, since in judged.faults.items():
+            if rule in OWN_HARDWARE:
+                continue
+            if correlated_rule(rule, name, since, counts, policy) or correlated_rule(
+                rule, name, now, counts, policy
+            ):
+                rules.add(rule)
         if rules:
             found[name] = frozenset(rules)
     return found

@@ -90,7 +90,8 @@ def joined_now(
 @functools.lru_cache(32_768)
 def make_natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
     """Return a sort key that puts `n9` before `n10`."""
-    return tuple(
-        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
-        for part in re.split(r"(\d+)", name)
-    )
+    key = []
+    for part in re.split(r"(\d+)", name):
+        numeric = part.isdecimal()
+        key.append((numeric, int(part) if numeric else 0, part))
+    return tuple(key)

@@ -191,13 +191,9 @@ class Loop:
     def _list_hold_changes(self, holds: Sequence[GateBlocked], now: datetime) -> list[Event]:
         """Holds are written once per change of reason, not once per cycle."""
         known = self.state.holds
-        new = [
-            h
-            for h in holds
-            if h.target not in known
-            or (known[h.target].gate, known[h.target].rule) != (h.gate, h.rule)
-        ]
-        current = {h.target for h in holds}
+        reasons = {target: (hold.gate, hold.rule) for target, hold in known.items()}
+        new = [hold for hold in holds if reasons.get(hold.target) != (hold.gate, hold.rule)]
+        current = {hold.target for hold in holds}
         return [*new, *(HoldLifted(now, t) for t in sorted(known) if t not in current)]
 
 

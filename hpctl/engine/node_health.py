@@ -10,6 +10,7 @@ node's next heartbeat; and it holds no digests, so that every agent sends its fi
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -149,7 +150,7 @@ class NodeHealthStore:
 
     def _record(self, rows: Sequence[Health]) -> None:
         """Store rows with what the sources find now, whatever an agent calls its checks."""
-        own = tuple(check for source in self._sources for check in source.checks)
+        own = tuple(chain.from_iterable(source.checks for source in self._sources))
         health = drop_checks({row.generation.node: row for row in rows}, own)
         for source in self._sources:
             source.add_to(health)

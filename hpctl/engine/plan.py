@@ -11,6 +11,7 @@ not lose it; it is lifted when the target can be handled again.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from typing import Final
 
@@ -109,17 +110,13 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     nodes, of_nodes = isolate_each(
         "plan", sorted(candidates, key=_make_order_key), lambda c: c.node.name, one
     )
-    plans = [kind.plan(view, policy, here, now) for kind in kinds]
+    of_kinds = _join_plans([kind.plan(view, policy, here, now) for kind in kinds])
     opens = [opened for opened in nodes if not isinstance(opened, GateBlocked)]
     holds = [hold for hold in nodes if isinstance(hold, GateBlocked)]
     return Plan(
-        (*opens, *(opened for plan in plans for opened in plan.opens)),
-        (
-            *holds,
-            *(hold for plan in plans for hold in plan.holds),
-            *_hold_blocked_nodes(view, policy, now),
-        ),
-        (*flaws, *of_nodes, *(flaw for plan in plans for flaw in plan.flaws)),
+        (*opens, *of_kinds.opens),
+        (*holds, *of_kinds.holds, *_hold_blocked_nodes(view, policy, now)),
+        (*flaws, *of_nodes, *of_kinds.flaws),
         tuple(candidates),
     )
 
@@ -128,11 +125,15 @@ def plan_after(
     view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[RecoveryKind]
 ) -> Plan:
     """Decide on what may open only after the journal has what `plan` opened."""
-    plans = [kind.plan_after(view, policy, here, now) for kind in kinds]
+    return _join_plans([kind.plan_after(view, policy, here, now) for kind in kinds])
+
+
+def _join_plans(plans: Sequence[Plan]) -> Plan:
+    """Return one plan of what several kinds open, hold and could not decide; no candidates."""
     return Plan(
-        tuple(opened for plan in plans for opened in plan.opens),
-        tuple(hold for plan in plans for hold in plan.holds),
-        tuple(flaw for plan in plans for flaw in plan.flaws),
+        tuple(chain.from_iterable(plan.opens for plan in plans)),
+        tuple(chain.from_iterable(plan.holds for plan in plans)),
+        tuple(chain.from_iterable(plan.flaws for plan in plans)),
     )
 
 
@@ -235,14 +236,13 @@ def _open_recovery(
 def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
-    before = sum(
-        1
-        for r in view.state.nodes.values()
-        if r.rule == c.fault.rule
-        and r.generation.instance == c.generation.instance
-        and r.phase is NodePhase.RETURNED
-        and now < add_seconds(r.opened, window)
-    )
+    treated = [
+        rec
+        for rec in view.state.nodes.values()
+        if rec.rule == c.fault.rule and rec.generation.instance == c.generation.instance
+    ]
+    returned = [rec for rec in treated if rec.phase is NodePhase.RETURNED]
+    before = sum(now < add_seconds(rec.opened, window) for rec in returned)
     return min(before, len(set(c.fault.ladder)) - 1)
 
 
@@ -304,16 +304,16 @@ def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
     """
-    return {
-        (rec.node, rec.generation.instance)
-        for rec in view.state.nodes.values()
-        if rec.phase is NodePhase.REMOVED
-        or (
-            rec.remedy is Remedy.DELETE
-            and rec.phase is NodePhase.CANCELLED
-            and may_be_under_way(rec)
-        )
-    }
+    recoveries = filter(_takes_instance_out, view.state.nodes.values())
+    return {(rec.node, rec.generation.instance) for rec in recoveries}
+
+
+def _takes_instance_out(rec: NodeRecovery) -> bool:
+    """Return whether a recovery has deleted its instance, or may have."""
+    if rec.phase is NodePhase.REMOVED:
+        return True
+    given_up = rec.remedy is Remedy.DELETE and rec.phase is NodePhase.CANCELLED
+    return given_up and may_be_under_way(rec)
 
 
 def _make_candidate(

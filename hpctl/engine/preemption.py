@@ -68,14 +68,12 @@ def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> Slurm
     earliest = add_seconds(since, -RELEASED.total_seconds())
     latest = add_seconds(since, WITHIN.total_seconds())
     nodes = set(job.nodes)
-    found = [
-        (other.start, other.id, other)
-        for other in jobs
-        if other.id != job.id
-        and other.start is not None
-        and earliest <= other.start <= latest
-        and not nodes.isdisjoint(other.nodes)
-    ]
+    found = []
+    for other in jobs:
+        if other.id == job.id or other.start is None:
+            continue
+        if earliest <= other.start <= latest and not nodes.isdisjoint(other.nodes):
+            found.append((other.start, other.id, other))
     following = [one for one in found if one[0] >= since]
     if following:
         return min(following)[2]
@@ -91,14 +89,12 @@ def find_suspender(
     if job.state != SUSPENDED:
         return None
     nodes = set(job.nodes)
-    found = [
-        (other.start, other.id, other)
-        for other in jobs
-        if other.state == "RUNNING"
-        and other.start is not None
-        and not nodes.isdisjoint(other.nodes)
-        and order.allows(other, job)
-    ]
+    found = []
+    for other in jobs:
+        if other.state != "RUNNING" or other.start is None or nodes.isdisjoint(other.nodes):
+            continue
+        if order.allows(other, job):
+            found.append((other.start, other.id, other))
     return max(found)[2] if found else None
 
 

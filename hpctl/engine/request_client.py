@@ -7,8 +7,9 @@ import json
 import os
 import pwd
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import closing
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -249,3 +250,8 @@ def expand_target(target: str) -> tuple[str, ...]:
         return expand_hostlist(target)
     except HostlistError as error:
         raise click.UsageError(f"{target!r}: {error}") from error
+
+
+def expand_targets(targets: Iterable[str]) -> list[str]:
+    """Return the names of several hostlists, in their order. Raises UsageError."""
+    return list(chain.from_iterable(map(expand_target, targets)))

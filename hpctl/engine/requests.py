@@ -30,18 +30,24 @@ def _refuse_nothing(node: SlurmNode, view: View) -> str:  # noqa: ARG001
 
 NOW = "-now"
 """How the verb ends that does not wait until the jobs on the node have ended."""
+
+
+def _make_order(verb: str, meaning: str, urgency: Urgency, remedy: Remedy) -> Order:
+    """Return an order that an operator may give for every node."""
+    rule = RuleId(f"operator-{verb}")
+    fault = FaultClass(rule, meaning, urgency, (remedy,), source="an operator")
+    return Order(fault, _refuse_nothing)
+
+
+_REPLACEMENT: Final = "an operator asked for a replacement"
+_REBOOT: Final = "an operator asked for a reboot"
+_RETURN: Final = "an operator asked for the node's return"
 ORDERS: dict[str, Order] = {
-    verb + ending: Order(
-        FaultClass(RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator"),
-        _refuse_nothing,
-    )
-    for verb, meaning, remedy in (
-        ("replace", "an operator asked for a replacement", Remedy.REPLACE),
-        ("reboot", "an operator asked for a reboot", Remedy.REBOOT),
-        ("return", "an operator asked for the node's return", Remedy.NONE),
-    )
-    for ending, urgency in ((NOW, Urgency.NOW), ("", Urgency.AFTER_JOBS))
-    if not (verb == "return" and ending)
+    "replace" + NOW: _make_order("replace", _REPLACEMENT, Urgency.NOW, Remedy.REPLACE),
+    "replace": _make_order("replace", _REPLACEMENT, Urgency.AFTER_JOBS, Remedy.REPLACE),
+    "reboot" + NOW: _make_order("reboot", _REBOOT, Urgency.NOW, Remedy.REBOOT),
+    "reboot": _make_order("reboot", _REBOOT, Urgency.AFTER_JOBS, Remedy.REBOOT),
+    "return": _make_order("return", _RETURN, Urgency.AFTER_JOBS, Remedy.NONE),
 }
 """The orders that concern every node, whatever kinds of recovery there are."""
 

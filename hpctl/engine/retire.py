@@ -9,6 +9,7 @@ What has not ended stays, and so does the last that was done to each node.
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 
 from msgspec import Struct
 
@@ -95,7 +96,7 @@ def find_retired(
     """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
-    instances = [pair for kind in kinds for pair in kind.pair_instances(state)]
+    instances = list(chain.from_iterable(kind.pair_instances(state) for kind in kinds))
     links, known = _find_links(state, instances), dict(_list_all(state))
     stays = _find_linked(_find_needed(state, before, living, instances), links)
     ended: dict[RecoveryId, datetime] = {}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,14 @@ from hpctl import __version__
 from hpctl.engine import world_wire as wire
 from hpctl.engine.journal.state import State
 from hpctl.engine.world import World, find_present_nodes
-from hpctl.engine.world_wire import AnswerHead, AnswerSource, AnswerVersion, Records, WorldPart
+from hpctl.engine.world_wire import (
+    AnswerHead,
+    AnswerSource,
+    AnswerVersion,
+    PartHead,
+    Records,
+    WorldPart,
+)
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.identity import NodeName
@@ -123,7 +130,7 @@ class WorldClient:
             if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
                 raise NoWorld(f"the daemon is hpctl {said.version}, this is {__version__}")
             head = msgspec.msgpack.decode(raw, type=AnswerHead)
-            size = sum(length for part in head.parts for _, length in part.frames or ())
+            size = sum(map(_count_bytes, head.parts))
             return head, _receive_bytes(line, size, until)
 
     def _check(self, head: AnswerHead) -> AnswerSource:
@@ -140,14 +147,17 @@ class WorldClient:
         for part in head.parts:
             if part.frames is None:
                 continue
-            size = sum(length for _, length in part.frames)
+            size = _count_bytes(part)
             self._found[part.part] = wire.decode_frames(part.frames, body[at : at + size])
             self._tokens[part.part] = part.token
             at += size
 
     def _records(self, parts: list[WorldPart]) -> Records:
         """Return what is kept of some parts, by kind. Raises KeyError."""
-        return {kind: records for part in parts for kind, records in self._found[part].items()}
+        found: dict[str, list[Any]] = {}
+        for part in parts:
+            found |= self._found[part]
+        return found
 
     def _put_together(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
         """Return the world of what is kept. Raises KeyError, IndexError."""
@@ -177,6 +187,11 @@ def _raise_no_world(path: Path) -> Iterator[None]:
         raise NoWorld(f"the daemon does not answer: {error}") from None
     except (msgspec.DecodeError, KeyError, IndexError) as error:
         raise NoWorld(f"the daemon's world cannot be read: {error}") from None
+
+
+def _count_bytes(part: PartHead) -> int:
+    """Return the size of a part's frames; 0 where the answer has none of it."""
+    return sum(length for _, length in part.frames or ())
 
 
 def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:

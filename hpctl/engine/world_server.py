@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 from datetime import datetime
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -384,7 +385,7 @@ class WorldServer:
                 return
             for part, content in missing:
                 content.frames = self._encode(offered, part)
-            body = [frame for _, content in wanted for frame in content.frames or ()]
+            body = list(chain.from_iterable(content.frames or () for _, content in wanted))
             head = replace(
                 head,
                 number=offered.number,
@@ -398,10 +399,7 @@ class WorldServer:
                     slurm_trouble=offered.cycle.slurm_trouble,
                     cloud_trouble=_cloud_trouble(offered.cycle),
                 ),
-                parts=tuple(
-                    PartHead(part, content.token, None if content.token == has else content.listed)
-                    for part, content, has in parts
-                ),
+                parts=tuple(_make_part_head(*one) for one in parts),
             )
         client.ask, client.number = None, head.number
         client.out = [memoryview(head_bytes(head)), *(memoryview(data) for _, data in body)]
@@ -477,6 +475,12 @@ class WorldServer:
     def _drop_all(self) -> None:
         for client in list(self._clients.values()):
             self._drop(client)
+
+
+def _make_part_head(part: WorldPart, content: _Encoded, has: int) -> PartHead:
+    """Return the head of a part. It lists no frames where the reader has them."""
+    frames = None if content.token == has else content.listed
+    return PartHead(part, content.token, frames)
 
 
 def _cloud_trouble(cycle: CycleResult) -> str:

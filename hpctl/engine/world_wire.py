@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import GenericAlias, MappingProxyType
 from typing import Any, Final
@@ -254,7 +254,7 @@ def _is_over(rec: JobRecovery, since: datetime) -> bool:
 
 
 def _reports(state: State) -> Iterator[JobReported]:
-    return (report for reports in state.reports.values() for report in reports)
+    return chain.from_iterable(state.reports.values())
 
 
 def _rest_of(state: State) -> StateRest:

@@ -52,7 +52,11 @@ def drop_cleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
     if not resets:
         return findings
-    return tuple(f for f in findings if not any(_is_cleared(f, reset) for reset in resets))
+
+    def is_current(finding: Finding) -> bool:
+        return not any(_is_cleared(finding, reset) for reset in resets)
+
+    return tuple(filter(is_current, findings))
 
 
 def _is_cleared(finding: Finding, reset: Finding) -> bool:

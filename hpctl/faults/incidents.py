@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import combinations, pairwise
 from operator import itemgetter
 
 from msgspec import Struct
@@ -63,17 +63,20 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
         if finding.verdict in _TELLING and not finding.check.startswith(TEST):
             key = (finding.check, finding.device, finding.code.strip())
             folded.setdefault(key, []).append(finding)
-    return [
-        Incident(
-            check=check,
-            device=device,
-            code=code,
-            findings=tuple(sorted(found, key=finding_order)),
-            first=min(f.first for f in found),
-            last=max(f.last for f in found),
-        )
-        for (check, device, code), found in sorted(folded.items(), key=itemgetter(0))
-    ]
+    return [_make_incident(key, found) for key, found in sorted(folded.items(), key=itemgetter(0))]
+
+
+def _make_incident(key: tuple[str, str, str], found: list[Finding]) -> Incident:
+    """Return the incident of findings with one check, device and code."""
+    check, device, code = key
+    return Incident(
+        check=check,
+        device=device,
+        code=code,
+        findings=tuple(sorted(found, key=finding_order)),
+        first=min(finding.first for finding in found),
+        last=max(finding.last for finding in found),
+    )
 
 
 def are_one_event(a: Incident, b: Incident, fold: timedelta) -> bool:
@@ -109,7 +112,8 @@ def _hits_part_again(
     """Return whether one part of a device was hit again: by another job, or after another time."""
     if by_job and _two_jobs(findings, window):
         return True
-    times = sorted({time for f in findings if not (by_job and f.job) for time in (f.first, f.last)})
+    timed = [f for f in findings if not (by_job and f.job)]
+    times = sorted({f.first for f in timed} | {f.last for f in timed})
     return any(apart <= later - earlier <= window for earlier, later in pairwise(times))
 
 
@@ -117,15 +121,16 @@ def _two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
     named = sorted((f for f in findings if f.job), key=finding_order)
     return any(
         one.job != other.job and other.first - one.last <= window
-        for number, one in enumerate(named)
-        for other in named[number + 1 :]
+        for one, other in combinations(named, 2)
     )
 
 
 def collect_evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
     """Return the findings of the incidents that decided, then those of their devices' others."""
     devices = {incident.device for incident in main} | {""}
-    chosen = {id(f): f for incident in main for f in incident.findings}
+    chosen: dict[int, Finding] = {}
+    for incident in main:
+        chosen.update((id(f), f) for f in incident.findings)
     for incident in others:
         if incident.device in devices:
             chosen.update((id(f), f) for f in incident.findings)

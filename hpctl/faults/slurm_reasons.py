@@ -10,6 +10,7 @@ because `scontrol reboot` begins with them.
 from __future__ import annotations
 
 import functools
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from hpctl.vocabulary.identity import RuleId
@@ -43,7 +44,7 @@ def list_closed() -> tuple[FaultRow, ...]:
 @functools.cache
 def list_rules() -> frozenset[RuleId]:
     """Return the rules of these rows."""
-    return frozenset(RuleId(rule) for row in list_closed() for rule in row.rules)
+    return frozenset(map(RuleId, chain.from_iterable(row.rules for row in list_closed())))
 
 
 def find_row(node: SlurmNode) -> FaultRow | None:

@@ -27,6 +27,7 @@ line by line; docs/catalogue.md shows each row that departs from what NVIDIA say
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import cast
 
@@ -263,7 +264,7 @@ def _read_tables() -> _Tables:
     """Read the files. What is misspelled or incomplete raises."""
     tables = _Tables()
     limits: dict[str, dict[str, Limit]] = {}
-    for title, cells in (line for name in _FILES for line in _read_rows(name)):
+    for title, cells in chain.from_iterable(map(_read_rows, _FILES)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
             limits[check][name] = convert(cells, Limit, strict=False)
@@ -301,9 +302,9 @@ TIMED: tuple[tuple[str, tuple[CheckSpec, ...]], ...] = tuple(
     if not specs[0].name.startswith("kernel.")
 )
 """The checks that run at intervals, by the same titles."""
-CHECKS: tuple[CheckSpec, ...] = tuple(spec for _, specs in TIMED for spec in specs)
+CHECKS: tuple[CheckSpec, ...] = tuple(chain.from_iterable(specs for _, specs in TIMED))
 KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
-    spec for specs in _TABLES.checks.values() for spec in specs if spec.name.startswith("kernel.")
+    spec for spec in chain.from_iterable(_TABLES.checks.values()) if spec.name.startswith("kernel.")
 )
 """The checks of the kernel's lines, which are judged when they are read."""
 BENIGN_LINES: tuple[BenignLine, ...] = tuple(_TABLES.benign)
@@ -316,7 +317,7 @@ DRIVERS: tuple[DriverRow, ...] = tuple(_TABLES.drivers)
 
 def _by_rule() -> dict[RuleId, FaultRow]:
     index: dict[RuleId, FaultRow] = {}
-    for row in (row for _, rows in SECTIONS for row in rows):
+    for row in chain.from_iterable(rows for _, rows in SECTIONS):
         for rule in row.rules:
             if rule in index:
                 raise ValueError(f"rule {rule} is in the fault table twice")
@@ -330,4 +331,5 @@ ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_by_rule())
 
 def rows_of(check: str) -> tuple[FaultRow, ...]:
     """Return the rows of one check, in order of precedence."""
-    return tuple(row for _, rows in SECTIONS for row in rows if row.check == check)
+    every = chain.from_iterable(rows for _, rows in SECTIONS)
+    return tuple(row for row in every if row.check == check)

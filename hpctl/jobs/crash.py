@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import yaml
@@ -424,12 +424,9 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
             rank, group = int(found[1]), found[2]
             names[group] = found[3] or f"process group {group}"
             groups.setdefault(group, {})[rank] = (int(found[4]), int(found[5]))
-    stuck = {
-        rank
-        for ranks in groups.values()
-        for rank, (issued, completed) in ranks.items()
-        if issued > completed
-    }
+    stuck: set[int] = set()
+    for ranks in groups.values():
+        stuck.update(rank for rank, (issued, completed) in ranks.items() if issued > completed)
     for group, ranks in groups.items():
         waiting = [
             done + 1 for rank, (issued, done) in ranks.items() if rank in stuck and done >= 0
@@ -582,9 +579,8 @@ def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
     """Return the hit of the lowest tier, and of those the first, among what the run did not
     survive."""
     hits = [*_lines_that_explain(lines)]
-    lived_to = _find_survived_line(
-        lines, {n for hit in hits for n in range(hit.begin, hit.line + 1)}
-    )
+    explained = set(chain.from_iterable(range(hit.begin, hit.line + 1) for hit in hits))
+    lived_to = _find_survived_line(lines, explained)
     fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
     best = min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
     if best is not None and not best.known:

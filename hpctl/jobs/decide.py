@@ -304,7 +304,8 @@ def _list_leaves(
     counting = [(node, kind) for node, kind in named if policy.treatment(kind).exclude]
     times = Counter(node for node, _ in counting)
     out = {n: None for n, k in counting if times[n] >= policy.treatment(k).exclude}
-    certain = tuple(n for n in out if any(n == node and k in CERTAIN for node, k in counting))
+    surely_bad = {node for node, kind in counting if kind in CERTAIN}
+    certain = tuple(node for node in out if node in surely_bad)
     last = {node: place for place, (node, _) in enumerate(counting)}
     suspected = sorted((n for n in out if n not in certain), key=last.__getitem__)
     suspected = suspected[max(0, len(suspected) - policy.most_excluded) :]

@@ -98,14 +98,12 @@ def _list_kept_out(
 ) -> set[NodeName]:
     window, now = policy.job.restart_window_s, view.scheduler.known_at
     mine = [r for r in view.state.jobs.values() if r.attempt.job == job]
-    return {
-        node
-        for rec in mine
-        if now < add_seconds(rec.opened, window)
-        and (kind is None or (rec.trouble is not None and rec.trouble.kind is kind))
-        for node in rec.exclude
-        if not _another_since(node, rec.opened, view)
-    }
+    kept: set[NodeName] = set()
+    for rec in mine:
+        wanted = kind is None or (rec.trouble is not None and rec.trouble.kind is kind)
+        if wanted and now < add_seconds(rec.opened, window):
+            kept.update(n for n in rec.exclude if not _another_since(n, rec.opened, view))
+    return kept
 
 
 def is_in_service(node: NodeName, view: View) -> bool:

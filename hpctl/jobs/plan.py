@@ -136,14 +136,15 @@ def _is_treated(case: RunCase, view: View) -> bool:
     submit time was set: a node may have kept the requeued job COMPLETING for days.
     """
     attempt = case.attempt
-    return any(
-        r.attempt.job == attempt.job
-        and r.attempt.restarts >= attempt.restarts
-        and (r.since > add_seconds(attempt.submit, -86400) or r.trouble == case.trouble)
-        and not r.let_run
-        and not _cut_short(r, case)
-        for r in view.state.jobs.values()
-    )
+    reused_before = add_seconds(attempt.submit, -86400)
+    for rec in view.state.jobs.values():
+        if rec.attempt.job != attempt.job or rec.attempt.restarts < attempt.restarts:
+            continue
+        if rec.since <= reused_before and rec.trouble != case.trouble:
+            continue
+        if not rec.let_run and not _cut_short(rec, case):
+            return True
+    return False
 
 
 def _cut_short(rec: JobRecovery, case: RunCase) -> bool:
@@ -345,18 +346,19 @@ def _find_means(job: SlurmJob, past: Sequence[PastTrouble], view: View) -> Resta
     """Return what a requeue could get. A node that was lost, or treated, and serves again has
     healed."""
     usable = usable_nodes(job, view)
-    healed = {
-        p.trouble.node
-        for p in past
-        if p.trouble.node in usable
-        and (p.trouble.kind in NODE_KINDS or _has_returned(p.trouble.node, p.trouble.at, view))
-    }
-    names = tuple(sorted(name for name in healed if name is not None))
-    return RestartMeans(wanted=max(len(job.nodes), job.wants), pool=len(usable), healed=names)
+    healed: set[NodeName] = set()
+    for trouble in (one.trouble for one in past):
+        node = trouble.node
+        if node is None or node not in usable:
+            continue
+        if trouble.kind in NODE_KINDS or _has_returned(node, trouble.at, view):
+            healed.add(node)
+    wanted = max(len(job.nodes), job.wants)
+    return RestartMeans(wanted=wanted, pool=len(usable), healed=tuple(sorted(healed)))
 
 
-def _has_returned(node: NodeName | None, since: datetime, view: View) -> bool:
-    rid = view.state.last_of_node.get(node) if node is not None else None
+def _has_returned(node: NodeName, since: datetime, view: View) -> bool:
+    rid = view.state.last_of_node.get(node)
     return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
 
 

@@ -102,19 +102,16 @@ def _is_treated(
     ids are reused, but not within a day.
     """
     window = policy.job.restart_window_s
-    return any(
-        r.attempt.job == attempt.job
-        and (
-            r.attempt == attempt
-            or (
-                r.attempt.restarts >= attempt.restarts
-                and (r.cause == cause.id or now < add_seconds(r.opened, window))
-            )
-        )
-        # What its own supervisor fixed was no end of the run: the next node hits it again.
-        and not (r.let_run and r.cause != cause.id)
-        for r in view.state.jobs.values()
-    )
+    for rec in view.state.jobs.values():
+        if rec.attempt.job != attempt.job:
+            continue
+        if rec.let_run and rec.cause != cause.id:
+            # What its own supervisor fixed was no end of the run: the next node hits it again.
+            continue
+        lately = rec.cause == cause.id or now < add_seconds(rec.opened, window)
+        if rec.attempt == attempt or (rec.attempt.restarts >= attempt.restarts and lately):
+            return True
+    return False
 
 
 def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
@@ -149,14 +146,11 @@ def _of_maintenance(rec: JobRecovery, view: View) -> bool:
 
 def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
     limit, window = policy.job.max_restarts, policy.job.restart_window_s
-    recent = sum(
-        1
-        for r in view.state.jobs.values()
-        if r.attempt.job == job.id
-        and not r.let_run
-        and now < add_seconds(r.opened, window)
-        and not _of_maintenance(r, view)
-    )
+    recent = 0
+    for rec in view.state.jobs.values():
+        if rec.attempt.job == job.id and not rec.let_run:
+            counts = now < add_seconds(rec.opened, window) and not _of_maintenance(rec, view)
+            recent += counts
     if recent < limit:
         return ""
     return (

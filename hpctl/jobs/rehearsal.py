@@ -66,12 +66,13 @@ class Scenario(Struct, frozen=True):
         known = self.cluster
         if len(known) < self.nodes + self.spares:
             raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
-        problems = [
-            f"event {number}: there is no node {name!r}{yaml_files.suggest_word(name, list(known))}"
-            for number, event in enumerate(self.events, 1)
-            for name in (*event.returned, *filter(None, [event.node]))
-            if name not in known
-        ]
+        problems = []
+        for number, event in enumerate(self.events, 1):
+            named = (*event.returned, *filter(None, [event.node]))
+            for name in named:
+                if name not in known:
+                    guess = yaml_files.suggest_word(name, list(known))
+                    problems.append(f"event {number}: there is no node {name!r}{guess}")
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -132,11 +133,10 @@ def play_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[PlayedEvent, .
         list(scenario.cluster[: size + scenario.spares]),
         list(scenario.cluster[:size]),
     )
-    times = [
-        (event.at + event.every_s * again, number, event)
-        for number, event in enumerate(scenario.events)
-        for again in range(event.repeat)
-    ]
+    times = []
+    for number, event in enumerate(scenario.events):
+        for again in range(event.repeat):
+            times.append((event.at + event.every_s * again, number, event))
     return tuple(_play_event(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
 
 

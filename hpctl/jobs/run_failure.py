@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct, field
@@ -186,11 +187,8 @@ def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
 
 
 def _has_ended(rank: int, ends: Sequence[TaskEnd]) -> bool:
-    return any(
-        first <= rank <= last
-        for end in ends
-        for first, last in end.spans or ((end.rank, end.rank),)
-    )
+    spans = chain.from_iterable(end.spans or ((end.rank, end.rank),) for end in ends)
+    return any(first <= rank <= last for first, last in spans)
 
 
 def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:

@@ -8,6 +8,7 @@ ORs) and no single result decides. At most log2(n) + 2 rounds.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
 from math import ceil, exp, log, log2, prod
 from typing import Final
 
@@ -69,9 +70,9 @@ def search_culprits(
         raise ValueError("a search needs two nodes or more: name partners that are healthy")
     most = most_rounds(len(nodes))
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
-    pairs = [r for r in done if all(len(one.nodes) <= PAIRED for one in r)]
+    pairs = [r for r in done if _tests_pairs(r)]
     halves = [r for r in done if r not in pairs]
-    believed = compute_beliefs(prior, [one for r in (halves or pairs) for one in r])
+    believed = compute_beliefs(prior, list(chain.from_iterable(halves or pairs)))
     named = tuple(n for n in nodes if believed[n] >= SURE and _count_failures(n, done) >= 2)
     open_ = [n for n in nodes if CLEARED < believed[n] < SURE]
     wide = len(nodes) // 2 > PAIRED
@@ -82,6 +83,11 @@ def search_culprits(
         known = believed if halves else prior
         return NextRound(len(done) + 1, _split_halves(nodes, known), known)
     return NextRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
+
+
+def _tests_pairs(one: Round) -> bool:
+    """Return whether no group of a round is larger than a pair and an odd node."""
+    return all(len(result.nodes) <= PAIRED for result in one)
 
 
 def most_rounds(nodes: int) -> int:
@@ -105,7 +111,9 @@ def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeNa
     """Return how likely each node is bad, by all tests: messages between tests and nodes, in log
     odds."""
     odds = {node: log(p / (1 - p)) for node, p in prior.items()}
-    evidence = {(t, n): 0.0 for t, test in enumerate(tests) for n in test.nodes}
+    evidence: dict[tuple[int, NodeName], float] = {}
+    for t, test in enumerate(tests):
+        evidence |= {(t, node): 0.0 for node in test.nodes}
     total = dict(odds)
     for _ in range(_SWEEPS):
         most = 0.0
@@ -136,7 +144,8 @@ def _convert_odds(odds: float) -> float:
 
 def _count_failures(node: NodeName, done: Sequence[Round]) -> int:
     """Return with how many different groups of partners a node failed."""
-    return len({g.nodes for r in done for g in r if node in g.nodes and g.failed})
+    results = chain.from_iterable(done)
+    return len({result.nodes for result in results if node in result.nodes and result.failed})
 
 
 def _pair_nodes(
@@ -144,7 +153,9 @@ def _pair_nodes(
 ) -> tuple[Group, ...]:
     """Return the most suspect with the least, no two that have met; an odd node joins the last
     pair."""
-    met = {frozenset((a, b)) for r in done for g in r for a in g.nodes for b in g.nodes if a != b}
+    met: set[frozenset[NodeName]] = set()
+    for result in chain.from_iterable(done):
+        met.update(map(frozenset, combinations(result.nodes, 2)))
     order = sorted(nodes, key=lambda n: -believed[n]) if done else list(nodes)
     groups: list[list[NodeName]] = []
     while len(order) > 1:

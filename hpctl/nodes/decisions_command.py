@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_open
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.request_client import expand_target
+from hpctl.engine.request_client import expand_targets
 from hpctl.engine.timeline import ladder_text
 from hpctl.engine.view import jobs_on
 from hpctl.engine.world_reader import gather_world
@@ -200,7 +200,7 @@ def approve(
     approval. On a terminal, what happens to which node and job is shown and confirmed first.
     """
     world = _read_world(config, jobs=dry_run or _must_confirm(yes))
-    wanted = [name for target in targets for name in expand_target(target)]
+    wanted = expand_targets(targets)
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
         if not of_rule:

@@ -135,9 +135,8 @@ class Reset:
 
     def _stop_persistence(self, found: Sequence[ResettableGpu], again: ExitStack) -> None:
         for uuid in (gpu.uuid for gpu in found if gpu.persistent):
-            off, on = ([w.format(mode=m, uuid=uuid) for w in PERSISTENCE] for m in "01")
-            again.callback(self._try_smi, on)
-            self._try_smi(off)
+            again.callback(self._try_smi, _set_persistence(uuid, "1"))
+            self._try_smi(_set_persistence(uuid, "0"))
 
     def _end_holders(self) -> None:
         """End the processes that hold a GPU. Raises ResetRefused where one does not end."""
@@ -243,6 +242,11 @@ class Reset:
             return None
         log.info("ran %s: %s", " ".join(command), answer)
         return answer if isinstance(answer, ProbeResult) else None
+
+
+def _set_persistence(uuid: str, mode: str) -> list[str]:
+    """Return nvidia-smi's arguments that set a GPU's persistence mode: "0" off, "1" on."""
+    return [argument.format(mode=mode, uuid=uuid) for argument in PERSISTENCE]
 
 
 def _job_of(jobs: ProcessJobs, pid: int) -> str:

@@ -28,7 +28,7 @@ from hpctl.engine.request_client import (
     RequestsView,
     ask_daemon,
     describe_job_fate,
-    expand_target,
+    expand_targets,
     invoking_user,
     print_answers,
     report_and_exit,
@@ -214,7 +214,7 @@ def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
     """Return the nodes as one hostlist. Raises UsageError."""
     if names and partition:
         raise click.UsageError("name NODES or --partition, not both")
-    return fold_hostlist(name for text in names for name in expand_target(text))
+    return fold_hostlist(expand_targets(names))
 
 
 def _ask_pause(asked: PauseAsked, verb: str, *, no_wait: bool, config: str, as_json: bool) -> None:

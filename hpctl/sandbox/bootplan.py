@@ -219,6 +219,15 @@ def resource_config(
         members.setdefault(machine.group, []).append(machine)
         if machine.role == "controller":
             controllers.append(machine.address)
+    listed = []
+    for name, here in members.items():
+        listed.append(
+            {
+                "Name": name,
+                "InstanceType": groups.get(name) or here[0].instance_type,
+                "Instances": [_describe_instance(machine) for machine in here] or None,
+            }
+        )
     return {
         "ClusterConfig": {"ClusterArn": arn, "ClusterName": cluster},
         "ClusterType": "Slurm",
@@ -226,14 +235,7 @@ def resource_config(
             "PrimaryControllerIp": next(iter(controllers), None),
             "SecondaryControllerIps": controllers[1:],
         },
-        "InstanceGroups": [
-            {
-                "Name": name,
-                "InstanceType": groups.get(name) or machines[0].instance_type,
-                "Instances": [_describe_instance(m) for m in machines] or None,
-            }
-            for name, machines in members.items()
-        ],
+        "InstanceGroups": listed,
     }
 
 

@@ -304,7 +304,8 @@ _DEVICE_FAULTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 
 
 def _parse_pairs(args: Iterable[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (word.partition("=") for word in args)}
+    pairs = (word.partition("=") for word in args)
+    return {key: value for key, _, value in pairs}
 
 
 @sandbox.command(short_help="Print the ends of its logs.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,9 @@ class HyperPod:
         The instances that a sandbox starts with have the slots of their place in it.
         """
         spec = self._spec
-        taken = {n.node for c in self.emulator.world.clusters.values() for n in c.nodes.values()}
+        clusters = self.emulator.world.clusters.values()
+        nodes = chain.from_iterable(cluster.nodes.values() for cluster in clusters)
+        taken = {node.node for node in nodes}
         if role == "controller" and head_node(spec) not in taken:
             return spec.head_address, head_node(spec)
         free = [n for n in range(1, spec.places + 1) if spec.node(n) not in taken]

@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +64,16 @@ def _simulate_policy(response: Any) -> Any:
     ]
     policies = [*documents, *role.managed_policies.values()]
     resources = response._get_param("ResourceArns") or ["*"]
-    return ActionResult(
-        {
-            "IsTruncated": False,
-            "EvaluationResults": [
-                {
-                    "EvalActionName": action,
-                    "EvalResourceName": resource,
-                    "EvalDecision": _decide_access(policies, action, resource),
-                }
-                for action in response._get_param("ActionNames")
-                for resource in resources
-            ],
-        }
-    )
+    results = []
+    for action, resource in product(response._get_param("ActionNames"), resources):
+        results.append(
+            {
+                "EvalActionName": action,
+                "EvalResourceName": resource,
+                "EvalDecision": _decide_access(policies, action, resource),
+            }
+        )
+    return ActionResult({"IsTruncated": False, "EvaluationResults": results})
 
 
 def _decide_access(policies: list[Any], action: str, resource: str) -> str:
@@ -103,7 +100,7 @@ def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[...
 
     def check_signature(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         given = (environ.get("HTTP_AUTHORIZATION", ""), environ.get("QUERY_STRING", ""))
-        if any(mark in text for mark in marks for text in given):
+        if any(mark in text for mark, text in product(marks, given)):
             return app(environ, start_response)
         start_response("403 Forbidden", [("Content-Type", "application/xml")])
         return [
@@ -194,7 +191,7 @@ class OtherAws:
         s3 = self.client("s3")
         try:
             pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-            for entry in (e for page in pages for e in page.get("Contents", ())):
+            for entry in chain.from_iterable(page.get("Contents", ()) for page in pages):
                 path = target / entry["Key"].removeprefix(prefix)
                 if entry["Key"].endswith("/") or target not in path.resolve().parents:
                     continue

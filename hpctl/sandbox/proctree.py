@@ -17,6 +17,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -164,7 +165,8 @@ def is_listening(port: int) -> bool:
     except OSError:  # a kernel without sock_diag
         wanted = re.compile(rf" *\d+: [0-9A-F]+:{port:04X} [0-9A-F:]+ 0A ")
         tables = (Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6"))
-        return any(map(wanted.match, (line for t in tables if t.exists() for line in t.open())))
+        lines = chain.from_iterable(table.open() for table in tables if table.exists())
+        return any(map(wanted.match, lines))
 
 
 def _query_listener(port: int) -> bool:

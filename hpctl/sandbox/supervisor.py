@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,7 +289,7 @@ class Supervisor:
 
 def reap_adopted(*known: Iterable[int]) -> None:
     """Collect zombies that were handed to us, leaving those that a Popen of ours waits for."""
-    ours = {pid for pids in known for pid in pids}
+    ours = set(chain.from_iterable(known))
     for pid in zombie_children(os.getpid()):
         # A thread that runs a command may have collected it since the list was made.
         if pid not in ours:

@@ -237,11 +237,7 @@ class Webhook:
         done: dict[str, int],
     ) -> Refusal:
         looked_at = [(notice.name, nodes.looked_at(notice)) for notice in unknown[:MAX_NAMED]]
-        text = "; ".join(
-            f"{name or 'an alert without alertname'}: "
-            + (", ".join(f"{k}={v}" for k, v in labels.items()) or "no such label")
-            for name, labels in looked_at
-        )
+        text = "; ".join(_describe_labels(name, labels) for name, labels in looked_at)
         return Refusal(
             422,
             "unknown_node",
@@ -435,6 +431,12 @@ def load_alerts(path: Path) -> tuple[Alert, ...]:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be read, its alerts are missed: %s", path, error)
         return ()
+
+
+def _describe_labels(name: str, labels: Mapping[str, str]) -> str:
+    """Return an alert's name and the labels of it that can name a node."""
+    listed = ", ".join(f"{label}={value}" for label, value in labels.items())
+    return f"{name or 'an alert without alertname'}: {listed or 'no such label'}"
 
 
 def _repeat_alert(old: Alert, new: Alert) -> Alert:

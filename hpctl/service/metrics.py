@@ -13,7 +13,7 @@ import time
 from collections import Counter as Counted
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import product, takewhile
+from itertools import chain, product, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -380,8 +380,8 @@ class _Recoveries:
                 if phase not in ends:
                     self._counts.open.labels(kind, str(phase)).set(open_phases[kind, str(phase)])
         self._gpus = {rid: n for rid, n in self._gpus.items() if rid in self._before}
-        doubts = (step.in_doubt for rec in self._before.values() for step in rec.steps)
-        self._counts.doubt.set(sum(doubts))
+        steps = chain.from_iterable(rec.steps for rec in self._before.values())
+        self._counts.doubt.set(sum(step.in_doubt for step in steps))
 
     def _count_transitions(self, before: Recovery | None, rec: Recovery, view: View) -> None:
         kind, phase = _make_labels(rec)

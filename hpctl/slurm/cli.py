@@ -73,7 +73,10 @@ def update_singly(
     update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
 ) -> dict[NodeName, Outcome]:
     """Send the updates one by one, where nothing else may come between the look and the order."""
-    return {n: o for name in wanted for n, o in update({name: wanted[name]}).items()}
+    outcomes: dict[NodeName, Outcome] = {}
+    for name, reason in wanted.items():
+        outcomes |= update({name: reason})
+    return outcomes
 
 
 def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files as resources
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -114,7 +115,7 @@ def find_hazards(
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
     """
     slurm = _CheckedSlurm(version, config, files)
-    found = [hazard for row in _load_rows() for hazard in row.of(slurm)]
+    found = chain.from_iterable(row.of(slurm) for row in _load_rows())
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 

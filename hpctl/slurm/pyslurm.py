@@ -261,9 +261,10 @@ def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
         pyslurm.Node(names).modify(changes)
         return ChildAnswer()
     if question.do == "nodes" and question.names:
-        return ChildAnswer(
-            nodes=[n for name in question.names for n in _look_up_node(pyslurm, name)]
-        )
+        found: list[SlurmNode] = []
+        for name in question.names:
+            found += _look_up_node(pyslurm, name)
+        return ChildAnswer(nodes=found)
     nodes, flaws = isolate_each(
         "parse", pyslurm.Nodes.load().items(), itemgetter(0), _check_type(_convert_node)
     )

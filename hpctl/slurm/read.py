@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -362,7 +363,7 @@ class SlurmCommandReader:
         listed = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
         try:
-            self._names.update(name for hosts in listed.split() for name in expand_hostlist(hosts))
+            self._names.update(chain.from_iterable(map(expand_hostlist, listed.split())))
         except HostlistError as error:
             raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
         strange = found - self._names

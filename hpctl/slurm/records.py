@@ -12,6 +12,7 @@ job that asks for no memory is given all of a node's.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct, field
@@ -170,8 +171,8 @@ def whole_job(components: Sequence[SlurmJob]) -> SlurmJob:
         leader,
         components=tuple(job.id for job in components),
         flags=frozenset().union(*(job.flags for job in components)),
-        nodes=tuple(dict.fromkeys(node for job in held for node in job.nodes)),
-        excluded=tuple(dict.fromkeys(node for job in components for node in job.excluded)),
+        nodes=tuple(dict.fromkeys(chain.from_iterable(job.nodes for job in held))),
+        excluded=tuple(dict.fromkeys(chain.from_iterable(job.excluded for job in components))),
         batch=all(job.batch for job in components),
         requeue=all(job.requeue for job in components),
         reason=waits[0] if waits else leader.reason,
@@ -269,4 +270,5 @@ def parse_mebibytes(text: str) -> int:
 
 def tres_of(text: str) -> dict[str, str]:
     """Return a TRES string as `cpu=16,mem=2000M,node=2`."""
-    return {name: count for name, _, count in (part.partition("=") for part in text.split(","))}
+    pairs = (part.partition("=") for part in text.split(","))
+    return {name: count for name, _, count in pairs}

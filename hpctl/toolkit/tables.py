@@ -139,7 +139,9 @@ def make_grid(*styles: str) -> Table:
 
 def format_plain_columns(rows: Sequence[tuple[str, ...]]) -> str:
     """Columns without color, and no line of them wrapped."""
-    rows = [tuple(cell or "-" for cell in row) for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    padded = (map(str.ljust, row, widths) for row in rows)
+    filled = []
+    for row in rows:
+        filled.append(tuple(cell or "-" for cell in row))
+    widths = [max(map(len, cells)) for cells in zip(*filled, strict=True)]
+    padded = (map(str.ljust, row, widths) for row in filled)
     return "\n".join(make_printable("  ".join(cells)).rstrip() for cells in padded)

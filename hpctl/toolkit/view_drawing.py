@@ -103,7 +103,9 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
     if not rows:
         return [], []
     columns = _list_columns(section, rows, view)
-    texts = [[str(_format_column_value(column, row, view)) for column in columns] for row in rows]
+    texts = []
+    for row in rows:
+        texts.append([str(_format_column_value(column, row, view)) for column in columns])
     return [heading_text(column, view) for column in columns], texts
 
 
@@ -232,11 +234,11 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     is_wide = out.width >= WIDE
     columns = [one for one in _list_columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
-        texts = [
-            tuple(_on_one_line(_format_column_value(one, row, view)) for one in columns)
-            for row in rows
-        ]
-        lines = format_plain_columns([tuple(heading_text(one, view) for one in columns), *texts])
+        texts = [tuple(heading_text(one, view) for one in columns)]
+        for row in rows:
+            values = (_format_column_value(one, row, view) for one in columns)
+            texts.append(tuple(map(_on_one_line, values)))
+        lines = format_plain_columns(texts)
         out.print(lines, soft_wrap=True)
         return
     table = _build_table(columns, view)

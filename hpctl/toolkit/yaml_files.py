@@ -318,8 +318,10 @@ def _list_choices(kind: Any) -> list[Any]:
     """Return the values of the enum or the Literal in a type."""
     if _is_class(kind):
         return list(getattr(kind, "__members__", {}).values())
-    parts = get_args(kind)
-    return [c for p in parts for c in ([p] if isinstance(p, str) else _list_choices(p))]
+    choices: list[Any] = []
+    for part in get_args(kind):
+        choices += [part] if isinstance(part, str) else _list_choices(part)
+    return choices
 
 
 def _quote_value(value: object) -> str:

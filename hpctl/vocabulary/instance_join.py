@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
+from itertools import chain
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -74,7 +75,8 @@ class _NodeIndex:
             named = [name for name in here if name.lower() in labels]
             return 0, named if len(named) == 1 else here
         for rank, index in ((1, self._by_host), (2, self._by_name)):
-            found = dict.fromkeys(n for label in sorted(labels) for n in index.get(label, ()))
+            nodes = chain.from_iterable(index.get(label, ()) for label in sorted(labels))
+            found = dict.fromkeys(nodes)
             fit = [n for n in found if not (instance.address and n in self.known)]
             if fit:
                 return rank, fit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import product
 from typing import Final
 
 from msgspec import Struct
@@ -87,6 +88,7 @@ class NodeSignal(StrEnum):
 MAINTENANCE: Final = (NodeSignal.MAINTENANCE_BEGAN, NodeSignal.MAINTENANCE_ENDED)
 _WAITING: Final = tuple(p for p in NodePhase if p not in ENDS)
 _UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
+_MAY_END: Final = tuple(p for p in _WAITING if p is not NodePhase.ACCEPTING)
 _ENDING: Final = {
     NodeSignal.NEEDS_HUMAN: NodePhase.ESCALATED,
     NodeSignal.DEADLINE: NodePhase.ESCALATED,
@@ -149,7 +151,7 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # anything: the node was given back.
     **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
     # An admin's maintenance reservation holds the node. Its end restarts the phase's deadline.
-    **{(p, s): p for p in _WAITING for s in MAINTENANCE},
+    **{(p, s): p for p, s in product(_WAITING, MAINTENANCE)},
     # An admin rebooted or replaced the machine while it was in maintenance.
     (NodePhase.VACATED, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VACATED,
     (NodePhase.VERIFYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.VERIFYING,
@@ -158,7 +160,7 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, NodeSignal.MARKED): p for p in _WAITING},
     **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
-    **{(p, s): end for p in _WAITING if p is not NodePhase.ACCEPTING for s, end in _ENDING.items()},
+    **{(p, s): end for p, (s, end) in product(_MAY_END, _ENDING.items())},
 }
 
 

@@ -13,8 +13,9 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -213,7 +214,8 @@ class Leader:
 
     def _note_others(self, whole: NodeUnion) -> None:
         """Keep in `_unproved` what still exists, and add files that no format recognizes."""
-        names = {str(name) for mine in self._found.values() for name in mine.get("others", ())}
+        others = chain.from_iterable(mine.get("others", ()) for mine in self._found.values())
+        names = set(map(str, others))
         for name in names:
             self._note_unproved(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
         there = names | whole.also.keys()
@@ -274,7 +276,7 @@ class Leader:
         fit = sum(host not in self._spec.suspects for host in found)
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
         held = find_holders(row, found)
-        return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
+        return all(_count_hosts(held[file]) >= wanted for file in row.files)
 
     def _flush_beside(self) -> None:
         """Flush, while other threads prove and copy steps."""
@@ -471,6 +473,11 @@ def find_holders(
     return held
 
 
+def _count_hosts(where: Iterable[tuple[str, str]]) -> int:
+    """Return how many nodes hold a file; one may have it twice, as its own and as a copy."""
+    return len({host for host, _ in where})
+
+
 HELPERS_S, ROUNDS = 10.0, 3
 """How long, and how often, a start waits for the helpers of all nodes that run ranks. Where srun
 cannot launch one immediately, on a node that has just come back, all are launched again."""
@@ -489,7 +496,7 @@ class HeldStep(Struct, frozen=True):
     @property
     def copies(self) -> int:
         """Return how many nodes hold each file, the least of all."""
-        return min((len({host for host, _ in where}) for where in self.held.values()), default=0)
+        return min(map(_count_hosts, self.held.values()), default=0)
 
     @property
     def lost(self) -> tuple[SavedFile, ...]:
@@ -512,9 +519,9 @@ def list_held_steps(
             break
         time.sleep(0.2)
     rows: dict[tuple[str, tuple[SavedFile, ...]], SavedStep] = {}
-    known = [
-        row for mine in found.values() for row in msgspec.convert(mine["rows"], list[SavedStep])
-    ]
+    known: list[SavedStep] = []
+    for mine in found.values():
+        known += msgspec.convert(mine["rows"], list[SavedStep])
     for row in (*known, *load_ledger(_shared_ledger(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
@@ -644,8 +651,9 @@ def _assemble_step(
         return False
     if not _adopt_step(peers, moved or row, hosts, epoch, say):
         return False
-    copies = {f"{h}'s copy of {o}" for where in held.held.values() for h, o in where[:1] if o}
-    own = {h for where in held.held.values() for h, o in where[:1] if not o}
+    sources = [where[0] for where in held.held.values() if where]
+    copies = {f"{host}'s copy of {origin}" for host, origin in sources if origin}
+    own = {host for host, origin in sources if not origin}
     say(f"step {row.step} comes from {', '.join(sorted(own) + sorted(copies))}")
     return True
 

@@ -430,10 +430,10 @@ class NodeSaves:
     def _handle_assemble(self, request: dict[str, Any]) -> Answer:
         """Gather a step here, of what lies here and what others send."""
         row = msgspec.convert(request["row"], SavedStep)
-        plan = [
-            (msgspec.convert(file, SavedFile), [(str(h), str(o)) for h, o in sources])
-            for file, sources in request["plan"]
-        ]
+        plan = []
+        for file, sources in request["plan"]:
+            places = [(str(host), str(origin)) for host, origin in sources]
+            plan.append((msgspec.convert(file, SavedFile), places))
         self._work("gather", row.name, lambda _: self.assemble(row, plan))
         return {}
 

@@ -10,7 +10,7 @@ NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_check
 
 import re
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 from hpctl.checkpoints import files
@@ -163,10 +163,15 @@ def _list_expected(example: str, args: SavedFields) -> list[str]:
     experts = args.integer("expert_model_parallel_size") or 1
     names = [f"mp_rank_{rank:02d}" for rank in range(tensor)]
     if pipeline > 1:
-        names = [f"{name}_{rank:03d}" for name in names for rank in range(pipeline)]
+        names = _number_names(names, pipeline)
     if experts > 1:
-        names = [f"{name}_{rank:03d}" for name in names for rank in range(experts)]
+        names = _number_names(names, experts)
     return names
+
+
+def _number_names(names: list[str], ranks: int) -> list[str]:
+    """Return each name once for every rank, with the rank at its end."""
+    return [f"{name}_{rank:03d}" for name, rank in product(names, range(ranks))]
 
 
 def write_pointer(directory: Path, step: int) -> None:

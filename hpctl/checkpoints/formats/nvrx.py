@@ -15,7 +15,7 @@ nvidia-resiliency-ext 0.4.1, checkpointing/local.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -86,7 +86,7 @@ def _make_claim(path: Place, iteration: Iteration, world_size: int | None) -> Cl
 
 def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:
     files = iteration.files
-    names = [name for rank in sorted(files) for name in files[rank]]
+    names = list(chain.from_iterable(files[rank] for rank in sorted(files)))
     if not names:
         raise Unfinished(f"iteration {iteration.number} is still being written")
     size = world_size or _read_rank_count(path, names[0])

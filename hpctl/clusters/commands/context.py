@@ -241,7 +241,9 @@ def complete_node(
         rows = node_rows(here.aws, here.cluster, details=False)
     except (HpctlError, click.UsageError):
         return []
-    names = [name for row in rows for name in (row.names if incomplete else row.names[:1])]
+    names: list[str] = []
+    for row in rows:
+        names += row.names if incomplete else row.names[:1]
     return [name for name in names if name.startswith(incomplete)]
 
 

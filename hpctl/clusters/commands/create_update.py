@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,9 +210,9 @@ class _ClusterUpdate(Struct):
         self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
         self.known_now = read_known(self.here)
         rows = self.known_now.join(self.fleet.rows, self.here)
-        picked = [
-            p for g in plan.shrink for p in pick_nodes(rows, g, plan.before[g], plan.final[g])
-        ]
+        picked: list[Pick] = []
+        for group in plan.shrink:
+            picked += pick_nodes(rows, group, plan.before[group], plan.final[group])
         return (*picked, *(rank_node(row) for row in rows if row.group in plan.leaving))
 
     def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
@@ -241,7 +242,7 @@ class _ClusterUpdate(Struct):
         output.on_stderr(output.draw_declared, ChangesText(self.changes.changes))
         if picks:
             output.on_stderr(output.draw_declared, RemovalsText(make_removal_views(picks)))
-        jobs = {job for p in picks for job in p.row.jobs}
+        jobs = set(chain.from_iterable(one.row.jobs for one in picks))
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:
             for file in self.migration.files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -220,7 +221,7 @@ def _of_file(file: str) -> dict[str, Any]:
     roles = {group.execution_role for group in wanted.groups if group.execution_role}
     uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
     buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
-    alarms = {name for group in wanted.groups for name in group.alarms}
+    alarms = set(chain.from_iterable(group.alarms for group in wanted.groups))
     return {
         "cluster": wanted.name,
         "role": roles.pop() if len(roles) == 1 else "",

@@ -305,14 +305,11 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
     parameters, why = read_parameters(aws, describe)
     spec = spec_of(describe, tags, parameters)
     silent = [*list_unknown_settings(spec, why), *silent]
-    remarks = {
-        group: (
-            "The AMI that it has. Without the #, the file pins it:",
-            *(f"{key}: {value}" for key, value in images.items()),
-        )
-        for group, images in images_of(describe).items()
-        if images
-    }
+    remarks = {}
+    for group, images in images_of(describe).items():
+        if images:
+            pins = [f"{key}: {value}" for key, value in images.items()]
+            remarks[group] = ("The AMI that it has. Without the #, the file pins it:", *pins)
     head = [
         f"HyperPod cluster {spec.name}, as the service describes it: `hpctl cluster update` with "
         "this file changes nothing. Every key: docs/cluster.md.",

@@ -115,11 +115,11 @@ class ClusterNodesView(Struct, frozen=True):
     @property
     def remarks(self) -> list[Text]:
         """Return what the table has no room for, node by node."""
-        return [
-            style_text(f"{row.shown}: {text}", style)
-            for row in self.nodes
-            for text, style in _list_remarks(row)
-        ]
+        remarks = []
+        for row in self.nodes:
+            for text, style in _list_remarks(row):
+                remarks.append(style_text(f"{row.shown}: {text}", style))
+        return remarks
 
     @property
     def errors(self) -> list[str]:

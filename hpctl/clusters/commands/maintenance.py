@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, ClassVar
 
 import click
@@ -318,7 +319,7 @@ def _make_view(
     jobs: tuple[int, ...] | None = None
     if answer.slurm is not None:
         joined = answer.join(tuple(rows), here)
-        jobs = tuple(sorted({job for row in joined for job in row.jobs}))
+        jobs = tuple(sorted(set(chain.from_iterable(row.jobs for row in joined))))
     return MaintenanceView(
         output.now(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
     )

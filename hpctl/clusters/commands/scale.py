@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -127,7 +128,7 @@ class _Scale(Struct):
         if self.yes or not going:
             return
         output.on_stderr(output.draw_declared, RemovalsText(going))
-        jobs = {job for r in going for job in r.jobs}
+        jobs = set(chain.from_iterable(one.jobs for one in going))
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
         confirm_or_exit(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
 

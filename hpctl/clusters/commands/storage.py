@@ -339,7 +339,10 @@ class Lfs(Struct):
         if len(files) == 1:
             return {files[0]: _format_error(done)}
         # One bad file fails the call: ask for each alone.
-        return {name: why for one in files for name, why in self.restore([one]).items()}
+        refused: dict[str, str] = {}
+        for file in files:
+            refused |= self.restore([file])
+        return refused
 
     def _run_lfs(self, verb: str, files: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:

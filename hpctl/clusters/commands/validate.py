@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,8 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
     read."""
     assert error.rest is not None
     places = [".".join(map(str, place)) for place in error.unread]
-    blind = {f for place in error.unread if len(place) < 3 for f in RESTS_ON.get(str(place[0]), ())}
+    whole_keys = [str(place[0]) for place in error.unread if len(place) < 3]
+    blind = set(chain.from_iterable(RESTS_ON.get(key, ()) for key in whole_keys))
     more = tuple(
         v
         for v in rest.verdicts
@@ -237,7 +238,12 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
 
 def _touches_unread(place: str, unread: Sequence[str]) -> bool:
     """Return whether a place is one of these, is in one of them, or holds one."""
-    return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
+    return any(_is_within(place, other) or _is_within(other, place) for other in unread)
+
+
+def _is_within(place: str, other: str) -> bool:
+    """Return whether a place is another or in it."""
+    return f"{place}.".startswith(f"{other}.")
 
 
 def _make_problem(text: str, fix: str) -> VerdictView:

@@ -8,6 +8,7 @@ are pure functions; a call that fails makes its verdicts UNKNOWN.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
     cannot be read.
     """
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
-    needs = {part for family in chosen for part in family.needs}
+    needs = set(chain.from_iterable(family.needs for family in chosen))
     wants = of_spec(spec)
     facts = SpecFacts(region=aws.region if aws else "")
     if model and "model" in needs:
@@ -79,7 +80,7 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
         facts = replace(facts, scripts=scripts.gather_facts(directory))
     if aws:
         facts = _gather_facts(aws, wants, facts, sorted(needs & GATHERS.keys()), report)
-    return tuple(v for family in chosen for v in family.verdicts(wants, facts))
+    return tuple(chain.from_iterable(family.verdicts(wants, facts) for family in chosen))
 
 
 def _gather_facts(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
@@ -62,7 +63,8 @@ def _read_images(aws: Aws, wanted: WantedCluster) -> Listed:
 
 def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]] | Unanswered:
     """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
-    types = sorted({kind.removeprefix("ml.") for group in wanted.groups for kind in group.types})
+    kinds = chain.from_iterable(group.types for group in wanted.groups)
+    types = sorted({kind.removeprefix("ml.") for kind in kinds})
     if not types:
         return {}
     ec2 = aws.service("ec2")
@@ -285,10 +287,9 @@ def name_usage_quota(kind: str, *, spot: bool) -> str:
 
 def gather_quotas(aws: Aws, wanted: WantedCluster) -> QuotaFacts:
     """The quotas that matter (some pages out of many), and a call for each other cluster."""
-    names = {
-        name_usage_quota(kind, spot=group.spot) for group in wanted.groups for kind in group.types
-    }
-    names |= {PER_CLUSTER, IN_ALL, EBS_SIZE}
+    names = {PER_CLUSTER, IN_ALL, EBS_SIZE}
+    for group in wanted.groups:
+        names.update(name_usage_quota(kind, spot=group.spot) for kind in group.types)
     return QuotaFacts(
         _read_limits(aws.service("service-quotas"), names), _count_elsewhere(aws, wanted.name)
     )

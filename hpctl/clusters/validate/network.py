@@ -3,7 +3,7 @@
 import ipaddress
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Any
 
 from msgspec import Struct
@@ -39,9 +39,9 @@ FAMILY = Family("network", "Subnets, routes and names.", ("network", "living"))
 def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
     """A handful of calls, whatever the number of groups."""
     networks = {group.network for group in wanted.groups}
-    types = sorted({kind for group in wanted.groups for kind in group.types})
-    subnets = sorted({s for network in networks for s in network.subnets})
-    groups = sorted({g for network in networks for g in network.security_groups})
+    types = sorted(set(chain.from_iterable(group.types for group in wanted.groups)))
+    subnets = sorted(set(chain.from_iterable(network.subnets for network in networks)))
+    groups = sorted(set(chain.from_iterable(network.security_groups for network in networks)))
     if not subnets and not groups:
         return NetworkFacts()
     ec2 = aws.service("ec2")
@@ -119,7 +119,9 @@ def all_there(
     if isinstance(found, Unanswered):
         yield make_unknown(("VpcConfig", field), found)
         return
-    named = {one: network for network, ones in ids.items() for one in ones}
+    named: dict[str, Network] = {}
+    for network, ones in ids.items():
+        named |= dict.fromkeys(ones, network)
     if not named:
         return
     yield from default_to_ok(
@@ -249,7 +251,7 @@ def check_endpoints(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 @FAMILY.check("names")
 def names_resolve(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The VPC resolves the names of file systems."""
-    mounts = [fs for group in wanted.groups for fs in group.file_systems]
+    mounts = list(chain.from_iterable(group.file_systems for group in wanted.groups))
     if not mounts:
         return
     for vpc, on in facts.network.dns.items():
@@ -267,11 +269,11 @@ def names_resolve(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindi
 
 
 def _find_places(wanted: WantedCluster) -> dict[str, Place]:
-    return {
-        subnet: (*group.network.place, "Subnets", at)
-        for group in wanted.groups
-        for at, subnet in enumerate(group.network.subnets)
-    }
+    places: dict[str, Place] = {}
+    for group in wanted.groups:
+        for at, subnet in enumerate(group.network.subnets):
+            places[subnet] = (*group.network.place, "Subnets", at)
+    return places
 
 
 def _find_lacking_services(
@@ -401,17 +403,15 @@ def _names_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
         return True
     if by_group or not peers.cidrs:
         return False
-    blocks = [
-        ipaddress.ip_network(block, strict=False)
-        for block in (
-            *(r["CidrIp"] for r in rule.get("IpRanges") or ()),
-            *(r["CidrIpv6"] for r in rule.get("Ipv6Ranges") or ()),
-        )
-    ]
-    return all(
-        any(_is_inside(ipaddress.ip_network(cidr, strict=False), block) for block in blocks)
-        for cidr in peers.cidrs
-    )
+    cidrs = [one["CidrIp"] for one in rule.get("IpRanges") or ()]
+    cidrs += [one["CidrIpv6"] for one in rule.get("Ipv6Ranges") or ()]
+    blocks = [ipaddress.ip_network(cidr, strict=False) for cidr in cidrs]
+    return all(_is_inside_any(cidr, blocks) for cidr in peers.cidrs)
+
+
+def _is_inside_any(cidr: str, blocks: Sequence[Any]) -> bool:
+    inner = ipaddress.ip_network(cidr, strict=False)
+    return any(_is_inside(inner, block) for block in blocks)
 
 
 def _is_inside(inner: Any, outer: Any) -> bool:
@@ -518,7 +518,8 @@ def _judge_access(
     there: Network,
     closed: list[str],
 ) -> SpecFinding:
-    us, them = (", ".join(group.name for group in groups) for groups in (ours, theirs))
+    us = ", ".join(group.name for group in ours)
+    them = ", ".join(group.name for group in theirs)
     place = (*here.place, "SecurityGroupIds")
     if not closed:
         return make_ok(f"{them} reach {us}", place)
@@ -541,7 +542,7 @@ def _allows_tcp(entries: Entries, key: str, peers: RulePeers) -> bool:
 
 
 def _list_permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
-    return [rule for entry in entries.values() for rule in entry.get(key) or ()]
+    return list(chain.from_iterable(entry.get(key) or () for entry in entries.values()))
 
 
 def _find_entries(network: Network, found: Entries) -> dict[str, Mapping[str, Any]]:

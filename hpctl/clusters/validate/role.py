@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -110,7 +111,7 @@ def list_statements(
         if one.sid.startswith("Interface") and not any(group.network.subnets for group in groups):
             continue
         statements.append(one)
-    alarms = tuple(sorted({name for group in groups for name in group.alarms}))
+    alarms = tuple(sorted(set(chain.from_iterable(group.alarms for group in groups))))
     statements += iam_policies.rollback_alarms(replace(to, alarms=alarms))
     if wanted.secret and any(group.role == "Controller" for group in groups):
         statements += iam_policies.accounting_secret(wanted.secret)
@@ -119,15 +120,11 @@ def list_statements(
         if place is None:
             continue
         bucket, prefix = place
-        scripts = sorted(
-            f"arn:{to.partition}:s3:::" + "/".join(filter(None, (bucket, prefix, name)))
-            for name in {
-                name
-                for group in groups
-                if group.lifecycle.get("SourceS3Uri") == uri
-                for _, name in group.scripts
-            }
-        )
+        running = [group for group in groups if group.lifecycle.get("SourceS3Uri") == uri]
+        listed = chain.from_iterable(group.scripts for group in running)
+        names = {name for _, name in listed}
+        keys = ("/".join(filter(None, (bucket, prefix, name))) for name in names)
+        scripts = sorted(f"arn:{to.partition}:s3:::{key}" for key in keys)
         statements += [
             iam_policies.Statement("Scripts", ("s3:GetObject",), tuple(scripts)),
             iam_policies.Statement(

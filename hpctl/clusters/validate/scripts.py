@@ -8,7 +8,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -495,7 +495,7 @@ def readable_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
     """Scripts have LF line ends, no byte order mark, and parse."""
     for prefix, place, _ in _find_prefixes(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
-        found = (f for script in read for f in of_any(script, prefix.url, place))
+        found = chain.from_iterable(of_any(script, prefix.url, place) for script in read)
         if read:
             yield from default_to_ok(
                 found, f"{len(read)} scripts under {prefix.url} have LF line ends and parse", place
@@ -522,22 +522,17 @@ def check_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
             and name in digests
             and hashlib.sha256(script.data).hexdigest() != digests[name]
         ]
-        yield from default_to_ok(
-            (
-                make_failure(
-                    place,
-                    f"{prefix.url}/{name} {what}: nodes that are born would refuse the bundle",
-                    "`hpctl cluster lifecycle push` sends what is missing",
-                )
-                for names, what in (
-                    (missing, f"is in {MANIFEST} and is not there"),
-                    (changed, f"is not what {MANIFEST} vouches for"),
-                )
-                for name in names
-            ),
-            f"{prefix.url} is as its {MANIFEST} says",
-            place,
+        wrong = [f"{name} is in {MANIFEST} and is not there" for name in missing]
+        wrong += [f"{name} is not what {MANIFEST} vouches for" for name in changed]
+        failures = (
+            make_failure(
+                place,
+                f"{prefix.url}/{what}: nodes that are born would refuse the bundle",
+                "`hpctl cluster lifecycle push` sends what is missing",
+            )
+            for what in wrong
         )
+        yield from default_to_ok(failures, f"{prefix.url} is as its {MANIFEST} says", place)
 
 
 @BUCKET.check("who-sets-slurm-up")

@@ -10,6 +10,7 @@ from hpctl.clusters.validate.wanted import (
     Place,
     SpecFinding,
     WantedCluster,
+    WantedGroup,
     default_to_ok,
     make_failure,
     make_ok,
@@ -53,7 +54,9 @@ def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
     known = facts.model.types
     if not known:
         return
-    named = {kind: group for group in reversed(wanted.groups) for kind in group.types}
+    named: dict[str, WantedGroup] = {}
+    for group in reversed(wanted.groups):
+        named |= dict.fromkeys(group.types, group)
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
         yield make_failure(
@@ -139,10 +142,10 @@ def deep_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 @FAMILY.check("one-view")
 def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
-    mounts = {
-        group.name: {fs.mount_path or _find_default(fs.kind): fs for fs in group.file_systems}
-        for group in wanted.groups
-    }
+    mounts = {}
+    for group in wanted.groups:
+        by_path = {fs.mount_path or _find_default(fs.kind): fs for fs in group.file_systems}
+        mounts[group.name] = by_path
     for head in wanted.groups:
         if head.role not in ("Controller", "Login"):
             continue

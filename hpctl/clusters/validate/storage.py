@@ -1,6 +1,7 @@
 """FSx file systems: there, as the file says they are, and reachable from the nodes."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, product
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
@@ -32,7 +33,8 @@ FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 
 def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Guarded | Unanswered | None]:
     """A few calls a file system."""
-    ids = {fs.id for group in wanted.groups for fs in group.file_systems if fs.id}
+    file_systems = chain.from_iterable(group.file_systems for group in wanted.groups)
+    ids = {file_system.id for file_system in file_systems if file_system.id}
     return {file_system: _read_guarded(aws, file_system) for file_system in sorted(ids)}
 
 
@@ -66,7 +68,8 @@ def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
     )
     if isinstance(interfaces, Unanswered):
         return Guarded(entry, interfaces, subnets)
-    ids = sorted({str(g["GroupId"]) for i in interfaces.values() for g in i.get("Groups") or ()})
+    groups = chain.from_iterable(one.get("Groups") or () for one in interfaces.values())
+    ids = sorted({str(group["GroupId"]) for group in groups})
     return Guarded(entry, find_security_groups(ec2, ids), subnets)
 
 
@@ -75,9 +78,7 @@ PORTS = {
     "LUSTRE": (("tcp", range(988, 989)), ("tcp", range(1018, 1024))),
     # FSx for OpenZFS User Guide, "File system access control with Amazon VPC".
     "OPENZFS": tuple(
-        (protocol, ports)
-        for protocol in ("tcp", "udp")
-        for ports in (range(111, 112), range(2049, 2050), range(20001, 20004))
+        product(("tcp", "udp"), (range(111, 112), range(2049, 2050), range(20001, 20004)))
     ),
 }
 """What a file system must let its clients in on."""
@@ -244,7 +245,7 @@ def _format_ports(wanted: range) -> str:
 
 
 def _list_rules(entries: Any, key: str) -> list[Any]:
-    return [rule for entry in entries for rule in entry.get(key) or ()]
+    return list(chain.from_iterable(entry.get(key) or () for entry in entries))
 
 
 def _list_cidrs(guarded: Guarded) -> tuple[str, ...]:

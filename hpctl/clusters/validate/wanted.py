@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import yaml
@@ -82,7 +83,8 @@ class WantedGroup(Struct, frozen=True):
         """The CloudWatch alarms that roll its updates back."""
         parts = (self.raw.get(key) or {} for key in ("ScheduledUpdateConfig", "AutoPatchConfig"))
         lines = [(part.get("DeploymentConfig") or {}) for part in parts]
-        return tuple(a["AlarmName"] for s in lines for a in s.get("AutoRollbackConfiguration", ()))
+        alarms = chain.from_iterable(line.get("AutoRollbackConfiguration", ()) for line in lines)
+        return tuple(alarm["AlarmName"] for alarm in alarms)
 
     @property
     def lifecycle(self) -> Mapping[str, str]:

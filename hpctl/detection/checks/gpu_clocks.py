@@ -47,13 +47,12 @@ def _peer_clocks(gpu: GpuState, gpus: Iterable[GpuState], limits: Limits) -> lis
     load = gpu.utilization
     if load is None or load < limits["busy_percent"]:
         return []
-    return [
-        other.sm_clock_mhz
-        for other in gpus
-        if other is not gpu
-        and other.name == gpu.name
-        and other.sm_clock_mhz is not None
-        and other.utilization is not None
-        and other.utilization >= limits["busy_percent"]
-        and abs(other.utilization - load) <= limits["alike_percent"]
-    ]
+    clocks = []
+    for other in gpus:
+        clock, utilization = other.sm_clock_mhz, other.utilization
+        if other is gpu or other.name != gpu.name or clock is None or utilization is None:
+            continue
+        alike = abs(utilization - load) <= limits["alike_percent"]
+        if alike and utilization >= limits["busy_percent"]:
+            clocks.append(clock)
+    return clocks

@@ -35,8 +35,9 @@ def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
     """Return a corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the
     default."""
     versions = Counter((gpu.name, gpu.vbios) for gpu in seen.gpus if gpu.vbios)
-    usual = {name: max(n for (other, _), n in versions.items() if other == name)
-             for name, _ in versions}  # fmt: skip
+    usual: dict[str, int] = {}
+    for (name, _), times in versions.items():
+        usual[name] = max(times, usual.get(name, 0))
     for gpu in seen.gpus:
         if gpu.inforom_corrupt:
             yield make_failure("inforom", gpu.device, "the InfoROM's checksum is wrong")

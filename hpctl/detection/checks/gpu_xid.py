@@ -1,5 +1,7 @@
 """Check `gpu.xid`: Xids from NVML's events that act by their number: the second source."""
 
+from itertools import chain
+
 from hpctl.detection.check import Judged, Limits, make_failure
 from hpctl.detection.nvml.snapshot import Snapshot
 from hpctl.faults.table import rows_of
@@ -12,7 +14,7 @@ from hpctl.faults.table import rows_of
 _XID = 0x8
 
 
-CERTAIN = frozenset(int(code) for row in rows_of("gpu.xid") for code in row.codes)
+CERTAIN = frozenset(map(int, chain.from_iterable(row.codes for row in rows_of("gpu.xid"))))
 """The Xids that act by their number."""
 
 

@@ -76,12 +76,12 @@ def gather_allowance(machine: CheckedMachine) -> AllowanceSample:
     ebs = _ask_ethtool({name: (*_LOG, f"/dev/{name}") for name in volumes})
     if not network and not ebs:
         raise NotHere("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
-    return AllowanceSample(
-        tuple(
-            (name, *one) for name, answer in network.items() for one in parse_allowances(answer.out)
-        ),
-        tuple((name, *one) for name, answer in ebs.items() for one in ebs_stats(answer.out)),
-    )
+    exceeded, throttled = [], []
+    for name, answer in network.items():
+        exceeded += [(name, what, count) for what, count in parse_allowances(answer.out)]
+    for name, answer in ebs.items():
+        throttled += [(name, what, count) for what, count in ebs_stats(answer.out)]
+    return AllowanceSample(tuple(exceeded), tuple(throttled))
 
 
 def _list_interfaces(machine: CheckedMachine, folder: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 from msgspec import Struct
 
@@ -115,7 +116,8 @@ def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
         seen = latest_sweep(machine)
     except (NotHere, CannotTell):
         return frozenset()
-    return frozenset(process.pid for gpu in seen.gpus for process in gpu.processes or ())
+    processes = chain.from_iterable(gpu.processes or () for gpu in seen.gpus)
+    return frozenset(process.pid for process in processes)
 
 
 def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:

@@ -250,13 +250,12 @@ def _assign_gpus(
         pids = None if gpu.processes is None else {p.pid for p in gpu.processes}
         for job in {job for pid, job in holders.items() if pids is None or pid in pids}:
             used.setdefault(job, []).append(gpu)
-    return {
-        job: (
-            sum(gpu.utilization or 0 for gpu in its) / len(its) / 100,
-            sum(gpu.power_mw or 0 for gpu in its) / len(its) / 1000,
-        )
-        for job, its in used.items()
-    }
+    means = {}
+    for job, its in used.items():
+        percent = sum(gpu.utilization or 0 for gpu in its) / len(its)
+        milliwatts = sum(gpu.power_mw or 0 for gpu in its) / len(its)
+        means[job] = (percent / 100, milliwatts / 1000)
+    return means
 
 
 def judge(seen: JobActivitySample, before: JobActivitySample | None, limits: Limits) -> Judged:

@@ -42,12 +42,18 @@ _OF_A_PROCESS = re.compile(
 
 _NUMBERED = ("kernel.xid", "kernel.sxid")
 """Checks whose row depends on more than the number: see `hpctl.faults.decode`."""
-_ROWS = {
-    (row.check, code): row
-    for spec in KERNEL_CHECKS
-    for row in rows_of(spec.name)
-    for code in row.codes
-}
+
+
+def _index_rows() -> dict[tuple[str, str], FaultRow]:
+    """Return the rows of the kernel's checks by check and code."""
+    index: dict[tuple[str, str], FaultRow] = {}
+    for spec in KERNEL_CHECKS:
+        for row in rows_of(spec.name):
+            index |= {(row.check, code): row for code in row.codes}
+    return index
+
+
+_ROWS = _index_rows()
 
 
 class KernelLine(Struct, frozen=True):

@@ -13,6 +13,7 @@ Lines that the kernel did not write are not trusted: see `hpctl.detection.kmsg`.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -70,14 +71,24 @@ def _by_head() -> dict[str, tuple[Gather, ...]]:
     return table
 
 
+def _by_word() -> dict[str, tuple[Gather, ...]]:
+    table: dict[str, tuple[Gather, ...]] = {}
+    for spec in _CHECKS:
+        for word in spec.words:
+            table[word] = _order_readers((spec.name,))
+    return table
+
+
 _BY_HEAD = _by_head()
-_BY_WORD = {word: _order_readers((spec.name,)) for spec in _CHECKS for word in spec.words}
-_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = (
-    word for spec in KERNEL_CHECKS for word in spec.words
+_BY_WORD = _by_word()
+_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = chain.from_iterable(
+    spec.words for spec in KERNEL_CHECKS
 )
 _PROCESS = (LinePatterns([_PROCESS_CHECK]).gather,)
 _TRACED = LinePatterns(TRACE_CHECKS)
-_TROUBLE = frozenset(head for spec in _CHECKS if spec.name in TRACE_CHECKS for head in spec.heads)
+_TROUBLE = frozenset(
+    chain.from_iterable(spec.heads for spec in _CHECKS if spec.name in TRACE_CHECKS)
+)
 
 
 class _Equal(Struct):

@@ -8,7 +8,7 @@ hpctl/faults/kernel.md defines the named groups of a pattern.
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 
 from msgspec import Struct
 
@@ -43,8 +43,9 @@ class LinePatterns:
 
     def __init__(self, checks: Iterable[str]) -> None:
         self._alternatives: dict[str, _Alternative] = {}
-        rows = (row for check in checks for row in rows_of(check))
-        patterns = [(row, pattern) for row in rows for pattern in row.line]
+        patterns: list[tuple[FaultRow, str]] = []
+        for row in chain.from_iterable(map(rows_of, checks)):
+            patterns += [(row, pattern) for pattern in row.line]
         parts = [
             self._join_patterns(lead, tuple(alike))
             for lead, alike in groupby(patterns, key=lambda one: _find_lead(one[1]))

@@ -28,7 +28,9 @@ from hpctl.faults.table import BENIGN_LINES, DRIVERS
 DRIVER_CHECK = "kernel.driver"
 
 
-_DRIVER_OF = {head: row.driver for row in DRIVERS for head in row.heads}
+_DRIVER_OF: dict[str, str] = {}
+for _row in DRIVERS:
+    _DRIVER_OF |= dict.fromkeys(_row.heads, _row.driver)
 DRIVER_HEADS = tuple(_DRIVER_OF)
 _ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
 """These call a line an error themselves, or print little else."""

@@ -27,6 +27,7 @@ import struct
 import sys
 import threading
 import time
+from itertools import product
 
 from hpctl.detection.nvml.driver import (
     EVENTS,
@@ -223,7 +224,8 @@ def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
         if active is None and count is None:
             break
         links.append({"link": link, "active": None if active is None else bool(active)})
-    answers = device.fields([(field, one["link"]) for one in links for field in A_LINK])
+    asked = [(field, one["link"]) for one, field in product(links, A_LINK)]
+    answers = device.fields(asked)
     for number, one in enumerate(links):
         first = number * len(A_LINK)
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
@@ -253,11 +255,11 @@ def _read_fabric(device: NvmlDevice) -> Fields | None:
 
 
 def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
-    return {
-        name: bool(values[number]) if name in FLAGS and values[number] is not None
-        else values[number]
-        for name, number in names.items()
-    }  # fmt: skip
+    found = {}
+    for name, number in names.items():
+        value = values[number]
+        found[name] = bool(value) if name in FLAGS and value is not None else value
+    return found
 
 
 def _decode_rate(raw: int | None) -> float | None:

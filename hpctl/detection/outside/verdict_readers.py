@@ -6,6 +6,7 @@ output that is not in its form raises CannotTell, which costs this one reading.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -226,8 +227,8 @@ def _make_dcgm_error(device: str, system: str, health: object, levels: Levels) -
 
 def _list_components(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     lists = [value for value in answer.values() if isinstance(value, list)]
-    items = [item for value in lists for item in value if isinstance(item, dict)]
-    return [item for item in items if "max_severity" in item]
+    items = chain.from_iterable(lists)
+    return [item for item in items if isinstance(item, dict) and "max_severity" in item]
 
 
 def _make_component(component: Mapping[str, Any], levels: Levels) -> Observation:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.engine.request_client import expand_target
+from hpctl.engine.request_client import expand_targets
 from hpctl.engine.world import World, known_nodes
 from hpctl.engine.world_reader import gather_world
 from hpctl.insight.forecast.history import (
@@ -187,7 +187,7 @@ def forecast(
     loaded = config_loading.load_config(config)
     world = gather_world(loaded, output.now(), slurm=True)
     known = [str(n) for n in known_nodes(world)]
-    wanted = [NodeName(n) for name in names for n in expand_target(name)]
+    wanted = [NodeName(name) for name in expand_targets(names)]
     for name in wanted:
         if name not in known:
             raise output.no_such("nodes", name, known)

@@ -236,7 +236,8 @@ def learn_model(
             exposure[step] += end - begin
             events[step] += broke
         kinds.update(b.kind for b in unit.breaks)
-        signs.update(sign for b in unit.breaks for sign in b.signs)
+        for one in unit.breaks:
+            signs.update(one.signs)
     base = (priors.events + sum(events)) / (priors.node_days + sum(exposure))
     weight = priors.recency_events
     recency = [

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -73,9 +74,10 @@ class BreakHistory(Struct, frozen=True):
 
 def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the indicators that are among the findings of a node."""
-    there = {
-        n for f in findings if f.verdict is not Verdict.OK for n in (f.check, f"{f.check} {f.code}")
-    }
+    there: set[str] = set()
+    for finding in findings:
+        if finding.verdict is not Verdict.OK:
+            there |= {finding.check, f"{finding.check} {finding.code}"}
     return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
 
 
@@ -103,17 +105,11 @@ def read_history(state: State, now: datetime) -> BreakHistory:
             born[new] = _convert_to_days(rec.since)
         if not (rec.by or rec.withdrawn or rec.id in shared):
             treated.setdefault(old, []).append(rec)
-    units = {
-        instance: ForecastInstance(
-            max(since, born.get(instance, since)),
-            tuple(
-                _make_break(r, state, instance in gone)
-                for r in recs
-                if _convert_to_days(r.opened) >= since
-            ),
-        )
-        for instance, recs in treated.items()
-    }
+    units = {}
+    for instance, recs in treated.items():
+        recent = [rec for rec in recs if _convert_to_days(rec.opened) >= since]
+        breaks = tuple(_make_break(rec, state, instance in gone) for rec in recent)
+        units[instance] = ForecastInstance(max(since, born.get(instance, since)), breaks)
     kept = {instance: tuple(recs) for instance, recs in treated.items()}
     return BreakHistory(since, units, kept, frozenset(gone), of_node)
 
@@ -208,7 +204,7 @@ def _learn_model(
     signs: Mapping[NodeName, tuple[str, ...]],
     now: float,
 ) -> BreakModel:
-    there = Counter(name for found in signs.values() for name in found)
+    there = Counter(chain.from_iterable(signs.values()))
     share = {name: n / max(len(nodes), 1) for name, n in there.items()}
     units = [u.at(now) for u in past.units.values() if u.since < now]
     broken = [u for u in units if u.breaks]

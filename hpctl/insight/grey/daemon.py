@@ -88,14 +88,11 @@ class PeerWindows:
 def _compute_means(
     closed: dict[NodeName, tuple[Generation, list[float], list[int]]],
 ) -> dict[NodeName, dict[str, float]]:
-    return {
-        node: {
-            gauge: total / count
-            for gauge, total, count in zip(GAUGES, sums, counts, strict=True)
-            if count
-        }
-        for node, (_, sums, counts) in closed.items()
-    }
+    means = {}
+    for node, (_, sums, counts) in closed.items():
+        measured = zip(GAUGES, sums, counts, strict=True)
+        means[node] = {gauge: total / count for gauge, total, count in measured if count}
+    return means
 
 
 log = logging.getLogger(__name__)
@@ -200,7 +197,10 @@ class GreyFailures:
 
     @staticmethod
     def _names(found: Mapping[NodeName, Sequence[Finding]]) -> set[tuple[NodeName, str]]:
-        return {(node, f.check) for node, findings in found.items() for f in findings}
+        names: set[tuple[NodeName, str]] = set()
+        for node, findings in found.items():
+            names |= {(node, finding.check) for finding in findings}
+        return names
 
     def look_back(self, state: State) -> None:
         """Forecast again where history has grown or time has passed. Runs in the loop, which owns

@@ -22,6 +22,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -234,7 +235,7 @@ def groups_of(
         for node in job.nodes:
             if node not in shared:
                 parts.setdefault(kinds.get(node, ""), []).append(node)
-        alone = tuple(node for part in parts.values() for node in part)
+        alone = tuple(chain.from_iterable(parts.values()))
         groups.append(PeerGroup(job.id, alone, tuple(map(tuple, parts.values()))))
     return tuple(groups)
 

@@ -54,9 +54,14 @@ def render_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
     return f'<svg viewBox="{box}" role="img">{"".join(lines)}</svg>'
 
 
+def _render_row(row: Sequence[str]) -> str:
+    cells = "".join(f"<td>{text_of(cell)}</td>" for cell in row)
+    return f"<tr>{cells}</tr>"
+
+
 def _render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{text_of(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{text_of(c)}</td>' for c in row)}</tr>" for row in rows)
+    body = "".join(map(_render_row, rows))
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import click
@@ -175,4 +176,4 @@ def _find_step_nodes(job: str) -> tuple[str, ...] | None:
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
     # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
     found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]
-    return tuple({node for nodes in found for node in expand_hostlist(nodes)}) or None
+    return tuple(set(chain.from_iterable(map(expand_hostlist, found)))) or None

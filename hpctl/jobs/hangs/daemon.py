@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,8 +92,13 @@ class HangWatch:
         def one(job: SlurmJob) -> tuple[JobId, HangTrack]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             ids = job.components or (job.id,)
-            pairs = ((n, answers[n].get(i)) for n in job.nodes if n in answers for i in ids)
-            mine = {n: activity for n, activity in pairs if activity is not None}
+            mine = {}
+            for node in job.nodes:
+                if node not in answers:
+                    continue
+                for activity in map(answers[node].get, ids):
+                    if activity is not None:
+                        mine[node] = activity
             known, found = self._tracks.get(job.id), found_hanging(job, state)
             return job.id, judge_job(job, mine, known, policy, now, found)
 
@@ -219,7 +225,7 @@ class StackCollector:
     def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
         parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
-        found = parse_lines(line for f in parts for line in f.evidence.splitlines())
+        found = parse_lines(chain.from_iterable(part.evidence.splitlines() for part in parts))
         return next((one for one in found if one.node == node), None)
 
     def _keep(self, due: Due, dump: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -156,10 +156,13 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
             batches.add((group, number))
         elif number > last.get(group, -1):
             last[group] = number
-    return [
-        (group, number) in batches if point_to_point else number <= last.get(group, -1)
-        for group, number, point_to_point in places
-    ]
+    over = []
+    for group, number, point_to_point in places:
+        if point_to_point:
+            over.append((group, number) in batches)
+        else:
+            over.append(number <= last.get(group, -1))
+    return over
 
 
 def _is_over(row: Mapping[str, Any]) -> bool:
@@ -200,9 +203,7 @@ def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
         seq=_read_sequence(row),
         # Profiling names carry the backend: nccl:all_reduce.
         op=_read_text(row["profiling_name"]).rpartition(":")[2],
-        sizes=tuple(
-            count_elements([_read_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)
-        ),
+        sizes=tuple(map(_count_shape, islice(shapes, 64))),
         dtypes=tuple(_read_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
         completed=completed,
         may_fail=completed and row.get("state") != "completed" and _is_retired(row),
@@ -211,6 +212,11 @@ def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
         p2p=row.get("is_p2p") is True,
         place=_find_place(row.get("frames") or ()),
     )
+
+
+def _count_shape(shape: Iterable[Any]) -> int:
+    """Return how many elements a tensor of a shape has, by its first 16 dimensions."""
+    return count_elements([_read_number(size) for size in islice(shape, 16)])
 
 
 def _find_place(frames: Sequence[Mapping[str, Any]]) -> str:
@@ -391,15 +397,10 @@ def _write_share(  # noqa: PLR0913 -- what a forked process is given
     try:
         dumps, unread = _read_named(prefix, names, since, deadline, kept)
         places: dict[FlightGroup, int] = {}
-        rows = [
-            (
-                dump.rank,
-                dump.whole,
-                [places.setdefault(group, len(places)) for group in dump.groups],
-                dump.entries,
-            )
-            for dump in dumps
-        ]
+        rows = []
+        for dump in dumps:
+            listed = [places.setdefault(group, len(places)) for group in dump.groups]
+            rows.append((dump.rank, dump.whole, listed, dump.entries))
         out.write(msgspec.msgpack.encode(_DumpShare(list(places), rows, sorted(unread))))
         out.flush()
         code = 0
@@ -417,10 +418,10 @@ def _load_share(
     except (msgspec.MsgspecError, MemoryError):
         return [], {int(name) for name in names}
     known = [groups.setdefault(group, group) for group in share.groups]
-    dumps = [
-        FlightDump(rank, tuple(known[place] for place in places), entries, whole)
-        for rank, whole, places, entries in share.dumps
-    ]
+    dumps = []
+    for rank, whole, places, entries in share.dumps:
+        own = tuple(known[place] for place in places)
+        dumps.append(FlightDump(rank, own, entries, whole))
     return dumps, set(share.unread)
 
 

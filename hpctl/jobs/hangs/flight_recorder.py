@@ -12,6 +12,7 @@ Fields: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10,
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Final
 
@@ -229,7 +230,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     )
     named = verdict.cause in (FlightCause.DIFFERENT, FlightCause.ABSENT)
     sizes = () if named else _compare_last_sizes(known)
-    waiting = tuple(sorted({rank for stop in stops for rank in stop.waiting}))
+    waiting = tuple(sorted(set(chain.from_iterable(stop.waiting for stop in stops))))
     if len(waiting) > MOST_WAITING:
         waiting = ()
     return replace(verdict, world=world, dumps=len(known.whole), waiting=waiting, last_sizes=sizes)
@@ -238,7 +239,8 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
 def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
     """Return the dumps, with the ranks of the groups of which a dump does not list them: those that
     issued something there, and all that wrote a dump for the group of the whole job."""
-    unlisted = {group.name for dump in dumps for group in dump.groups if not group.ranks}
+    groups = chain.from_iterable(dump.groups for dump in dumps)
+    unlisted = {group.name for group in groups if not group.ranks}
     if not unlisted:
         return dumps
     members: dict[str, set[int]] = defaultdict(set)
@@ -247,18 +249,16 @@ def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
         for name in {entry.group for entry in dump.entries if not entry.p2p} | whole_job:
             members[name].add(dump.rank)
     ranks = {name: tuple(sorted(members[name])) for name in unlisted}
-    return [
-        replace(
-            dump,
-            groups=tuple(
-                replace(group, ranks=ranks[group.name], listed=False)
-                if group.name in ranks
-                else group
-                for group in dump.groups
-            ),
-        )
-        for dump in dumps
-    ]
+    return [_list_ranks(dump, ranks) for dump in dumps]
+
+
+def _list_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) -> FlightDump:
+    """Return a dump with the ranks of the groups that are named."""
+    groups = []
+    for group in dump.groups:
+        found = ranks.get(group.name)
+        groups.append(group if found is None else replace(group, ranks=found, listed=False))
+    return replace(dump, groups=tuple(groups))
 
 
 def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
@@ -267,7 +267,7 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     issued = known.by_group.get(key, {})
     issued = _reopen_failed(issued)
     known.by_group[key] = issued
-    every = [entry for entries in issued.values() for entry in entries.values()]
+    every = chain.from_iterable(entries.values() for entries in issued.values())
     seq = min((entry.seq for entry in every if not entry.completed), default=None)
     if seq is None:
         return None
@@ -331,7 +331,7 @@ def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | No
             continue
         ordered = sorted(calls.values(), key=lambda ranks: (-len(ranks), ranks[0]))
         most, others = ordered[0], ordered[1:]
-        odd = tuple(rank for ranks in others for rank in ranks)
+        odd = tuple(chain.from_iterable(others))
         clear = len(most) > len(odd)
         parts = [
             f"{_format_ranks(ranks)} called {stop.came[ranks[0]].what}"
@@ -350,16 +350,14 @@ def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | No
 def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
     """Return whether two ranks called the same two collectives, each the other's first."""
     issued = known.by_group[stop.key]
-    later = [
-        {entry.call for seq, entry in issued[rank].items() if seq > stop.seq}
-        for rank in (odd, other)
-    ]
-    return stop.came[other].call in later[0] and stop.came[odd].call in later[1]
+    by_odd = {entry.call for seq, entry in issued[odd].items() if seq > stop.seq}
+    by_other = {entry.call for seq, entry in issued[other].items() if seq > stop.seq}
+    return stop.came[other].call in by_odd and stop.came[odd].call in by_other
 
 
 def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
     """Return ranks that did not come to a collective and wait in no operation themselves."""
-    waiting = {rank for stop in stops for rank in stop.waiting} | known.in_p2p
+    waiting = set(known.in_p2p).union(*(stop.waiting for stop in stops))
     for stop in stops:
         named = tuple(rank for rank in stop.absent if rank not in waiting)
         if not named or len(named) > len(stop.waiting):

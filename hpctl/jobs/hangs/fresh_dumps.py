@@ -5,6 +5,7 @@ The agent, which runs as root, does not load this module.
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 
 from hpctl.jobs.hangs.flight_files import read_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightVerdict
@@ -22,12 +23,11 @@ def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
     rank of as many as the job has: several jobs of a user may dump to one place. Raises nothing.
     Ranks that dump to several places are those of several steps: nothing is read.
     """
-    prefixes = {
-        one.flight.removesuffix(str(one.rank))
-        for node in dumps
-        for one in node.ranks
-        if one.flight.endswith(str(one.rank))
-    }
+    prefixes = set()
+    for one in chain.from_iterable(node.ranks for node in dumps):
+        rank = str(one.rank)
+        if one.flight.endswith(rank):
+            prefixes.add(one.flight.removesuffix(rank))
     if len(prefixes) != 1:
         return FlightVerdict()
     try:

@@ -12,6 +12,7 @@ explained silence is over: at the verdict the two are far enough apart, and noth
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -116,12 +117,12 @@ def find_culprits(first: RasSample, second: RasSample, name: Name | None = None)
 
 def _list_absent(report: RasReport) -> set[tuple[str, int]]:
     """Return the ranks that did not answer, by their communicator's name."""
-    return {
-        (communicator.name, missing.member.rank)
-        for communicator in report.communicators
-        for missing in communicator.missing
-        if missing.absence in _GONE
-    }
+    absent = set()
+    for communicator in report.communicators:
+        for missing in communicator.missing:
+            if missing.absence in _GONE:
+                absent.add((communicator.name, missing.member.rank))
+    return absent
 
 
 def _find_missing(
@@ -169,12 +170,12 @@ def _has_grown(before: Communicator, now: Communicator | None) -> bool:
 
 
 def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
-    return {
-        (operation, member.rank): group.count
-        for operation, groups in communicator.counts.items()
-        for group in groups
-        for member in group.members
-    }
+    counts = {}
+    for operation, groups in communicator.counts.items():
+        for group in groups:
+            for member in group.members:
+                counts[operation, member.rank] = group.count
+    return counts
 
 
 def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
@@ -182,11 +183,13 @@ def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | 
     lags = [lag for one in _largest_first(report) if (lag := _measure_lag(one))]
     if not lags:
         return None
-    waiting = {member.process for lag in lags for member in lag.ahead if member.process}
-    lag = next(
-        (lag for lag in lags if any(m.process and m.process not in waiting for m in lag.behind)),
-        lags[0],
-    )
+    ahead = chain.from_iterable(lag.ahead for lag in lags)
+    waiting = {member.process for member in ahead if member.process}
+
+    def is_behind_only(lag: _Lag) -> bool:
+        return any(member.process and member.process not in waiting for member in lag.behind)
+
+    lag = next(filter(is_behind_only, lags), lags[0])
     own = tuple(member for member in lag.behind if member.process not in waiting) or lag.behind
     count, front = lag.counts
     others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"

@@ -16,6 +16,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 
 import msgspec
 from msgspec import Struct, field
@@ -208,7 +209,7 @@ def _parse_communicator(raw: _RawCommunicator) -> Communicator:
 
 
 def _group_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[CountGroup, ...]]:
-    names = dict.fromkeys(name for rank in ranks for name in rank.collective_counts)
+    names = dict.fromkeys(chain.from_iterable(rank.collective_counts for rank in ranks))
     found = {}
     for name in names:
         by_count: dict[int, list[RasMember]] = defaultdict(list)

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -320,7 +321,8 @@ def aggregate_stacks(
 def _largest_step(answers: Sequence[NodeStacks]) -> str:
     """Return the step with the most ranks: a job may run a monitor in another step than its
     training."""
-    sizes = Counter(one.step for answer in answers for one in answer.ranks[:MOST_RANKS])
+    ranks = chain.from_iterable(answer.ranks[:MOST_RANKS] for answer in answers)
+    sizes = Counter(one.step for one in ranks)
     return max(sizes, key=lambda step: (sizes[step], step), default="")
 
 
@@ -356,7 +358,7 @@ def _find_suspects(
     odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_most(g, read_))]
     if not odd and not found:
         odd = list(groups[1:]) if groups and _is_most(groups[0], read_) else []
-    for rank in (rank for group in odd for rank in group.ranks):
+    for rank in chain.from_iterable(group.ranks for group in odd):
         found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
     if 2 * len(found) > len(by_rank):
         found = dead
@@ -400,10 +402,10 @@ def _describe_verdict(
     errors: Sequence[str],
 ) -> str:
     """Return the verdict as a sentence of bounded length."""
-    named = [
-        f"rank {one.rank}{f' on {one.node}' if one.node else ''} {one.why[:200]}"
-        for one in suspects[:MOST_NAMED]
-    ]
+    named = []
+    for one in suspects[:MOST_NAMED]:
+        where = f" on {one.node}" if one.node else ""
+        named.append(f"rank {one.rank}{where} {one.why[:200]}")
     more = len(suspects) - MOST_NAMED
     named += [f"{more} more ranks"] if more > 0 else []
     if groups:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
@@ -62,30 +63,26 @@ _HOW_TO_PERMIT = (
 _NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' beside hpctl there"
 
 
+_GLUE = ("0x", "pybind11::")
+"""How the frames begin between Python and native code, which name no place of the program."""
+
+
 def find_ranks(
     job: str, uid: int | None, node: str, own_step: str
 ) -> dict[tuple[str, int], JobProcess]:
     """Return the process of each rank on this node, by its step and number: the first Python of its
     line of descent, so that neither a shell around it nor its own workers are taken for it."""
     processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
-    mine = [
-        one
-        for one in processes
-        if HELPER not in one.env
-        if of_this_cluster(one.env)
-        if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
-        if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
-    ]
+    mine = [one for one in processes if _is_of_step(one, node, own_step)]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
     name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
     if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
         mine = [one for one in mine if "SLURM_STEP_ID" in one.env]
-    key_of = {
-        one.pid: (one.env.get("SLURM_STEP_ID", ""), int(one.env[name]))
-        for one in mine
-        if one.env.get(name, "").isascii() and 0 < len(one.env.get(name, "")) < 7
-        if one.env[name].isdecimal()
-    }
+    key_of = {}
+    for one in mine:
+        rank = one.env.get(name, "")
+        if rank.isascii() and rank.isdecimal() and len(rank) < 7:
+            key_of[one.pid] = (one.env.get("SLURM_STEP_ID", ""), int(rank))
     found: dict[tuple[str, int], JobProcess] = {}
     for one in mine:
         key = key_of.get(one.pid)
@@ -133,20 +130,28 @@ def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
     return stack[:MOST_FRAMES]
 
 
+def _is_of_step(one: JobProcess, node: str, own_step: str) -> bool:
+    """Return whether a process may be a rank: of this cluster and node, of another step than the
+    reader's own, and no helper."""
+    if HELPER in one.env or not of_this_cluster(one.env):
+        return False
+    if own_step and one.env.get("SLURM_STEP_ID", "") == own_step:
+        return False
+    return one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
+
+
 def _read_thread(thread: dict[str, object]) -> list[Frame]:
     frames = thread["frames"]
     assert isinstance(frames, list)
-    return [
-        Frame(
-            str(f["name"])[:120],
-            str(f["short_filename"] or f["filename"])[-160:],
-            int(f["line"]),
-            bool(f["line"])
-            and not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f["filename"]),
-        )
-        for f in frames[: 2 * MOST_FRAMES]
-        if not str(f["name"]).startswith(("0x", "pybind11::"))
-    ]
+    own = (f for f in frames[: 2 * MOST_FRAMES] if not str(f["name"]).startswith(_GLUE))
+    return list(map(_read_frame, own))
+
+
+def _read_frame(frame: dict[str, Any]) -> Frame:
+    name, line = str(frame["name"])[:120], int(frame["line"])
+    file = str(frame["short_filename"] or frame["filename"])[-160:]
+    library = re.search(r"/(site|dist)-packages/|/lib/python3|^<", frame["filename"])
+    return Frame(name, file, line, bool(line) and not library)
 
 
 def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,7 +31,7 @@ from hpctl.toolkit.view_copy import copy_view
 
 if TYPE_CHECKING:
     from hpctl.jobs.logs.engine import Replay, RuleWatch
-    from hpctl.jobs.logs.rules import RuleSet
+    from hpctl.jobs.logs.rules import LogRule, RuleSet
 
 
 class RuleRow(Struct, frozen=True):
@@ -156,7 +157,13 @@ def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
 
     with as_typed():
         sets = [load_preset(name) for name in names] + [load_rules(Path(path)) for path in files]
-    return RuleSet(tuple(rule for one in sets for rule in one.rules))
+    return RuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
+
+
+def _judges_hangs(rule: LogRule) -> bool:
+    """Return whether a rule says by when, or how often, a line has to come."""
+    limits = (rule.expectedStartCutOffInSeconds, rule.expectedRecurringFrequencyInSeconds)
+    return any(limit is not None for limit in limits)
 
 
 def _build_view(replayed: Replay, file: str) -> LogsTestView:
@@ -166,9 +173,7 @@ def _build_view(replayed: Replay, file: str) -> LogsTestView:
         copy_view(VerdictRow, v, at=_convert_time(v.at) if timed else None)
         for v in replayed.verdicts
     )
-    limits = ("expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds")
-    rules_ = [watch.rule for watch in replayed.engine.watches]
-    hangs = sum(any(getattr(rule, limit) is not None for limit in limits) for rule in rules_)
+    hangs = sum(_judges_hangs(watch.rule) for watch in replayed.engine.watches)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
         f"rule {row.name!r} captured {row.unread} times what is no number"

@@ -348,11 +348,10 @@ class Engine:
     def feed(self, block: bytes, at: float) -> list[RuleVerdict]:
         """Judge whole lines, each ended by a newline, that were there at the time `at`."""
         shared = {pattern.text: list(pattern.matches(block)) for pattern in self._shared}
-        found = [
-            verdict
-            for w in self.watches
-            for verdict in w.feed(block, at, self.lines, shared.get(w.rule.logPattern))
-        ]
+        found: list[RuleVerdict] = []
+        for watch in self.watches:
+            matches = shared.get(watch.rule.logPattern)
+            found += watch.feed(block, at, self.lines, matches)
         self.lines += block.count(b"\n")
         return sorted(found, key=lambda verdict: verdict.line_number)
 

@@ -177,7 +177,9 @@ def _find_entries(data: Any) -> tuple[Place, list[Any]]:
         # A whole HyperPodPyTorchJob has other keys than the block: they are not checked here.
         others = [str(key) for key in data if key not in keys]
         if len(keys) != 1 or (keys == ["rules"] and others):
-            near = [n for key in others for n in difflib.get_close_matches(key, ["rules", BLOCK])]
+            near: list[str] = []
+            for key in others:
+                near += difflib.get_close_matches(key, ["rules", BLOCK])
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"needs one list of rules, under `rules` or `{BLOCK}`{guess}")
         data, place = data[keys[0]], (*place, keys[0])

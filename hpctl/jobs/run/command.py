@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,9 @@ def _load_rules(names: tuple[str, ...]) -> RuleSet | None:
     # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
     files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
     found = [load_rules(Path(n)) if n in files else load_preset(n) for n in names]
-    return RuleSet(tuple(rule for one in found for rule in one.rules)) if found else None
+    if not found:
+        return None
+    return RuleSet(tuple(chain.from_iterable(one.rules for one in found)))
 
 
 def _print_line(line: str) -> None:

@@ -188,12 +188,13 @@ def summarize_attempts(records: Sequence[Record]) -> list[str]:
                 _shorten_reason(why),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        LOG_PREFIX
-        + "  ".join([*(word.ljust(w) for word, w in zip(row, widths, strict=False)), row[5]])
-        for row in rows
-    ]
+    *padded, _ = zip(*rows, strict=True)
+    widths = [max(map(len, column)) for column in padded]
+    lines = []
+    for row in rows:
+        words = map(str.ljust, row, widths)
+        lines.append(LOG_PREFIX + "  ".join([*words, row[-1]]))
+    return lines
 
 
 def _shorten_reason(why: str) -> str:

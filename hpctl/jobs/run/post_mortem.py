@@ -101,7 +101,8 @@ def explain_remains(
     tail = list(remains.tail)
     if not tail:
         lines = sorted(remains.rank_stderr.items())
-        tail = [_label_line(rank, line) for rank, said in lines for line in said]
+        for rank, said in lines:
+            tail += [_label_line(rank, line) for line in said]
     facts = RunFacts(
         tail=tail,
         ends=remains.ends,

@@ -84,8 +84,10 @@ class RunSettings:
     def suspects(self) -> tuple[NodeName, ...]:
         """Return nodes of the allocation that the preflight has found bad."""
         listed = self.environ.get("HPCTL_SUSPECTS", "")
-        return tuple(name for name in map(NodeName, expand_hostlist(listed) if listed else ())
-                     if name in self.allocated)  # fmt: skip
+        if not listed:
+            return ()
+        names = map(NodeName, expand_hostlist(listed))
+        return tuple(name for name in names if name in self.allocated)
 
     @property
     def progress_file(self) -> Path | None:

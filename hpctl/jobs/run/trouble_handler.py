@@ -208,13 +208,12 @@ def retry_report(
 def find_offenders(past: Sequence[PastTrouble], policy: RunPolicy, now: datetime) -> set[NodeName]:
     """Return nodes that have proved bad for this job lately: taken last, should Slurm give them
     again."""
-    return {
-        one.trouble.node
-        for one in past
-        if one.trouble.node is not None
-        and one.trouble.kind in CERTAIN
-        and (now - one.trouble.at).total_seconds() < policy.window_s
-    }
+    offenders = set()
+    for trouble in (one.trouble for one in past):
+        lately = (now - trouble.at).total_seconds() < policy.window_s
+        if trouble.node is not None and trouble.kind in CERTAIN and lately:
+            offenders.add(trouble.node)
+    return offenders
 
 
 def _no_daemon(reply: DaemonReply | None) -> str:

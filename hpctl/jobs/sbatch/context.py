@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -86,7 +87,7 @@ def find_restarted(dependency: str, squeue: str) -> tuple[str, ...]:
     """Return the jobs of a --dependency that registered and may be run again. Empty where Slurm
     does not say."""
     parts = _AFTER_AN_END.findall(dependency)
-    ids = sorted({job for part in parts for job in _DEPENDED_ON.findall(part)})
+    ids = sorted(set(chain.from_iterable(map(_DEPENDED_ON.findall, parts))))
     if not ids:
         return ()
     command = [squeue, "--noheader", "--states=all", "--format=%i|%k", f"--jobs={','.join(ids)}"]

@@ -530,8 +530,11 @@ def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
 def script_warnings(script: BatchScript) -> list[str]:
     """Return what the script's own lines would break."""
     lines = list(list_commands(script))
-    found = [(number, why) for number, text in lines for why in _line_warnings(text, script)]
-    return [f"{script.name}:{n}: {why}" for n, why in [*found, *_end_warnings(lines, script)]]
+    found: list[tuple[int, str]] = []
+    for number, text in lines:
+        found += [(number, why) for why in _line_warnings(text, script)]
+    found += _end_warnings(lines, script)
+    return [f"{script.name}:{number}: {why}" for number, why in found]
 
 
 def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:

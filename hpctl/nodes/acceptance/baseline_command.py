@@ -128,10 +128,10 @@ def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
         )
         for k in known
     ]
-    nodes = sorted({run.node for run in runs})
-    behind = [
-        SlowView(node, s.limit.test, s.limit.figure, s.value, not s.again, explain_slow([s]))
-        for node in nodes
-        for s in find_slow_figures([run for run in runs if run.node == node], known)
-    ]
+    behind = []
+    for node in sorted({run.node for run in runs}):
+        own = [run for run in runs if run.node == node]
+        for slow in find_slow_figures(own, known):
+            limit, why = slow.limit, explain_slow([slow])
+            behind.append(SlowView(node, limit.test, limit.figure, slow.value, not slow.again, why))
     return BaselineView(tuple(rows), tuple(behind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -72,11 +73,11 @@ def check(names: tuple[str, ...], level: str, config: str, as_json: bool) -> Non
     code 1 where the command does not run.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.request_client import expand_target
+    from hpctl.engine.request_client import expand_targets
 
     loaded = config_loading.load_config(config)
     scheduler = make_scheduler(loaded)
-    named = dict.fromkeys(name for target in names for name in expand_target(target))
+    named = dict.fromkeys(expand_targets(names))
     wanted = list(named) or [find_idle_node(scheduler.view())]
     command = loaded.acceptance.command
     rows = tuple(try_command(scheduler.runner, node, level, command) for node in wanted)
@@ -105,7 +106,8 @@ def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
     if all(level == "off" for level in config.acceptance.levels):
         return
     recoveries = gather_world(config, now).state.nodes.values()
-    ended = [test for recovery in recoveries for test in tests_of(recovery) if test.result]
+    tests = chain.from_iterable(map(tests_of, recoveries))
+    ended = [test for test in tests if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"
         yield CheckView("acceptance", "warn", what, "hpctl acceptance check")

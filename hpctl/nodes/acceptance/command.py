@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import click
@@ -100,10 +101,10 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     NODE may be a hostlist. A node on which a job runs is refused: ask again when it has ended. The
     node is drained for a moment and then tested in a reservation; one that fails stays drained.
     """
-    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_target, report_and_exit
+    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_targets, report_and_exit
 
     loaded = config_loading.load_config(config)
-    wanted = dict.fromkeys(name for target in names for name in expand_target(target))
+    wanted = dict.fromkeys(expand_targets(names))
     view = ask_daemon(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
     if not wait:
         report_and_exit(view, as_json, waited=True)
@@ -125,7 +126,7 @@ def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView,
         state = gather_world(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
-            return tuple(t for rec in recs for t in tests_of(rec)[-1:])
+            return tuple(chain.from_iterable(tests_of(rec)[-1:] for rec in recs))
         time.sleep(LOOK_S)
 
 
@@ -194,7 +195,10 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
 
     layout: ClassVar[Layout] = (
         *AcceptancesView.layout,
-        Section(lambda view: [m for t in view.tests for m in t.measured], title="Measured"),
+        Section(
+            lambda view: list(chain.from_iterable(test.measured for test in view.tests)),
+            title="Measured",
+        ),
     )
 
 
@@ -253,8 +257,8 @@ def _parse_figures(evidence: str) -> dict[str, float]:
 
 def tests_view(w: World, wanted: str) -> AcceptancesView:
     """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
-    found = [t for rec in w.state.nodes.values() for t in tests_of(rec)]
-    names = {name for t in found for name in (t.node, t.recovery, t.id)}
+    found = list(chain.from_iterable(map(tests_of, w.state.nodes.values())))
+    names = set(chain.from_iterable((t.node, t.recovery, t.id) for t in found))
     if wanted and wanted not in names:
         raise output.no_such("accept history", wanted, sorted(names))
     chosen = (t for t in found if wanted in ("", t.node, t.recovery, t.id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import click
@@ -140,7 +141,8 @@ def culprit(
 
 def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
     try:
-        return tuple(dict.fromkeys(NodeName(n) for text in names for n in expand_hostlist(text)))
+        nodes = map(NodeName, chain.from_iterable(map(expand_hostlist, names)))
+        return tuple(dict.fromkeys(nodes))
     except HostlistError as error:
         raise HpctlError(str(error), "Write gpu-1 gpu-2, or gpu-[1-32].") from error
 
@@ -204,7 +206,7 @@ class _Tester:
         found, error = on_nodes(
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
-        results = [each for node in group for each in found.get(node, ())]
+        results = list(chain.from_iterable(found.get(node, ()) for node in group))
         why = summarize_failures(results)
         if why:
             return None, why, True

@@ -19,6 +19,7 @@ or by the site (`acceptance.floors`). A floor decides by one run, also on the fi
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from statistics import median
 from types import MappingProxyType
 from typing import Final, Literal
@@ -404,7 +405,7 @@ def find_untested(
     if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
         return found
     treated_before = [r for r in view.state.nodes.values() if not r.of_capacity]
-    explained = {g for r in treated_before for g in (r.opened_for, r.generation)}
+    explained = set(chain.from_iterable((r.opened_for, r.generation) for r in treated_before))
     instances = {generation.instance for generation in explained}
     for node in view.scheduler.nodes.values():
         health, instance = view.health.get(node.name), view.instance(node.name)
@@ -460,9 +461,10 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
 def list_measured_nodes(view: View) -> list[Measured]:
     """Return what the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
-    return [
-        run for rec in tested for run in runs_of(view.instance_type(rec.node), rec.node, rec.tests)
-    ]
+    found: list[Measured] = []
+    for rec in tested:
+        found += runs_of(view.instance_type(rec.node), rec.node, rec.tests)
+    return found
 
 
 FAILED_SIGNALS: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})

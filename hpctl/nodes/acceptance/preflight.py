@@ -47,7 +47,9 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     the others of the job, where they are enough to compare with.
     """
     bad = {}
-    runs = [_build_measured(node, result) for node in nodes for result in found.get(node, ())]
+    runs: list[Measured] = []
+    for node in nodes:
+        runs += [_build_measured(node, result) for result in found.get(node, ())]
     known = compute_limits(runs)
     for node in nodes:
         if node not in found:

@@ -20,6 +20,7 @@ import re
 import stat
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -164,15 +165,12 @@ def parse_figures(output: str) -> dict[str, float]:
 
 def bound_figures(found: dict[str, object]) -> dict[str, float]:
     """Return the first MAX_FIGURES figures whose names are names and whose values are finite."""
-    kept = {
-        name: float(value)
-        for name, value in found.items()
-        if _FIGURE.fullmatch(name)
-        and isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) < 1e18
-        and math.isfinite(value)
-    }
+    kept: dict[str, float] = {}
+    for name, value in found.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if _FIGURE.fullmatch(name) and abs(value) < 1e18 and math.isfinite(value):
+            kept[name] = float(value)
     return dict(list(kept.items())[:MAX_FIGURES])
 
 
@@ -240,7 +238,7 @@ class Inbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(f for results in found[:MAX_FILES] for f in findings_of(results))
+        return tuple(chain.from_iterable(map(findings_of, found[:MAX_FILES])))
 
     def _results(self, name: str) -> AcceptanceResults | None:
         try:
@@ -284,22 +282,14 @@ def findings_of(results: AcceptanceResults) -> tuple[Finding, ...]:
             check, verdict, began, ended, results.id, code, detail, evidence, clears=Clears.GONE
         )
 
-    return (
-        *(
-            make_finding(
-                TEST + r.test,
-                _VERDICTS[r.status],
-                "" if r.remedy == "none" else r.remedy,
-                r.reason,
-                msgspec.json.encode(r.figures).decode() if r.figures else "",
-            )
-            for r in results.results
-        ),
-        make_finding(
-            TEST_SUMMARY,
-            Verdict.OK,
-            results.level,
-            f"{len(results.results)} tests",
-            msgspec.json.encode(results.card).decode() if results.card != GpuCard() else "",
-        ),
-    )
+    found = []
+    for one in results.results:
+        remedy = "" if one.remedy == "none" else one.remedy
+        figures = msgspec.json.encode(one.figures).decode() if one.figures else ""
+        found.append(
+            make_finding(TEST + one.test, _VERDICTS[one.status], remedy, one.reason, figures)
+        )
+    card = msgspec.json.encode(results.card).decode() if results.card != GpuCard() else ""
+    summary = f"{len(results.results)} tests"
+    found.append(make_finding(TEST_SUMMARY, Verdict.OK, results.level, summary, card))
+    return tuple(found)

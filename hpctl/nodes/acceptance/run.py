@@ -220,7 +220,9 @@ def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) ->
             raise HpctlError(
                 f"no such test: {name}{yaml_files.suggest_word(name, list(known))}", hint
             )
-    return [t for t in known.values() if (t.name in names if names else level in t.levels)]
+    if names:
+        return [test for test in known.values() if test.name in names]
+    return [test for test in known.values() if level in test.levels]
 
 
 def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:

@@ -170,7 +170,10 @@ def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[i
         address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
         with open(f"{root}/{address}/local_cpulist", encoding="ascii") as file:
             ranges = [part.split("-") for part in file.read().strip().split(",")]
-        return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+        cpus: set[int] = set()
+        for ends in ranges:
+            cpus.update(range(int(ends[0]), int(ends[-1]) + 1))
+        return cpus
     except (AttributeError, OSError, ValueError):
         return set()
 

@@ -21,7 +21,7 @@ from hpctl.engine.config import Config
 from hpctl.engine.request_client import (
     ANSWER_S,
     ask_daemon,
-    expand_target,
+    expand_targets,
     invoking_user,
     report_and_exit,
 )
@@ -123,7 +123,7 @@ def add(
     """
     if sum(map(bool, (names, partition, every))) != 1:
         raise click.UsageError("name NODES, --partition or --all, one of them")
-    listed = fold_hostlist(name for text in names for name in expand_target(text))
+    listed = fold_hostlist(expand_targets(names))
     asked = WindowRequest(start, end, why, listed, partition, every)
     loaded = config_loading.load_config(config)
     view = _preview_window(loaded, asked)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from itertools import chain
 
 from msgspec import Struct
 
@@ -35,7 +36,8 @@ def find_jobs_ahead(
 ) -> tuple[JobAhead, ...]:
     """Return the jobs that run on the nodes of a window now, and what becomes of each."""
     here = jobs_on(list(window.nodes), view.scheduler.jobs)
-    jobs = {job.id: job for found in here.values() for job in found if job.running}
+    found = chain.from_iterable(here.values())
+    jobs = {job.id: job for job in found if job.running}
     return tuple(_judge_job(jobs[number], window, view, policy, now) for number in sorted(jobs))
 
 

@@ -10,6 +10,7 @@ Training plans are those that a test has added: none can be bought here.
 import zlib
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct, field
@@ -158,11 +159,11 @@ class Capacity(Struct):
         if request["ServiceCode"] != "sagemaker":
             text = f"There are no quotas of {request['ServiceCode']} here."
             raise ApiError("NoSuchResourceException", text)
-        found = [
-            self._set_quota(f"{kind} for cluster {usage}", self.quotas.get(kind, PLENTY))
-            for kind in list_enum_values("ClusterInstanceType")
-            for usage in ("usage", "spot instance usage")
-        ]
+        found = []
+        for kind in list_enum_values("ClusterInstanceType"):
+            value = self.quotas.get(kind, PLENTY)
+            for usage in ("usage", "spot instance usage"):
+                found.append(self._set_quota(f"{kind} for cluster {usage}", value))
         return make_page(
             "Quotas", [*found, *(self._set_quota(*one) for one in TOTALS.items())], request
         )
@@ -197,11 +198,12 @@ class Capacity(Struct):
     ) -> int:
         """Return how many instances there are: in a group, of a type, of a training plan by its
         ARN."""
+        clusters = self.world.clusters.values()
+        nodes = chain.from_iterable(cluster.nodes.values() for cluster in clusters)
         return sum(
             bool(node.instance_type)
             and group in (None, node.group)
             and kind in ("", node.instance_type)
             and plan in ("", node.group.spec.get("TrainingPlanArn"))
-            for cluster in self.world.clusters.values()
-            for node in cluster.nodes.values()
+            for node in nodes
         )

@@ -6,6 +6,7 @@ token, so a repeated call is a second order; what protects the fresh machine is 
 
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -390,7 +391,7 @@ class HealthCheckOperation(Struct):
             )
         no_checks(cluster)
         wanted = request["DeepHealthCheckConfigurations"]
-        nodes = [n for config in wanted for n in self._nodes(cluster, config)]
+        nodes = list(chain.from_iterable(self._nodes(cluster, config) for config in wanted))
         check = {
             "OperationId": new_operation_id(),
             "ClusterArn": cluster.arn,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -440,10 +441,11 @@ class Emulator:
 
     def _dead(self) -> list[InstanceId]:
         with self.world.lock:
+            clusters = self.world.clusters.values()
+            nodes = chain.from_iterable(cluster.nodes.values() for cluster in clusters)
             watched = [
                 node.machine()
-                for cluster in self.world.clusters.values()
-                for node in cluster.nodes.values()
+                for node in nodes
                 if not node.operation and node.state.status is InstanceStatus.RUNNING
             ]
         return [m.instance_id for m in watched if not self.launches.machines.alive(m)]

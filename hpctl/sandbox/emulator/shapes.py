@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar
 
 import botocore.session
@@ -292,7 +293,8 @@ def check_groups(
     """
     listed = list(groups)
     continuous = cluster.get("NodeProvisioningMode") == "Continuous"
-    twice = [n for n, c in Counter(g["InstanceGroupName"] for g in listed).items() if c > 1]
+    times = Counter(group["InstanceGroupName"] for group in listed)
+    twice = [name for name, count in times.items() if count > 1]
     if twice:
         raise validation_error(f"Instance group names must be unique: {', '.join(twice)}.")
     for group in listed:
@@ -376,8 +378,7 @@ def _check_group(group: Mapping[str, Any]) -> None:
 
 def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
     vpc = cluster.get("VpcConfig") or group.get("OverrideVpcConfig")
-    mounts = any(
-        key.startswith("Fsx") for c in group.get("InstanceStorageConfigs", ()) for key in c
-    )
+    keys = chain.from_iterable(group.get("InstanceStorageConfigs", ()))
+    mounts = any(key.startswith("Fsx") for key in keys)
     if mounts and not vpc:
         raise validation_error("FSx configurations are only supported for Custom VPC")

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -197,9 +198,8 @@ class Notifier:
         settings = self._settings
         account, owner, mail, kinds = self._of_job(notice, now)
         routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
-        to = dict.fromkeys(
-            name for r in routes if _route_matches(r, notice, account) for name in r.to
-        )
+        matching = [route for route in routes if _route_matches(route, notice, account)]
+        to = dict.fromkeys(chain.from_iterable(route.to for route in matching))
         rows = [Posted(name, "", notice, now) for name in to]
         if settings.users and mail and _WANTS.get(notice.kind) in kinds:
             rows.append(Posted(settings.users, mail, notice, now, owner=owner))

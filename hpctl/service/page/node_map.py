@@ -45,7 +45,9 @@ def make_cells(
 ) -> list[Cell]:
     """Return all nodes, by group, leaf and name. `persons`: the nodes that need a person."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
-    jobs = {node: job.shown for job in running for node in job.nodes}
+    jobs: dict[NodeName, str] = {}
+    for job in running:
+        jobs |= dict.fromkeys(job.nodes, job.shown)
     found = [
         _make_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
         for name in known_nodes(w)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,7 +206,7 @@ class Renderer:
 
     def _render_overview(self, status: StatusView) -> dict[str, PagePart]:
         w, to_html = self._follower.world, self._parts
-        persons = {target for task in status.person_tasks for target in task.targets}
+        persons = set(chain.from_iterable(task.targets for task in status.person_tasks))
         waiting = {task.explain for task in status.person_tasks}
         holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
         nodes, jobs = choose_recoveries(w.state, ended=False, since=None)
@@ -231,7 +231,9 @@ class Renderer:
             here = list(members)
             drawn = {cell.name: self._cell(cell) for cell in here}
             by_leaf = groupby(here, attrgetter("leaf"))
-            leaves = [(leaf, [drawn[cell.name] for cell in some]) for leaf, some in by_leaf]
+            leaves = []
+            for leaf, some in by_leaf:
+                leaves.append((leaf, [drawn[cell.name] for cell in some]))
             # A group is drawn again where nodes came or went, else its cells one by one.
             key = "\n".join([f"{many}", *(f"{cell.leaf} {cell.name}" for cell in here)])
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
