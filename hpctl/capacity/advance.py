@@ -31,7 +31,7 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
     c = Case(change, facts, policy, now, deadline, repeat)
     answer = _PHASES[change.opened.kind, change.phase](c)
-    return c.timed(answer, ChangeSignal.DEADLINE)
+    return c.limit_wait(answer, ChangeSignal.DEADLINE)
 
 
 _PHASES: Final[Mapping[tuple[ChangeKind, ChangePhase], Callable[[ChangeCase], Next]]] = {

@@ -249,7 +249,7 @@ def find_compared_point(
 def _resume_point(search: Search) -> ResumePoint:
     found = search.found
     if found is None:
-        return ResumePoint(judged=search.verdict == "none", unknown=search.unknown)
+        return ResumePoint(judged=search.verdict == "none", unknown=search.unknown_note)
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 

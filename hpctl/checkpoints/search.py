@@ -469,7 +469,7 @@ class Search(Struct, frozen=True):
         )
 
     @property
-    def unknown(self) -> str:
+    def unknown_note(self) -> str:
         """Return `11 files in DIR, no known format`, and what to do, where nothing better was
         found; the newest by name where there are several."""
         odd = [p for p in self.passed_over if p.holds]

@@ -85,7 +85,7 @@ class DoctorFacts:
         self.now = now
 
     @functools.cached_property
-    def served(self) -> SchedulerView | None:
+    def served_view(self) -> SchedulerView | None:
         """Return what the daemon has read of Slurm within ANSWERS; None where none answers, it
         cannot read Slurm, or has not for longer: at rest it leaves slurmctld alone."""
         from hpctl.engine.world_client import NoWorld, WorldClient
@@ -106,7 +106,7 @@ class DoctorFacts:
     @functools.cached_property
     def slurm(self) -> SchedulerView:
         """Slurm's nodes and jobs. Raises Unavailable."""
-        return self.served or self.scheduler[0].view()
+        return self.served_view or self.scheduler[0].view()
 
     @functools.cached_property
     def cloud(self) -> ProviderView:
@@ -170,7 +170,7 @@ def check_controller(facts: DoctorFacts) -> Iterator[CheckView]:
             yield from check_releases(scheduler.version(), installed, answers=False)
         raise
     how = f"read in {(time.monotonic() - started) * 1000:.0f} ms"
-    if facts.served is not None:
+    if facts.served_view is not None:
         how = f"read by the daemon {format_age(view.as_of, facts.now)}"
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs {how}"
     yield CheckView("slurmctld", "ok", what, "")

@@ -323,7 +323,8 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} was not deleted: node {row.shown} was added meanwhile", _AGAIN
+                f"group {row.group} was not deleted: node {row.display_name} was added meanwhile",
+                _AGAIN,
             )
     going = [
         g["InstanceGroupName"]

@@ -125,7 +125,7 @@ def of_rows(
         )
         for row in rows
     ]
-    failed = [node for node in nodes if node.failed]
+    failed = [node for node in nodes if node.has_failed]
     places: dict[str, Where] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):

@@ -113,7 +113,7 @@ class NodeProgress(Struct, frozen=True):
         return self.node or self.instance_id or self.logical_id
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Return whether the service gave up on it for now: it failed, or nothing could be
         launched.
 
@@ -183,10 +183,10 @@ class ClusterProgress(Struct, frozen=True):
     @property
     def failed_nodes(self) -> tuple[NodeProgress, ...]:
         """Return the nodes that are failed now."""
-        return tuple(n for n in self.nodes if n.failed)
+        return tuple(n for n in self.nodes if n.has_failed)
 
     @property
-    def ended(self) -> bool:
+    def is_last(self) -> bool:
         """Return whether this is the last look."""
         return self.verdict is not WaitState.WAITING
 

@@ -40,7 +40,7 @@ class Link(Struct, frozen=True):
     created: datetime | None = None
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Return whether nothing more will happen to it without a request."""
         return self.lifecycle in SETTLED
 
@@ -137,7 +137,7 @@ def wait_for_link(
     """Yield the link each time that it was looked at, until it is settled or the time is up."""
     until = clock() + timeout_s
     yield known
-    while not known.settled and clock() < until:
+    while not known.is_settled and clock() < until:
         sleep(min(POLL_S, max(0.0, until - clock())))
         answer = aws.service("fsx").read(
             "describe_data_repository_associations", AssociationIds=[known.id]

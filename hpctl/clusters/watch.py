@@ -187,7 +187,7 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
             verdict, why = WaitState.DEADLINE, f"not there after {timeout_s:.0f} s"
         last = replace(seen, verdict=verdict, why=why)
         yield last
-        if last.ended:
+        if last.is_last:
             return
         sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
 
@@ -247,7 +247,7 @@ class _ClusterView(Struct):
     def _time_nodes(self, progress: ClusterProgress) -> ClusterProgress:
         self.statuses.add(progress.status)
         for node in progress.nodes:
-            if node.failed:
+            if node.has_failed:
                 self.failures[node.key] = node
             elif node.status == RUNNING:
                 self.failures.pop(node.key, None)
@@ -291,7 +291,7 @@ class _ClusterView(Struct):
         elif before[:2] != (node.status, node.instance_id):
             self.since[node.key] = (node.status, node.instance_id, at)
         node = replace(node, since=self.since[node.key][2])
-        return replace(node, trouble=self._trouble(answer, node)) if node.failed else node
+        return replace(node, trouble=self._trouble(answer, node)) if node.has_failed else node
 
     def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
         """Return what a failure means. An instance's lifecycle log is read until it has a line."""

@@ -270,7 +270,7 @@ class Config(Struct, frozen=True):
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
-    def changed(self) -> dict[str, str]:
+    def list_changes(self) -> dict[str, str]:
         """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:

@@ -95,7 +95,7 @@ class _Encoded(Struct):
     frames: list[WorldFrame] | None = None
 
     @property
-    def listed(self) -> tuple[tuple[str, int], ...]:
+    def frame_sizes(self) -> tuple[tuple[str, int], ...]:
         """Return the kind and the length of each frame."""
         return tuple((kind, len(data)) for kind, data in self.frames or ())
 
@@ -399,7 +399,9 @@ class WorldServer:
                     cloud_trouble=_cloud_trouble(offered.cycle),
                 ),
                 parts=tuple(
-                    PartHead(part, content.token, None if content.token == has else content.listed)
+                    PartHead(
+                        part, content.token, None if content.token == has else content.frame_sizes
+                    )
                     for part, content, has in parts
                 ),
             )

@@ -87,7 +87,7 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
     over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
-    return c.timed(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+    return c.limit_wait(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
 EXAMINE_S: Final = 60.0

@@ -88,7 +88,7 @@ def advance(  # noqa: PLR0913 -- pure: all that decides is an argument
         or detect_takeover(c)
     )
     answer = by_others or _return_node(c) or _advance_phase(c, testing, before)
-    return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
+    return maintenance.wait_out(c, answer) or c.limit_wait(answer, _too_late(c))
 
 
 def _advance_phase(c: NodeCase, testing: NodeTesting, before: BeforeRemedy) -> Next:

@@ -64,7 +64,7 @@ class Watch:
             self._marks.pop(name, None)
             self._tests[name] = test
 
-    def seen(self, name: str) -> float | None:
+    def find_mark(self, name: str) -> float | None:
         """Return when the test first held, on the monotonic clock."""
         with self._changed:
             return self._marks.get(name)
@@ -360,7 +360,7 @@ class Demo:
                 seconds = (line.at - self._fault_at).total_seconds()
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
-            if "drained" not in noted and healed.seen("drained"):
+            if "drained" not in noted and healed.find_mark("drained"):
                 back = node_is(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
             self._note_mark(healed, "drained", "fault_to_drained_s", noted)
@@ -379,7 +379,7 @@ class Demo:
     def _note_mark(
         self, watch: Watch, mark: str, name: str, noted: set[str], key: str = ""
     ) -> bool:
-        seen = watch.seen(mark)
+        seen = watch.find_mark(mark)
         if seen is None or (key or mark) in noted:
             return False
         noted.add(key or mark)

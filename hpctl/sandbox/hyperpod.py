@@ -81,7 +81,7 @@ class HyperPod:
                 access_key=spec.access_key,
                 places=spec.places + 1,
                 zones=aws.filled["subnets"] if aws else {},
-                moved=spec.moved,
+                moved=spec.find_new_address,
                 give_notice=machines.give_notice,
             ),
         )
@@ -187,7 +187,7 @@ class HyperPod:
                 f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."
             ) from None
         self.emulator.capacity.set(given)
-        return f"api: {json.dumps(self.emulator.capacity.shown())}"
+        return f"api: {json.dumps(self.emulator.capacity.show_bounds())}"
 
     def _interrupt_node(self, node: str, notice_s: float) -> str:
         machine = self._machines.machine_of(node)

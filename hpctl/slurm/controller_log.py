@@ -103,7 +103,7 @@ class ControllerLog:
         self._reopens = False
 
     @property
-    def followed(self) -> bool:
+    def is_following(self) -> bool:
         """Return whether `read` has returned, or will return, each change since `open`."""
         active = not self._several or self._active_here()
         return self._path is not None and not self._reopens and active

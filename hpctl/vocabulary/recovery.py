@@ -336,7 +336,7 @@ class Case(Struct, Generic[R, F], frozen=True):
             return Move(refused, f"{cannot}: {answer_text(answer)}")
         return replace(answer, **details) if isinstance(answer, Do) else answer
 
-    def timed(self, answer: Next, too_late: StrEnum) -> Next:
+    def limit_wait(self, answer: Next, too_late: StrEnum) -> Next:
         """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
         long."""
         if not isinstance(answer, Wait):

@@ -170,7 +170,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
         cluster=CLUSTER, status=status, at=START,
         groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
         nodes=tuple(made),
-        failures=tuple(node for node in made if node.failed or node.instance_id in again),
+        failures=tuple(node for node in made if node.has_failed or node.instance_id in again),
         seen=frozenset({status, *more.pop("seen", ())}), **more,
     )  # fmt: skip
 

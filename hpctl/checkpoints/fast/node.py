@@ -356,7 +356,7 @@ class NodeSaves:
             "live": self.live(),
             "copies": self.list_copies(),
             "rows": rows,
-            "used": self.used(),
+            "used": self.measure_bytes(),
         }
         mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
@@ -580,14 +580,14 @@ class NodeSaves:
     def _check_room(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
-        if most and self.used() + size > most:
+        if most and self.measure_bytes() + size > most:
             raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
         if self.spec.saves.memory and (room := memory_room()) is not None and size > room:
             raise OSError(
                 errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
             )
 
-    def used(self) -> int:
+    def measure_bytes(self) -> int:
         """Return the bytes of all files here, also unfinished or moved away by a restore."""
         found = {}
         for place, _, names in os.walk(self.root):

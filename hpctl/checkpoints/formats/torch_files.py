@@ -98,7 +98,7 @@ class Archive(Struct, frozen=True):
                 return member
         raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
 
-    def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
+    def load_fields(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
         """Return some fields of the saved object, which is never executed.
 
         Raises FileTooLarge where its pickle has more than `limit` bytes.
@@ -215,7 +215,7 @@ class Stream(Struct, frozen=True):
     fields: dict[str, object]
     numbers: dict[str, int]
 
-    def saved(self) -> SavedFields:
+    def load_fields(self) -> SavedFields:
         """Return the FIELDS of the saved object, which is never executed."""
         found = _with_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
         return SavedFields(found)
@@ -450,8 +450,8 @@ def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields
 def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
     """Return the same of an open file."""
     if is_stream(file):
-        return read_stream(file).saved()
-    return read_archive(file).saved(FIELDS, limit)
+        return read_stream(file).load_fields()
+    return read_archive(file).load_fields(FIELDS, limit)
 
 
 def find_step(saved: SavedFields) -> int | None:

@@ -116,7 +116,7 @@ class ClusterNodesView(Struct, frozen=True):
     def remarks(self) -> list[Text]:
         """Return what the table has no room for, node by node."""
         return [
-            style_text(f"{row.shown}: {text}", style)
+            style_text(f"{row.display_name}: {text}", style)
             for row in self.nodes
             for text, style in _list_remarks(row)
         ]

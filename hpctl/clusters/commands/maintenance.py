@@ -227,7 +227,7 @@ def health_check(
     named = resolve_all(fleet.rows, names)
     # A node that is named beside its group is one node.
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
-    heads = [row.shown for row in rows if row.role in ("controller", "login")]
+    heads = [row.display_name for row in rows if row.role in ("controller", "login")]
     if heads:
         raise HpctlError(f"deep health checks run on workers only; leave out {', '.join(heads)}")
     chosen = checks or CHECKS[:2]
@@ -278,7 +278,7 @@ def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[
         elif now is not None:
             same = now.instance_id == old.instance_id
             result, new = ("passed", "") if same else ("replaced", now.instance_id)
-        results.append(CheckedNode(old.shown, old.instance_id, new, result, why))
+        results.append(CheckedNode(old.display_name, old.instance_id, new, result, why))
     return tuple(results)
 
 
@@ -330,7 +330,9 @@ def _join_slurm(view: MaintenanceView, **changed: Any) -> MaintenanceView:
 
 def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
-    output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
+    output.echo(
+        f"  {', '.join(row.display_name for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True
+    )
     if view.jobs is None:
         output.echo(
             "  which jobs run there is unknown: Slurm is not available on this host", err=True

@@ -93,8 +93,8 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOr
     order = plan_order(
         Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
     )
-    wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
-    if order.refused:
+    wrong = [f"{t.row.display_name}: {t.refusal}" for t in order.targets if t.refusal]
+    if order.is_refused:
         lines = [line for line in (order.refusal, *wrong) if line]
         raise HpctlError("\n  ".join(["these nodes cannot be removed; nothing was done", *lines]))
     return order
@@ -187,7 +187,7 @@ def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
         answer |= {one.instance_id: one for one in fresh}
         lines = [_format_line(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
-            lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
+            lines = [f"still waiting for {sum(not one.has_ended for one in look)} node(s)"]
         for text in lines:
             output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
             spoke = time.monotonic()
@@ -347,7 +347,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
 
     layout: ClassVar[Layout] = (
         Each(
-            "planned",
+            "planned_nodes",
             (
                 Line(
                     "{node.node}: {verb} {node.instance_id}"
@@ -388,7 +388,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
     json_only: ClassVar[JsonOnly] = ("cluster",)
 
     @property
-    def planned(self) -> list[PlannedNode]:
+    def planned_nodes(self) -> list[PlannedNode]:
         """Return the nodes, each with what its text takes from the order."""
         return [PlannedNode(node, self.verb, self.now) for node in self.nodes]
 
@@ -410,9 +410,14 @@ class OrderResultView(NodeOrderView, frozen=True):
                 Line("{node}: {fix}", style=WARN, when=lambda one: one.fix and not one.code),
             ),
         ),
-        Line("still drained in Slurm: {failed}", style=WARN, when="failed"),
-        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed"),
-        Line("  hpctl cluster {command} {failed}", style=WARN, unbroken=True, when="failed"),
+        Line("still drained in Slurm: {failed_hostlist}", style=WARN, when="failed_hostlist"),
+        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed_hostlist"),
+        Line(
+            "  hpctl cluster {command} {failed_hostlist}",
+            style=WARN,
+            unbroken=True,
+            when="failed_hostlist",
+        ),
         Line("still drained in Slurm: {going}", style=WARN, when="going"),
         Line("Their deletion continues; this follows it:", style=WARN, when="going"),
         Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
@@ -435,7 +440,7 @@ class OrderResultView(NodeOrderView, frozen=True):
         return "delete-nodes" if self.verb == Verb.DELETE else self.verb
 
     @property
-    def failed(self) -> str:
+    def failed_hostlist(self) -> str:
         """Return the nodes that failed and are still drained, as a hostlist."""
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase == "failed")
 
@@ -487,7 +492,7 @@ def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> Or
     return copy_view(
         OrderedNode,
         target.row,
-        node=target.row.shown,
+        node=target.row.display_name,
         instance_id=target.instance,
         jobs=tuple(copy_view(JobHere, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
@@ -591,9 +596,9 @@ def _run_order(
         by_daemon=by_daemon,
         why_not=why_not,
     )
-    if dry_run or order.refused:
+    if dry_run or order.is_refused:
         output.show_view("cluster-order", planned, as_json)
-        output.exit_with(Exit.PROBLEM if order.refused else Exit.FINE)
+        output.exit_with(Exit.PROBLEM if order.is_refused else Exit.FINE)
         return
     output.on_stderr(output.draw_declared, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)

@@ -60,7 +60,7 @@ def make_ssm_target(arn: str, row: NodeRow) -> str:
     """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(
-            f"no session: {row.shown} has no instance yet", "wait for it: hpctl cluster wait"
+            f"no session: {row.display_name} has no instance yet", "wait for it: hpctl cluster wait"
         )
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 

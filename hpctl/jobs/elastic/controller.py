@@ -101,7 +101,7 @@ class AccountWriter(Struct):
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
-    def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
+    def record_end(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
         self.generation_over(end.why, failures)
         self._write(end.verdict.value, end.code, end.why)
@@ -231,9 +231,9 @@ class GroupController:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
         self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
 
-    def asked(self, why: str) -> None:
+    def handle_request(self, why: str) -> None:
         """Handle a request to restart the group."""
-        self._run_order(self._group.asked(why))
+        self._run_order(self._group.request_restart(why))
 
     async def _beat(self) -> None:
         while True:
@@ -255,7 +255,7 @@ class GroupController:
         if word == "restart":
             if self._group.phase is not GroupPhase.RUNNING:
                 return f"no: the group is {self._group.phase.value}"
-            self.asked(rest.strip()[:500] or "no reason given")
+            self.handle_request(rest.strip()[:500] or "no reason given")
             return "ok"
         if word == "status":
             return f"ok: generation {self._group.generation}, {self._group.phase.value}"
@@ -270,7 +270,7 @@ class GroupController:
             return
         self._lines[node] = line
         self._hosts[node] = str(hello.get("host", ""))[:256]
-        self._run_order(self._group.joined(node, ranks))
+        self._run_order(self._group.add_launcher(node, ranks))
         why = "connection lost"
         try:
             while True:
@@ -290,16 +290,20 @@ class GroupController:
         if "failed" in message:
             generation = int(message["generation"])
             self._run_order(
-                self._group.failed(generation, failure.parse_failure(message["failed"]))
+                self._group.handle_failed_rank(generation, failure.parse_failure(message["failed"]))
             )
         elif "finished" in message:
             self._run_order(
-                self._group.finished(int(message["generation"]), int(message["finished"]))
+                self._group.handle_finished_rank(
+                    int(message["generation"]), int(message["finished"])
+                )
             )
         elif "stopped" in message:
-            self._run_order(self._group.stopped(node, int(message["stopped"]), time.monotonic()))
+            self._run_order(
+                self._group.handle_stopped_ranks(node, int(message["stopped"]), time.monotonic())
+            )
         elif "ask" in message:
-            self.asked(str(message["ask"])[:500])
+            self.handle_request(str(message["ask"])[:500])
         elif "leaving" in message:
             self._run_order(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
 
@@ -323,7 +327,7 @@ class GroupController:
             await self._handle_prepared(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
             self._run_order(
-                self._group.refused(f"cannot start generation {generation}: {error!r}", 1)
+                self._group.refuse_start(f"cannot start generation {generation}: {error!r}", 1)
             )
 
     async def _handle_prepared(self, generation: int) -> None:
@@ -337,7 +341,7 @@ class GroupController:
                 nodes=self._place.nodes,
             )
         except HpctlError as error:
-            self._run_order(self._group.refused(str(error), STOP_EXIT_CODE))
+            self._run_order(self._group.refuse_start(str(error), STOP_EXIT_CODE))
             return
         if self._group.phase is not GroupPhase.PREPARING:
             return
@@ -347,7 +351,7 @@ class GroupController:
 
     def _start(self, generation: int, path: str) -> None:
         group = self._group
-        group.started()
+        group.mark_running()
         order: wire.Message = {
             "start": generation,
             "address": self._place.address,
@@ -368,7 +372,7 @@ class GroupController:
 
     def _end(self, end: EndGroup) -> None:
         print_line(ended_text(end))
-        self._account.ended(end, self._group.failures)
+        self._account.record_end(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
         self._begun.set()

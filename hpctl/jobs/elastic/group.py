@@ -248,7 +248,7 @@ class RankGroup(Struct):
         """Return the first global rank of a node."""
         return sum(count for other, count in self.members.items() if other < node)
 
-    def joined(self, node: int, ranks: int) -> Order | None:
+    def add_launcher(self, node: int, ranks: int) -> Order | None:
         """Handle a launcher that has come."""
         self.members[node] = ranks
         if self.phase is GroupPhase.GATHERING and len(self.members) == self.nodes:
@@ -256,12 +256,12 @@ class RankGroup(Struct):
             return PrepareGeneration(self.generation)
         return None
 
-    def started(self) -> None:
+    def mark_running(self) -> None:
         """Record that the prepared generation was handed to all launchers."""
         if self.phase is GroupPhase.PREPARING:
             self.phase = GroupPhase.RUNNING
 
-    def finished(self, generation: int, rank: int) -> Order | None:
+    def handle_finished_rank(self, generation: int, rank: int) -> Order | None:
         """Handle a rank that ended with exit code 0."""
         if generation != self.generation or self.phase is not GroupPhase.RUNNING:
             return None
@@ -270,7 +270,7 @@ class RankGroup(Struct):
             return None
         return self._end(GroupVerdict.DONE, 0, "all ranks are done")
 
-    def failed(self, generation: int, failure: RankFailure) -> Order | None:
+    def handle_failed_rank(self, generation: int, failure: RankFailure) -> Order | None:
         """Handle a rank that ended otherwise."""
         if generation != self.generation or self.phase not in (
             GroupPhase.RUNNING,
@@ -280,11 +280,11 @@ class RankGroup(Struct):
         self.failures.append(failure)
         return self._stop(failure.why)
 
-    def asked(self, why: str) -> Order | None:
+    def request_restart(self, why: str) -> Order | None:
         """Handle a request from outside for a new generation: the ranks hang, say."""
         return self._stop(f"restart asked for: {why}")
 
-    def stopped(self, node: int, generation: int, now: float) -> Order | None:
+    def handle_stopped_ranks(self, node: int, generation: int, now: float) -> Order | None:
         """Handle a launcher that has none of its ranks left."""
         if generation != self.generation or self.phase is not GroupPhase.STOPPING:
             return None
@@ -308,7 +308,7 @@ class RankGroup(Struct):
             return None
         return self._end(GroupVerdict.LOST, LOST, why)
 
-    def refused(self, why: str, code: int) -> Order | None:
+    def refuse_start(self, why: str, code: int) -> Order | None:
         """Handle that there is no checkpoint that the prepared generation may start from."""
         if self.phase is not GroupPhase.PREPARING:
             return None

@@ -263,7 +263,7 @@ class NodeLauncher:
         self._stopping = False
         self._line: wire.GroupConnection | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
-        self._ranks = RankProcesses(options.program, self._ended)
+        self._ranks = RankProcesses(options.program, self._handle_rank_end)
 
     async def run(self) -> int:
         """Run until the controller reports the end, the step is ended, or the controller is
@@ -334,7 +334,7 @@ class NodeLauncher:
         self._stopping = True
         await self._ranks.stop(grace_s)
 
-    def _ended(self, local: int, status: int) -> None:
+    def _handle_rank_end(self, local: int, status: int) -> None:
         """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
         rank, code = self._base + local, group.shell_code(status)
         if status == 0:

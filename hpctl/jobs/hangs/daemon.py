@@ -74,7 +74,7 @@ class HangWatch:
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
-    def worked(self) -> Mapping[JobId, datetime]:
+    def last_worked(self) -> Mapping[JobId, datetime]:
         """Return when each job was last seen at work."""
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 

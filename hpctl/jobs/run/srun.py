@@ -410,7 +410,7 @@ class StepLauncher:
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
 
-    def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
+    def is_step_blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Return whether slurmctld holds a step back for one of those `before` (process ids of
         sruns), which have ended: it was away at that moment."""
         return is_blocked(self._list_steps(), step.process.pid, before)

@@ -78,7 +78,7 @@ class StepTimers:
         seconds = {"poll": self.POLL_S, "grow": self.GROW_S, "create": self.CREATED_S}
         self._due = {name: step.began + after for name, after in seconds.items()}
 
-    def ended(self) -> None:
+    def mark_ended(self) -> None:
         """Note that it is over."""
         self._ended = time.monotonic()
 
@@ -237,7 +237,7 @@ class StepSupervisor:
         try:
             while True:
                 step = self._launch_step(answer)
-                outcome = self._supervised(step) if isinstance(step, RunningStep) else step
+                outcome = self._supervise_step(step) if isinstance(step, RunningStep) else step
                 answer = outcome.answer
                 if isinstance(step, RunningStep):
                     self._note_end(step, outcome)
@@ -284,14 +284,14 @@ class StepSupervisor:
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
         )
         if not self.before:
-            self.handler.started(resume.step, self._learn_reply)
+            self.handler.report_run_start(resume.step, self._learn_reply)
         self.before = nodes
         step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
         self.timers.began(step, resume)
         self._print_problems()
         return step
 
-    def _supervised(self, step: RunningStep) -> AttemptOutcome:
+    def _supervise_step(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it untouched to its end."""
         try:
             return self._attend_step(step)
@@ -309,15 +309,15 @@ class StepSupervisor:
             outcome = self._handle_event(step, event)
             if outcome is not None:
                 return outcome
-            for each in self.steps.restarted():
-                self.handler.restarted(step.attempt, each)
+            for each in self.steps.take_restarts():
+                self.handler.record_restart(step.attempt, each)
             found = self.steps.ranks.look()
             if found is not None:
                 self.events.put(found)
-            self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
+            self.history.record_saves(step.attempt, _utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
-                return self._ended(step, code, lost)
+                return self._handle_unsupervised_end(step, code, lost)
             outcome = self._check_slowly(step)
             if outcome is not None:
                 return outcome
@@ -326,7 +326,7 @@ class StepSupervisor:
         """Act on one event; return the outcome where it ends the step."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
-                return self._ended(step, code, {})
+                return self._handle_unsupervised_end(step, code, {})
             case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
@@ -342,7 +342,9 @@ class StepSupervisor:
                     self.timers.kill_by(self.given.policy.save_grace_s)
         return None
 
-    def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
+    def _handle_unsupervised_end(
+        self, step: RunningStep, code: int, lost: dict[NodeName, str]
+    ) -> AttemptOutcome:
         """Handle a step that ended without the supervisor: what its end means, and what is done
         about it."""
         self.allocation.suspect(lost)
@@ -355,7 +357,7 @@ class StepSupervisor:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._end_run(code)
-        again = self._uncreated(step, evidence, fit)
+        again = self._handle_uncreated_step(step, evidence, fit)
         if again is not None:
             return again
         trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
@@ -370,7 +372,7 @@ class StepSupervisor:
         answer = self.handler.answer(step.attempt, trouble, fit)
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
-    def _uncreated(
+    def _handle_uncreated_step(
         self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
     ) -> AttemptOutcome | None:
         """Handle that Slurm refused to create the step, as it may while it still accounts for the
@@ -463,7 +465,7 @@ class StepSupervisor:
     def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """Check what needs only an occasional look: the job itself, its time limit, room to
         grow."""
-        if self.timers.due("create") and self.steps.blocked(step):
+        if self.timers.due("create") and self.steps.withdraw_blocked_step(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
             return AttemptOutcome(1, why, None, RunDecision(Action.STEP, why, size=len(step.nodes)))
@@ -542,7 +544,7 @@ class StepSupervisor:
     def _note_end(self, step: RunningStep, outcome: AttemptOutcome) -> None:
         done = f" -> {outcome.answer.action}" if outcome.answer else ""
         self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
-        self.timers.ended()
+        self.timers.mark_ended()
 
     def _note_former(self, why: str) -> None:
         """Say why the run before this one ended. It was asked to end and did not learn why."""

@@ -47,7 +47,9 @@ class TroubleHandler:
         self._sending = threading.Lock()
         self._left = False
 
-    def started(self, progress: int | None, learned: Callable[[DaemonReply], object]) -> None:
+    def report_run_start(
+        self, progress: int | None, learned: Callable[[DaemonReply], object]
+    ) -> None:
         """Report that the run starts, and from which checkpoint's step. Does not wait."""
         self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
 
@@ -95,7 +97,7 @@ class TroubleHandler:
             self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
         return answer
 
-    def restarted(self, attempt: int, trouble: Trouble) -> None:
+    def record_restart(self, attempt: int, trouble: Trouble) -> None:
         """Record a trouble that the launcher inside the step has treated already."""
         answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")

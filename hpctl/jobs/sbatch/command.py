@@ -179,7 +179,7 @@ def _find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
             from hpctl.checkpoints.search import Search, survey_place
 
             candidates, passed = survey_place(Path(directory), declared=parse_patterns(files))
-            return "" if candidates else Search(None, tuple(passed)).unknown
+            return "" if candidates else Search(None, tuple(passed)).unknown_note
     return ""
 
 

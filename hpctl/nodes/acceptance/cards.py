@@ -41,7 +41,7 @@ class GpuCard(Struct, frozen=True):
     machine: _Name = ""
 
     @property
-    def capped(self) -> bool:
+    def is_power_limited(self) -> bool:
         """Return whether the power limit is lower than the card's own."""
         return 0 < self.power_limit_w < self.default_power_limit_w
 

@@ -188,7 +188,7 @@ class SlowFigure(Struct, frozen=True):
 
     def _explain_power(self) -> str:
         """Return what a lowered power limit has to do with it; empty where none is known."""
-        if not self.card.capped or self.limit.figure not in _LIMITED_BY_POWER:
+        if not self.card.is_power_limited or self.limit.figure not in _LIMITED_BY_POWER:
             return ""
         limits = f"{self.card.power_limit_w:g} W, not {self.card.default_power_limit_w:g} W"
         return f"; its power limit is {limits}, which alone can explain it"

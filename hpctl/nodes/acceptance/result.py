@@ -86,7 +86,7 @@ class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
     card: GpuCard = GpuCard()
 
     @property
-    def failed(self) -> tuple[AcceptanceResult, ...]:
+    def failed_results(self) -> tuple[AcceptanceResult, ...]:
         """Return the tests that did not pass and were not skipped."""
         return tuple(result for result in self.results if result.status == "Failed")
 

@@ -327,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(each.status == "Skipped" for each in results.results):
         print("hpctl: no test of this level can run on this node", file=sys.stderr)
         return 2
-    return 1 if results.failed else 0
+    return 1 if results.failed_results else 0
 
 
 def _print_tests(todo: Sequence[Test], spool: Path) -> int:

@@ -353,7 +353,7 @@ def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
         for node in JOB.nodes:
             watch.hear(generation(node), {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
         hangs = watch.look(view.scheduler, at(second), HANGS, view.state)
-        seen = replace(view, hangs=hangs, worked=watch.worked)
+        seen = replace(view, hangs=hangs, worked=watch.last_worked)
         found = job_facts(view.state.jobs["j-1"], seen, OWN)
         return found.hangs, found.works
 
