@@ -69,7 +69,7 @@ def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
     )
 
 
-def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
+def list_group_nodes(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
     """Yield the Slurm nodes of an instance group; of a partition, where there is no provider."""
     for node in view.scheduler.nodes.values():
         instance = view.instances.get(node.name)
@@ -79,9 +79,9 @@ def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | Non
             yield node, None
 
 
-def partitions_of(group: str, view: View) -> tuple[str, ...]:
+def list_group_partitions(group: str, view: View) -> tuple[str, ...]:
     """Return the partitions that a group's living nodes are in."""
-    found = {p for node, _ in nodes_of(group, view) for p in node.partitions}
+    found = {p for node, _ in list_group_nodes(group, view) for p in node.partitions}
     return tuple(sorted(found))
 
 
@@ -147,13 +147,13 @@ def _build_group(
     known = view.provider.groups.get(name)
     if known is None:
         return None
-    partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
+    partitions = (limits.partition,) if limits.partition else list_group_partitions(name, view)
     mine = [i for i in view.provider.instances.values() if i.group == name]
     here = [i for i in mine if i.status not in LEAVING]
     coming = sum(i.status in _COMING for i in here) + len(
         list_unregistered(mine, view, policy, now)
     )
-    found = list(nodes_of(name, view))
+    found = list(list_group_nodes(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
     spares = sum(n.name in held for n, _ in found for held in view.reservations.values())
     return ScaledGroup(
@@ -172,7 +172,7 @@ def _build_group(
         ),
         spares=spares,
         blocked=_explain_block(partitions, view, policy, now),
-        nodes_in=partitions_of(name, view),
+        nodes_in=list_group_partitions(name, view),
         like=_find_resources(name, [node for node, _ in found], view),
         features=frozenset(f for node, _ in found for f in node.features) if found else None,
         late=_is_late(name, view) and known.target > running,

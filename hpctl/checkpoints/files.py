@@ -429,7 +429,7 @@ def json_object(raw: bytes, name: str) -> dict[str, object]:
     return document
 
 
-def size_of(root: Place, name: str) -> int:
+def read_size(root: Place, name: str) -> int:
     """Return a file's size, without opening it. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         listed = root.find(name)
@@ -655,7 +655,7 @@ def foreign_owner(path: Place) -> int | None:
     return None
 
 
-def one_start(root: Path, files_ns: Iterable[int]) -> None:
+def require_one_start(root: Path, files_ns: Iterable[int]) -> None:
     """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
     times = sorted(files_ns)
     for start in noted_starts(root.parent):

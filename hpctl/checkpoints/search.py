@@ -411,7 +411,7 @@ class Unseen(Struct, frozen=True):
     why: str
 
 
-def tiers_of(
+def parse_tiers(
     texts: Iterable[str], place: Callable[[str], Place]
 ) -> tuple[list[CheckpointTier], list[Unseen]]:
     """Return places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.

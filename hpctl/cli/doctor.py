@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.daemon_user import FIX, list_grants, list_unreadable, slurms_user, unit_user
+from hpctl.cli.daemon_user import FIX, find_slurm_user, list_grants, list_unreadable, unit_user
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
-from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
 from hpctl.toolkit import output
@@ -376,7 +376,7 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
     view = facts.cloud
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
-    yield one_doctor(view, config.mode)
+    yield check_single_replacer(view, config.mode)
     if view.unpatched:
         yield check_unpatched(view, config)
     if config.autoscale.enabled:
@@ -386,7 +386,7 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
 def instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
-    view, join = joined_now(facts.cloud, slurm)
+    view, join = join_once(facts.cloud, slurm)
     lost = [
         i.id
         for i in view.instances.values()
@@ -419,7 +419,7 @@ def _in_file(recovery: str) -> str:
     )
 
 
-def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
+def check_single_replacer(view: ProviderView, mode: Mode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
     if view.automatic and mode is Mode.OWN:
@@ -437,7 +437,7 @@ def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     user, name = unit_user(), "daemon's user"
     if user is None:
         return
-    owner = slurms_user(config)
+    owner = find_slurm_user(config)
     if user != owner:
         what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
         verdict = "warn" if user == "root" else "fail"  # who may not drain

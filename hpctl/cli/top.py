@@ -193,7 +193,7 @@ def _list_jobs(w: World) -> list[TopRow]:
         cells = _make_cells(
             about.shown,
             job.state if job else "-",
-            _nodes_of(job, rec),
+            _format_nodes(job, rec),
             doing,
             again.text(w.now) if again else "",
             f"{lost} GPU-h" if lost else "",
@@ -211,7 +211,7 @@ def _fold_names(names: tuple[NodeName, ...]) -> str:
     return fold_hostlist(names) if all(map(valid_name, names)) else ",".join(names)
 
 
-def _nodes_of(job: SlurmJob | None, rec: JobRecovery | None) -> str:
+def _format_nodes(job: SlurmJob | None, rec: JobRecovery | None) -> str:
     """`2: n[1,3]`: how many nodes a job has and which; how many it wants, where it has none."""
     names = job.nodes if job is not None else ()
     if names:

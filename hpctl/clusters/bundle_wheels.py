@@ -79,7 +79,7 @@ class Lack(Struct, frozen=True):
     why: str
 
 
-def target_of(bundle: Path) -> WheelTarget:
+def read_wheel_target(bundle: Path) -> WheelTarget:
     """Return what a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     text = json.loads(path.read_text()) if path.is_file() else {}
@@ -104,7 +104,7 @@ def packed_python(archive: Path) -> str:
 def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
     """Place and reason of whatever keeps hpctl from being installed from a bundle's wheels."""
     try:
-        target = target_of(bundle)
+        target = read_wheel_target(bundle)
     except (ValueError, TypeError) as error:
         yield FILE, f"says no Python: {error}"
         return

@@ -30,14 +30,14 @@ def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str,
     zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
     if not plan:
-        return Where(types_of(group), zones)
+        return Where(list_types(group), zones)
     try:
         answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
     except HpctlError:
-        return Where(types_of(group), zones, plan)
+        return Where(list_types(group), zones, plan)
     held = [str(r.get("AvailabilityZone", "")) for r in answer.get("ReservedCapacitySummaries", ())]
     return Where(
-        types_of(group),
+        list_types(group),
         zones,
         plan,
         str(answer.get("Status", "")),
@@ -57,7 +57,7 @@ def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
     return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in answer["Subnets"]}
 
 
-def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
+def list_types(group: Mapping[str, Any]) -> tuple[str, ...]:
     """The instance types that a described group may have, in the order of preference."""
     flexible = group.get("InstanceRequirements") or {}
     listed = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes") or ()

@@ -107,7 +107,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
     Unavailable; InDoubt where it was ordered and is not to be seen.
     """
-    there = looked_up(aws, wanted)
+    there = find_existing_link(aws, wanted)
     if there is not None:
         return there, False
     try:
@@ -120,7 +120,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     return _parse_link(made["Association"]), True
 
 
-def looked_up(aws: Aws, wanted: WantedLink) -> Link | None:
+def find_existing_link(aws: Aws, wanted: WantedLink) -> Link | None:
     """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
     _check_file_system(aws, wanted.file_system)
     return _find_same_link(aws, wanted)

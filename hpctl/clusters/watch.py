@@ -26,7 +26,7 @@ from hpctl.clusters.progress import (
     NodeProgress,
     Until,
     WaitState,
-    types_of,
+    list_types,
 )
 from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where
 from hpctl.toolkit.compat import UTC
@@ -120,7 +120,7 @@ def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
 
 
 def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
-    metadata = metadata_of(sagemaker, cluster, event.id)
+    metadata = read_event_metadata(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
         event,
@@ -131,7 +131,7 @@ def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -
     )
 
 
-def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
+def read_event_metadata(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
     """Return an event's details; none where they cannot be read."""
     try:
         answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
@@ -335,9 +335,8 @@ class _ClusterView(Struct):
     def _make_line(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
         if level == "Error" and self._may_describe():
-            text = (
-                f"{text} {failure_message(metadata_of(sagemaker, self.cluster, event['EventId']))}"
-            )
+            details = read_event_metadata(sagemaker, self.cluster, event["EventId"])
+            text = f"{text} {failure_message(details)}"
         return EventLine(
             _to_utc(event["EventTime"], self.began),
             level,
@@ -350,7 +349,7 @@ class _ClusterView(Struct):
 def _make_group(group: Mapping[str, Any]) -> GroupProgress:
     return GroupProgress(
         str(group.get("InstanceGroupName", "")),
-        types_of(group),
+        list_types(group),
         str(group.get("Status", "")),
         int(group.get("CurrentCount", 0)),
         int(group.get("TargetCount", 0)),

@@ -70,7 +70,7 @@ class Conditions:
             self._update(name, thing, seen.get(name), at)
         return self._list_names() != before
 
-    def could_not_tell(self, why: str, at: datetime) -> bool:
+    def record_unknown(self, why: str, at: datetime) -> bool:
         """Record a run that could not tell: what was known stays known. Return whether this is
         new."""
         self._keep_up(at)
@@ -91,7 +91,7 @@ class Conditions:
         """Record failures during grace as UNKNOWN: they are not faults yet, but the node is not
         known to be healthy either."""
         if codes:
-            self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
+            self.record_unknown(f"too early after the start to believe {', '.join(codes)}", at)
         else:
             self._unknown = None
 

@@ -233,7 +233,7 @@ class CheckRunner(threading.Thread):
         with self._lock:
             at = datetime.now(UTC)
             if trouble:
-                new = slot.conditions.could_not_tell(trouble, at)
+                new = slot.conditions.record_unknown(trouble, at)
             else:
                 early = self._machine.monotonic() < slot.believe_at
                 new = slot.conditions.saw(seen, at, early=early)

@@ -291,7 +291,7 @@ def load(path: str | Path) -> Config:
 
 def parse_config(text: str, path: str = "<text>") -> Config:
     """Validate YAML text. Raises ConfigError with every problem it has."""
-    return yaml_files.struct_of(Config, text, path, ConfigError)
+    return yaml_files.parse_struct(Config, text, path, ConfigError)
 
 
 def format_example(config: Config | None = None) -> str:

@@ -24,7 +24,12 @@ from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.node_recovery import OF_MAINTENANCE, NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import (
+    OF_MAINTENANCE,
+    NodePhase,
+    NodeRecovery,
+    waits_for_provider,
+)
 from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
@@ -388,7 +393,7 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
     touched it is not too late for them.
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
-    early = [r for r in open_now if not (r.by or r.remedied or goes_anyway(r.ladder))]
+    early = [r for r in open_now if not (r.by or r.remedied or waits_for_provider(r.ladder))]
     counts = count_tally(view, (), policy, now) if early else Tally()
     found = {}
     for rec in early:

@@ -458,7 +458,7 @@ class Observer:
         began = self._clock.monotonic()
         nodes = list_concerned_nodes(state, health, self._slurm)
         capacity = self._live.config.sizes_capacity or state.is_resizing
-        if self._part_will_do(began, nodes) and not capacity:
+        if self._can_read_part(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
             seen = dict(self._slurm.nodes)
             for name in nodes:
@@ -492,7 +492,7 @@ class Observer:
         }
         return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 
-    def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
+    def _can_read_part(self, now: float, nodes: Set[NodeName]) -> bool:
         if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
             return False
         if not self._reads_parts:

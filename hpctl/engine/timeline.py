@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.change_deadlines import deadline_of as change_deadline
+from hpctl.engine.change_deadlines import find_change_deadline
 from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
     COMMANDS,
@@ -29,7 +29,7 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.state import State
-from hpctl.engine.node_deadlines import deadline_of as node_deadline
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.node_history import advise_service_order
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
@@ -413,12 +413,12 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
-            return _opened_line(subject_of(event.recovery, state))
+            return _opened_line(find_subject(event.recovery, state))
         case SignalSeen():
-            subject = subject_of(event.recovery, state)
+            subject = find_subject(event.recovery, state)
             return _move_line(subject, subject.trail[-1], state)
         case StepStarted():
-            target = _target(event, subject_of(event.recovery, state))
+            target = _target(event, find_subject(event.recovery, state))
             text = _step_text(event.step, target, event.attempt)
             return TimelineLine(event.at, text + ".", TimelineMark.DID)
         case StepResolved():
@@ -454,7 +454,7 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
             return TimelineLine(event.at, started, TimelineMark.SAW)
 
 
-def subject_of(recovery: RecoveryId, state: State) -> Subject:
+def find_subject(recovery: RecoveryId, state: State) -> Subject:
     """Return the recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
@@ -599,7 +599,7 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
         what = _OBSERVED
     if vocabulary_change.is_window(change):
         return Awaited(what)
-    return Awaited(what, change_deadline(change, policy), "fails the change")
+    return Awaited(what, find_change_deadline(change, policy), "fails the change")
 
 
 def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
@@ -610,7 +610,9 @@ def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
         )
     if rec.ended:
         return Awaited(_CLOSED)
-    return Awaited(_node_waits(rec, policy), node_deadline(rec, policy), "escalates to on-call")
+    return Awaited(
+        _node_waits(rec, policy), find_node_deadline(rec, policy), "escalates to on-call"
+    )
 
 
 def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one case for each phase

@@ -51,7 +51,7 @@ def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, s
     return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
 
 
-def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
+def fold_incidents(findings: Iterable[Finding]) -> list[Incident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule

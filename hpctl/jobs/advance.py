@@ -145,7 +145,7 @@ def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
     if _runs_uncounted(rec, facts, job):
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
-    ended = at_limit or job.state in ENDED_BADLY or _runs_no_more(rec, facts, job)
+    ended = at_limit or job.state in ENDED_BADLY or _has_stopped_running(rec, facts, job)
     if again and ended and not job.completing:
         return Move(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
@@ -171,7 +171,7 @@ def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     return job.start >= queued.replace(microsecond=0) and bad.isdisjoint(job.nodes)
 
 
-def _runs_no_more(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
+def _has_stopped_running(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     """Return whether slurmctld shows the run as running that was seen in the queue: it was killed
     before it had saved the requeue. It does not learn soon that the nodes have ended that run.
 

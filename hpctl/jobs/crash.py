@@ -183,7 +183,7 @@ def strip_control(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
 
 
-def rank_of(line: str, *, launched: bool = False) -> int | None:
+def parse_rank(line: str, *, launched: bool = False) -> int | None:
     """Return the rank that a line says it is from. `launched`: srun's tasks are launchers of
     ranks."""
     found = _RANK.search(line)
@@ -350,7 +350,7 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
     launched = _first_observed(lines).rank is not None
-    return first.rank not in {rank_of(lines[number], launched=launched) for number in echoes}
+    return first.rank not in {parse_rank(lines[number], launched=launched) for number in echoes}
 
 
 def _add_location(
@@ -367,7 +367,7 @@ def _add_location(
         return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = hit.rank
     if rank is None:
-        rank = rank_of(line, launched=root.rank is not None)
+        rank = parse_rank(line, launched=root.rank is not None)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)

@@ -8,8 +8,8 @@ from hpctl.jobs.exclusions import (
     can_spare,
     excludes_too_many,
     is_in_service,
-    kept_out,
     list_corrupting,
+    list_excluded_nodes,
 )
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
@@ -165,5 +165,5 @@ def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName
     ours = job.excluded_by_hpctl if job is not None else ()
     if job is not None and excludes_too_many(job):
         return tuple(sorted(set(ours) - list_corrupting(rec.attempt.job, view, policy)))
-    kept = kept_out(rec.attempt.job, view, policy)
+    kept = list_excluded_nodes(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))

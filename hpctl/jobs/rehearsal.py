@@ -91,7 +91,7 @@ def read_scenario(path: str | Path) -> Scenario:
 
 def parse_scenario(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_files.struct_of(Scenario, text, place, ScenarioError)
+    return yaml_files.parse_struct(Scenario, text, place, ScenarioError)
 
 
 class PlayedEvent(Struct, frozen=True):

@@ -7,7 +7,7 @@ from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
 from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.pauses import find_able_since
-from hpctl.engine.view import View, find_assessment, is_fresh, taken_away
+from hpctl.engine.view import View, find_assessment, is_being_taken, is_fresh
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.evidence import find_answer
@@ -36,7 +36,7 @@ def node_facts(
         completing=completing,
         stuck=_find_stuck_job(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
-        taken_away=taken_away(rec.node, view),
+        taken_away=is_being_taken(rec.node, view),
         able_since=find_able_since(rec.id, view, now),
         booted=view.scheduler.booted,
         reset=reset_answer(rec.id, health.findings) if health else None,

@@ -245,7 +245,7 @@ class NodeFaults:
 
     def inject(self, node: str, kind: str, **how: Any) -> str:
         """Do it; a line that says what was done. Raises HpctlError."""
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         if machine is None or machine.role != "compute":
             names = ", ".join(m.node for m in self._machines.machines() if m.role == "compute")
             raise HpctlError(f"there is no node {node}", f"Nodes here: {names}.")
@@ -337,7 +337,7 @@ class NodeFaults:
         return f"{node}: {len(done)} processes {'stopped' if stop else 'continued'}"
 
     def _one(self, node: str, what: str, number: signal.Signals) -> str:
-        pid = self._machines.pid_of(node, what)
+        pid = self._machines.find_pid(node, what)
         if pid not in self._machines.processes(node):
             raise HpctlError(f"{node} runs no {what}", f"Its log: {self._spec.layout.logs}")
         send_signal([pid], number)

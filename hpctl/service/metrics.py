@@ -99,7 +99,7 @@ _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 Recovery = NodeRecovery | JobRecovery | Change
 
 
-def family_of(rule: RuleId) -> str:
+def find_rule_family(rule: RuleId) -> str:
     """Return the family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
@@ -449,7 +449,7 @@ class _Recoveries:
             self._counts.detection.set(_seconds_between(line, opened))
         lost = _seconds_between(line, running or rec.since) + _redone_s(rec, line, state)
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
-        why = family_of(cause.rule) if cause is not None else _opened_class(rec)
+        why = find_rule_family(cause.rule) if cause is not None else _opened_class(rec)
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
@@ -486,7 +486,7 @@ _RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSigna
 
 def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
-        return family_of(rec.rule)
+        return find_rule_family(rec.rule)
     if rec.trouble is None:
         return str(TroubleKind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER

@@ -332,7 +332,7 @@ class SlurmCommandReader:
     def _read_squeue(
         self, *options: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[InconsistentState]]:
-        mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
+        mark, fields = secrets.token_hex(8), parse.list_squeue_fields(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)

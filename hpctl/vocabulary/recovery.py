@@ -346,7 +346,7 @@ class Case(Struct, Generic[R, F], frozen=True):
         return replace(answer, until=min(answer.until, self.deadline))
 
 
-def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
+def describe_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
     """Return how a node that `owner` drained was taken over: who resumes it, or gives it another
     Reason, wins. Empty where it was not: a node that is FAIL or DOWN was not resumed."""
     if node is None:

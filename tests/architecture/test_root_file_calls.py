@@ -48,7 +48,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/checks/rdma_errors.py": ("_read_folders",),
         "hpctl/detection/kmsg.py": ("KernelDevice.__init__",),
         "hpctl/detection/machine.py": ("pci_gpus", "_is_gpu"),
-        "hpctl/detection/nvml/pauses.py": ("is_frozen", "_says_frozen"),
+        "hpctl/detection/nvml/pauses.py": ("is_frozen", "_reads_as_frozen"),
         "hpctl/detection/procs.py": ("Scan.tasks", "list_threads", "stat_fields"),
         "hpctl/detection/rdma.py": (
             "list_devices",
@@ -141,7 +141,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/nodes/evidence/collect.py": ("Collector.find_program", "read_end"),
         "hpctl/sagemaker/provider.py": ("ResourceConfig.addresses",),
         "hpctl/service/alerts.py": ("read_token",),
-        "hpctl/service/notify/sinks.py": ("url_of",),
+        "hpctl/service/notify/sinks.py": ("read_url",),
         "hpctl/service/page/serve.py": ("_open_listener",),
         "hpctl/slurm/controller_log.py": ("ControllerLog.open", "ControllerLog.read"),
         "hpctl/slurm/run.py": ("SlurmRunner.run",),

@@ -9,7 +9,7 @@ from hpctl.slurm.controller_log import (
     MOST_AT_ONCE,
     ControllerLog,
     choose_log,
-    news_of,
+    parse_news,
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -46,7 +46,7 @@ AT = "[2026-11-27T18:12:09.708] "
     ],
 )
 def test_what_a_line_means(line: str, news: ControllerNews):
-    assert news_of((AT + line).encode()) is news
+    assert parse_news((AT + line).encode()) is news
 
 
 LOCAL = {

@@ -119,7 +119,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         return cls(
             job=spec.job,
             host=host,
-            start=_digest_of(spec),
+            start=_digest_spec(spec),
             boot=_boot_id(),
             pid=pid,
             began=_read_start_time(pid),
@@ -174,7 +174,7 @@ class NodeSaves:
         self._pace = TransferLimit(spec.saves.rate)
         self._tasks: dict[str, SaveTask] = {}
         self._seen: object = None
-        job, mark = _digest_of(spec), self.meta / "start"
+        job, mark = _digest_spec(spec), self.meta / "start"
         self.start = Start("")
         with suppress(OSError, msgspec.MsgspecError):
             self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
@@ -800,7 +800,7 @@ def _boot_id() -> str:
     return ""
 
 
-def _digest_of(spec: FastSaveSpec) -> str:
+def _digest_spec(spec: FastSaveSpec) -> str:
     """Return what tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 

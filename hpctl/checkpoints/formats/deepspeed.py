@@ -135,7 +135,7 @@ def prove_files(
             {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
             {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
         )
-        files.one_start(root, times)
+        files.require_one_start(root, times)
 
 
 def _require_step(root: Place, name: str, first: str, step: int) -> None:

@@ -47,8 +47,8 @@ from hpctl.checkpoints.files import (
     json_object,
     modified_ns,
     open_file,
+    read_size,
     read_small_file,
-    size_of,
     step_in,
 )
 from hpctl.checkpoints.formats import ocdbt, zstd_frame
@@ -108,7 +108,7 @@ class _Values(Struct, frozen=True):
     def find(self, key: str) -> ocdbt.Stored:
         """Return where a value lies. Raises FileMissing, NotWhole, OSError."""
         if self.database is None:
-            return ocdbt.Stored(size_of(self.directory, key), key)
+            return ocdbt.Stored(read_size(self.directory, key), key)
         if key not in self.database:
             raise FileMissing(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
         return self.database[key]

@@ -122,7 +122,7 @@ class Archive(Struct, frozen=True):
         if isinstance(top, StorageRef):
             return SavedNumbers(self._read_number(top))
         if isinstance(top, dict):
-            return numbers_of(SavedFields(_with_numbers(top, self._read_number)))
+            return read_numbers(SavedFields(_with_numbers(top, self._read_number)))
         return SavedNumbers(top if type(top) is int else None)
 
     def _read_top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
@@ -476,7 +476,7 @@ class SavedNumbers(Struct, frozen=True):
     ranks: int | None = None
 
 
-def numbers_of(saved: SavedFields) -> SavedNumbers:
+def read_numbers(saved: SavedFields) -> SavedNumbers:
     """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
     return SavedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)

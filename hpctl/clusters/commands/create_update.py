@@ -21,7 +21,7 @@ from hpctl.clusters.commands.change_view import (
 from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
-    here_options,
+    add_aws_options,
     no_cluster,
     read_known,
     resolve_place,
@@ -42,7 +42,7 @@ from hpctl.clusters.commands.waiting import (
     wait_options,
     yes_option,
 )
-from hpctl.clusters.diff import diff_cluster, types_of
+from hpctl.clusters.diff import diff_cluster, format_types
 from hpctl.clusters.node_order_plan import pick_nodes, rank_node
 from hpctl.clusters.order_call import node_key
 from hpctl.clusters.progress import in_service, judge_migration
@@ -124,7 +124,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
     """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
-    return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
+    return ", ".join(f"{g['InstanceCount']} x {format_types(g, ' or ')}" for g in groups)
 
 
 @click.command()
@@ -135,7 +135,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
 @yes_option
 @wait_options
 @output.json_option
-@here_options
+@add_aws_options
 def update(
     path: str,
     validate: bool,

@@ -9,8 +9,8 @@ import click
 from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_followed_fields
 from hpctl.clusters.commands.context import (
     ClusterPlace,
+    add_aws_options,
     complete_cluster,
-    here_options,
     no_cluster,
     read_known,
     resolve_place,
@@ -70,7 +70,7 @@ class _ByShape(click.Command):
 @yes_option
 @wait_options
 @output.json_option
-@here_options
+@add_aws_options
 def delete(
     name: str,
     if_exists: bool,

@@ -17,7 +17,7 @@ from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
     cluster_argument,
-    fleet_of,
+    find_fleet,
     groups_option,
     nodes_argument,
     place_options,
@@ -27,7 +27,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.waiting import (
     FOLLOW,
     GIVE_UP,
-    all_of,
+    combine_options,
     confirm_or_exit,
     duration_option,
     wait_option,
@@ -123,7 +123,7 @@ class MaintenanceView(Struct, frozen=True):
         return f"{text}: {self.failed}" if self.failed else text
 
 
-_common = all_of(
+_common = combine_options(
     click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
     yes_option,
     wait_option(FOLLOW),
@@ -250,7 +250,7 @@ def health_check(
         return _show_view(_join_slurm(view, outcome="ordered"), as_json)
     view = _follow_maintenance(view, following.health())
     if view.outcome != "interrupted":
-        after = fleet_of(here)
+        after = find_fleet(here)
         became = compare_nodes(rows, after.rows)
         view = _join_slurm(
             view, nodes=tuple(_read_check_result(aws, after, node, ordered) for node in became)
@@ -293,7 +293,7 @@ def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetim
 
 def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterPlace, Fleet]:
     here = resolve_place(cluster, **where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(

@@ -21,13 +21,13 @@ from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
     complete_node,
-    fleet_of,
+    find_fleet,
     place_options,
     read_known,
     resolve_place,
 )
 from hpctl.clusters.commands.waiting import (
-    all_of,
+    combine_options,
     confirm_or_exit,
     duration_option,
     wait_option,
@@ -510,7 +510,7 @@ def _describe_result(one: OrderNodeProgress | None) -> dict[str, str]:
     return {word: str(getattr(one, word, "")) for word in args}
 
 
-order_options = all_of(
+order_options = combine_options(
     click.argument(
         "names",
         metavar="NODE...",
@@ -630,7 +630,7 @@ def _plan_order(
     here: ClusterPlace, verb: Verb, names: tuple[str, ...], *, now: bool
 ) -> tuple[KnownNodes, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     answer = read_known(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(

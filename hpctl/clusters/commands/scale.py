@@ -18,7 +18,7 @@ from hpctl.clusters.commands.change_view import (
 from hpctl.clusters.commands.context import (
     ClusterPlace,
     complete_group,
-    fleet_of,
+    find_fleet,
     place_options,
     read_known,
     resolve_place,
@@ -188,7 +188,7 @@ def scale(
     """
 
     here = resolve_place(**where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError("say how many instances the group shall have, or --nodes")

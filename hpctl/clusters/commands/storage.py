@@ -20,7 +20,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.clusters.storage import Link, WantedLink, list_links, looked_up, wait_for_link
+from hpctl.clusters.storage import Link, WantedLink, find_existing_link, list_links, wait_for_link
 from hpctl.clusters.storage import create_link as make
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
@@ -145,7 +145,7 @@ def link(
         raise make_usage_error(error) from error
     aws = open_aws(**account)
     if dry_run:
-        there = looked_up(aws, wanted)
+        there = find_existing_link(aws, wanted)
         planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
         view = LinkView(planned, False, True)
         output.show_view("storage-link", view, as_json)

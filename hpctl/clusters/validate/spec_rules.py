@@ -137,7 +137,7 @@ def deep_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @FAMILY.check("one-view")
-def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_same_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
     mounts = {
         group.name: {fs.mount_path or _find_default(fs.kind): fs for fs in group.file_systems}
@@ -159,7 +159,7 @@ def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("someone-fixes")
-def someone_fixes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_node_replacement(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):

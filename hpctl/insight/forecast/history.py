@@ -24,7 +24,7 @@ from hpctl.insight.forecast.decide import (
     Break,
     BreakModel,
     ForecastInstance,
-    class_of,
+    classify_rule,
     learn_model,
 )
 from hpctl.toolkit.bounds import clamp_duration
@@ -71,7 +71,7 @@ class BreakHistory(Struct, frozen=True):
     of_node: Mapping[NodeName, InstanceId]
 
 
-def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+def list_signs(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the indicators that are among the findings of a node."""
     there = {
         n for f in findings if f.verdict is not Verdict.OK for n in (f.check, f"{f.check} {f.code}")
@@ -131,7 +131,9 @@ def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
             back = max(back, _convert_to_days(by_hand))
     elif rec.ended and not gone:
         back = _convert_to_days(rec.since)
-    return Break(_convert_to_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
+    return Break(
+        _convert_to_days(rec.opened), back, classify_rule(rec.rule), list_signs(rec.findings)
+    )
 
 
 def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
@@ -162,7 +164,7 @@ def forecast_nodes(
     """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
     of service is taken to be back."""
     past = read_history(state, now)
-    signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
+    signs = {node: list_signs(health[node].findings) for node in nodes if node in health}
     model = _learn_model(past, nodes, signs, _convert_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
     quiet, found = ForecastInstance(past.since), []

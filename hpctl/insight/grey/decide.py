@@ -210,7 +210,7 @@ class OutlierTrack(Struct, frozen=True):
 Memory = Mapping[tuple[NodeName, str], OutlierTrack]
 
 
-def groups_of(
+def group_peers(
     view: SchedulerView, kinds: Mapping[NodeName, str], now: datetime
 ) -> tuple[PeerGroup, ...]:
     """Return which nodes can be compared: those of running jobs past their start, without shared

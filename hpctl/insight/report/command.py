@@ -316,7 +316,7 @@ def report(
         raise click.UsageError("--since is not in the past")
     listed = None
     if prices is not None:
-        listed = yaml_files.struct_of(
+        listed = yaml_files.parse_struct(
             Prices, yaml_files.read_yaml_text(prices, PriceError), prices, PriceError
         )
     found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)

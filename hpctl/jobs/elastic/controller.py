@@ -77,7 +77,7 @@ class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """Return one trouble for each generation that did not end well, oldest first."""
-        return tuple(t for each in self.generations if (t := trouble_of(each)) is not None)
+        return tuple(t for each in self.generations if (t := find_trouble(each)) is not None)
 
 
 class AccountWriter(Struct):
@@ -87,14 +87,16 @@ class AccountWriter(Struct):
     run_id: str
     _generations: list[GenerationRecord] = field(default_factory=list)
 
-    def generation_began(self, generation: int, resumed_from: str, hosts: Sequence[str]) -> None:
+    def record_generation_start(
+        self, generation: int, resumed_from: str, hosts: Sequence[str]
+    ) -> None:
         """Note that its ranks are being started."""
         began, whence, nodes = time.time(), resumed_from or None, tuple(hosts)
         fresh = GenerationRecord(generation, began, None, whence, "", (), nodes)
         self._generations = [*self._generations, fresh][-KEEP:]
         self._write("running", None, "")
 
-    def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
+    def record_generation_end(self, why: str, failures: Sequence[RankFailure]) -> None:
         """Note that none of its ranks is left."""
         if self._generations:
             self._generations[-1] = msgspec.structs.replace(
@@ -103,7 +105,7 @@ class AccountWriter(Struct):
 
     def record_end(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
-        self.generation_over(end.why, failures)
+        self.record_generation_end(end.why, failures)
         self._write(end.verdict.value, end.code, end.why)
 
     def _write(self, verdict: str, code: int | None, why: str) -> None:
@@ -143,7 +145,7 @@ def read_account(path: Path) -> AccountRecord:
         raise HpctlError(f"cannot read {path} as a record of hpctl elastic: {error}") from error
 
 
-def trouble_of(generation: GenerationRecord) -> Trouble | None:
+def find_trouble(generation: GenerationRecord) -> Trouble | None:
     """Return what ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
@@ -215,7 +217,7 @@ class GroupController:
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
             self._run_order(
-                self._group.gave_up_waiting(
+                self._group.handle_gather_timeout(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
                 )
@@ -331,7 +333,7 @@ class GroupController:
             )
 
     async def _handle_prepared(self, generation: int) -> None:
-        self._account.generation_over(self._group.why, self._group.previous)
+        self._account.record_generation_end(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
                 find_generation_start,
@@ -364,7 +366,7 @@ class GroupController:
         for node, line in self._lines.items():
             line.send({**order, "base": group.base(node)})
         hosts = [self._hosts[node] for node in sorted(group.members)]
-        self._account.generation_began(generation, path, hosts)
+        self._account.record_generation_start(generation, path, hosts)
         whence = f"from {path}" if path else "from the beginning"
         print_line(
             f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}"

@@ -75,7 +75,7 @@ def shell_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
+def read_rank_failure(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
     """Return what is known about a rank that ended with `code` at `at`. Never raises: an error file
     that cannot be read is one that says nothing."""
     try:
@@ -302,7 +302,7 @@ class RankGroup(Struct):
             return self._end(GroupVerdict.LOST, LOST, self._lost)
         return self._stop(why) or self._next(now)
 
-    def gave_up_waiting(self, why: str) -> Order | None:
+    def handle_gather_timeout(self, why: str) -> Order | None:
         """Handle that not every launcher came in time."""
         if self.phase is not GroupPhase.GATHERING:
             return None

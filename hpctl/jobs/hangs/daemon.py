@@ -28,7 +28,7 @@ from hpctl.engine.kinds import Due
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs.decide import HangTrack, find_standstill, judge_job, of_node
 from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_lines
-from hpctl.jobs.plan import found_hanging
+from hpctl.jobs.plan import was_found_hanging
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
@@ -93,7 +93,7 @@ class HangWatch:
             ids = job.components or (job.id,)
             pairs = ((n, answers[n].get(i)) for n in job.nodes if n in answers for i in ids)
             mine = {n: activity for n, activity in pairs if activity is not None}
-            known, found = self._tracks.get(job.id), found_hanging(job, state)
+            known, found = self._tracks.get(job.id), was_found_hanging(job, state)
             return job.id, judge_job(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
@@ -218,7 +218,9 @@ class StackCollector:
 
     def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
-        parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
+        parts = [
+            f for f in self._health.list_findings(node) if (f.check, f.code) == (CHECK, ask.id)
+        ]
         found = parse_lines(line for f in parts for line in f.evidence.splitlines())
         return next((one for one in found if one.node == node), None)
 

@@ -65,7 +65,7 @@ class Evidence(Struct, frozen=True):
 Classify = Callable[..., Trouble]
 
 
-def code_of(evidence: Evidence, policy: RunPolicy) -> int:
+def choose_exit_code(evidence: Evidence, policy: RunPolicy) -> int:
     """Return the exit code that says why: of the rank at the root, where srun named it, else
     srun's."""
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
@@ -103,7 +103,7 @@ def name_node(trouble: Trouble) -> Trouble:
 def _classify_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
-    code = code_of(evidence, policy)
+    code = choose_exit_code(evidence, policy)
     if code == 0:
         return None if is_finished(evidence) else _no_progress(evidence, now)
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)

@@ -124,7 +124,7 @@ class AccountReader:
         for each in record.generations:
             if each.number < running and each.number not in self._reported:
                 self._reported.add(each.number)
-                trouble = controller.trouble_of(each)
+                trouble = controller.find_trouble(each)
                 found += [trouble] if trouble is not None else []
         return found
 
@@ -132,7 +132,9 @@ class AccountReader:
         """Return what ended the last generation, where it ended badly."""
         record = self._read()
         return (
-            controller.trouble_of(record.generations[-1]) if record and record.generations else None
+            controller.find_trouble(record.generations[-1])
+            if record and record.generations
+            else None
         )
 
     def _read(self) -> controller.AccountRecord | None:
@@ -451,7 +453,7 @@ class Steps:
             gpus=self._given.gpus(gpus),
         )
 
-    def found_at_end(self, answer: RunDecision | None) -> ResumePoint | None:
+    def find_end_checkpoint(self, answer: RunDecision | None) -> ResumePoint | None:
         """Return where the next step resumes, if the last one's end has just shown it: a large
         checkpoint takes a second to prove. None: search again."""
         found, self._after = self._after, None

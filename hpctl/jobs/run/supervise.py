@@ -256,7 +256,9 @@ class StepSupervisor:
 
     def _launch_step(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
-        resume = self.steps.found_at_end(answer) or find_resume_point(self.given.resume_places)
+        resume = self.steps.find_end_checkpoint(answer) or find_resume_point(
+            self.given.resume_places
+        )
         fit = self.allocation.look()
         if self.asked:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
@@ -352,7 +354,7 @@ class StepSupervisor:
         if code != 0:
             lost = lost | self.allocation.lost(step.nodes, fit)
         evidence = self.steps.evidence(code, lost, self.allocation.gpus)
-        code = ending.code_of(evidence, self.given.policy)
+        code = ending.choose_exit_code(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:

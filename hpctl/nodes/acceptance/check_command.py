@@ -100,12 +100,12 @@ def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
     Raises HpctlError where the journal cannot be read.
     """
     from hpctl.engine.world_reader import gather_world
-    from hpctl.nodes.acceptance.command import tests_of
+    from hpctl.nodes.acceptance.command import list_tests
 
     if all(level == "off" for level in config.acceptance.levels):
         return
     recoveries = gather_world(config, now).state.nodes.values()
-    ended = [test for recovery in recoveries for test in tests_of(recovery) if test.result]
+    ended = [test for recovery in recoveries for test in list_tests(recovery) if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"
         yield CheckView("acceptance", "warn", what, "hpctl acceptance check")

@@ -125,7 +125,7 @@ def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView,
         state = gather_world(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
-            return tuple(t for rec in recs for t in tests_of(rec)[-1:])
+            return tuple(t for rec in recs for t in list_tests(rec)[-1:])
         time.sleep(LOOK_S)
 
 
@@ -198,7 +198,7 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
     )
 
 
-def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
+def list_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     """Return the tests of one recovery, oldest first."""
     begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
@@ -253,7 +253,7 @@ def _parse_figures(evidence: str) -> dict[str, float]:
 
 def tests_view(w: World, wanted: str) -> AcceptancesView:
     """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
-    found = [t for rec in w.state.nodes.values() for t in tests_of(rec)]
+    found = [t for rec in w.state.nodes.values() for t in list_tests(rec)]
     names = {name for t in found for name in (t.node, t.recovery, t.id)}
     if wanted and wanted not in names:
         raise output.no_such("accept history", wanted, sorted(names))

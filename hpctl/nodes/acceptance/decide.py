@@ -1,7 +1,7 @@
 """The test of a node before it serves again, as phases of its recovery. Pure."""
 
-from hpctl.engine.node_history import let_go, since_drain, since_opening
-from hpctl.engine.test_reservation import find_test_job, level_of, name_of
+from hpctl.engine.node_history import let_go, list_steps_since_drain, since_opening
+from hpctl.engine.test_reservation import choose_test_level, find_test_job, name_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
 from hpctl.nodes.actors import NodeCase, attempt_step, resolve_answer
@@ -18,8 +18,8 @@ from hpctl.vocabulary.recovery import (
     RequeueInterval,
     StepKind,
     answer_text,
+    describe_takeover,
     last_step,
-    taken_over,
 )
 from hpctl.vocabulary.slurm_facts import ENDED
 
@@ -28,7 +28,7 @@ def come_before_service(c: NodeCase) -> Next | None:
     """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
     if c.facts.left_in:
         return let_out(c)
-    level = level_of(c.rec, c.policy)
+    level = choose_test_level(c.rec, c.policy)
     if level:
         return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return None
@@ -68,7 +68,11 @@ def advance_accepting(c: NodeCase) -> Next:
 
 
 def _submit_test_job(c: NodeCase, name: str) -> Next:
-    level, wanted, node = level_of(c.rec, c.policy) or "quick", c.policy.acceptance, c.facts.slurm
+    level, wanted, node = (
+        choose_test_level(c.rec, c.policy) or "quick",
+        c.policy.acceptance,
+        c.facts.slurm,
+    )
     return c.take(
         StepKind.TEST,
         name,
@@ -84,7 +88,7 @@ def _submit_test_job(c: NodeCase, name: str) -> Next:
 
 def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
     """Return whether a step was begun since the node was last drained."""
-    return last_step(since_drain(rec), kind) is not None
+    return last_step(list_steps_since_drain(rec), kind) is not None
 
 
 def _detect_node_loss(c: NodeCase) -> Move | None:
@@ -109,7 +113,7 @@ def _detect_takeover(c: NodeCase) -> Move | None:
     elif node is not None and closed_by_slurm(node):
         return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
     elif node is not None:
-        how = taken_over(node, c.rec.id)
+        how = describe_takeover(node, c.rec.id)
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
@@ -180,7 +184,7 @@ def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = c.rec.test_verdict
     node, serves = c.facts.slurm, let_go(c.rec, c.policy)
-    if serves and (ill := _ill_after_all(c)):
+    if serves and (ill := _find_late_fault(c)):
         return Move(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
@@ -207,7 +211,7 @@ def _resume_node(c: NodeCase, why: str) -> Next:
     if node is not None and node.in_service:
         return Move(NodeSignal.RETURN_SEEN, why)
     if node is not None and node.closed:
-        how = taken_over(node, c.rec.id)
+        how = describe_takeover(node, c.rec.id)
         if how:
             return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
         return resolve_answer(
@@ -216,7 +220,7 @@ def _resume_node(c: NodeCase, why: str) -> Next:
     return c.wait("slurmctld shows the node DOWN", RequeueInterval.SLOWLY)
 
 
-def _ill_after_all(c: NodeCase) -> str:
+def _find_late_fault(c: NodeCase) -> str:
     """Return why a node that was to serve must not, as long as its reservation keeps others off
     it."""
     judged, node = c.facts.assessment, c.facts.slurm

@@ -297,7 +297,7 @@ def find_slow_figures(
     return tuple(sorted(found, key=lambda one: one.again))
 
 
-def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
+def list_measured(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
     """Return what the findings of a run of acceptance tests measured; nothing where one failed.
 
     Where the provider does not report the instance type, the machine's own report counts, as of an
@@ -346,7 +346,7 @@ def judge_results(
     They are held to what the fleet has measured and to the floors. No single run condemns what is
     near the fleet's limit.
     """
-    runs = runs_of(instance_type, "", results)
+    runs = list_measured(instance_type, "", results)
     behind = find_slow_figures(runs, compute_limits(measured, site, runs))
     return tuple(_failed_if_slow(finding, behind) for finding in results)
 
@@ -461,7 +461,9 @@ def list_measured_nodes(view: View) -> list[Measured]:
     """Return what the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
     return [
-        run for rec in tested for run in runs_of(view.instance_type(rec.node), rec.node, rec.tests)
+        run
+        for rec in tested
+        for run in list_measured(view.instance_type(rec.node), rec.node, rec.tests)
     ]
 
 
@@ -484,7 +486,7 @@ PATIENCE_S: Final = 30
 each time."""
 
 
-def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def list_results(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return what the node's agent reports of a test; nothing until it has reported all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

@@ -240,7 +240,7 @@ class Inbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(f for results in found[:MAX_FILES] for f in findings_of(results))
+        return tuple(f for results in found[:MAX_FILES] for f in make_findings(results))
 
     def _results(self, name: str) -> AcceptanceResults | None:
         try:
@@ -272,7 +272,7 @@ def read_bounded(path: Path) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-def findings_of(results: AcceptanceResults) -> tuple[Finding, ...]:
+def make_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
     """Return a finding for each test, and the one that closes them."""
     ended = at_stamp(results.finished) or EARLIEST
     began = at_stamp(results.started) or ended

@@ -208,7 +208,7 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
 def _load_file(path: Path) -> tuple[Test, ...]:
     text = yaml_files.read_yaml_text(path, TestFileProblems)
-    return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
+    return yaml_files.parse_struct(Tests, text, str(path), TestFileProblems).tests
 
 
 def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
@@ -436,7 +436,7 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
     return found, "" if ran.ok else one_line(ran.message)
 
 
-def passed_on(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def list_passed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that tests on another node need."""
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 

@@ -466,7 +466,7 @@ class Scaling(Struct):
             self.launches.world.changed.notify_all()
 
 
-def failure_of(node: EmulatedNode) -> str:
+def write_failure_message(node: EmulatedNode) -> str:
     """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue 188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "

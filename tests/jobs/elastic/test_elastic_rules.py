@@ -137,9 +137,9 @@ def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     group.add_launcher(0, 1)
     assert group.lost(0, "gone", 0.0) is None
     assert group.add_launcher(0, 1) is None
-    assert group.gave_up_waiting("1 of 2 did not come").code == LOST
+    assert group.handle_gather_timeout("1 of 2 did not come").code == LOST
     other = running()
-    assert other.gave_up_waiting("late") is None
+    assert other.handle_gather_timeout("late") is None
     assert other.leaving("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
     assert other.leaving("SIGTERM") is None
 

@@ -16,7 +16,7 @@ from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.jobs.hangs.decide import Activity, find_standstill, judge_job, of_node
-from hpctl.jobs.plan import HUNG, found_hanging, run_decisions
+from hpctl.jobs.plan import HUNG, run_decisions, was_found_hanging
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
@@ -375,7 +375,7 @@ def test_one_that_was_called_off_was_not_tried():
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
     state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
-    assert found_hanging(job, state) is found
+    assert was_found_hanging(job, state) is found
 
 
 GROUP = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
