@@ -56,6 +56,8 @@ MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
 LOCK_S = 5.0
 """How long a helper waits for the helper of the run before to exit."""
+_MOVED = "moved"
+"""Directory below META for the steps that a restore moved away."""
 _AT_ONCE = 4
 """Files that are pulled side by side."""
 
@@ -637,7 +639,7 @@ class NodeSaves:
     def _make_room(self, wanted: SavedStep) -> None:
         """The disk is full: what a restore moved away goes, or the oldest step, never the newest
         whole one."""
-        moved = self.meta / "aside"
+        moved = self.meta / _MOVED
         if moved.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
             with self._lock:
                 shutil.rmtree(moved, ignore_errors=True)
@@ -715,7 +717,7 @@ class NodeSaves:
     def move_newer_away(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
         would mix with it. What was moved away before is removed."""
-        moved = self.meta / "aside"
+        moved = self.meta / _MOVED
         shutil.rmtree(moved, ignore_errors=True)
         moved.mkdir(mode=0o700)
         for found in self.live():
