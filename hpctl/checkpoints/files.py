@@ -248,7 +248,7 @@ class Remote:
             key=lambda pair: pair[0],
         )
 
-    def fresh(self) -> Remote:
+    def without_snapshot(self) -> Remote:
         """Return the same key, about which nothing is known."""
         return Remote(self.objects, self.key)
 

@@ -233,7 +233,9 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
                 raise
             # NFS answers so for a name that was replaced meanwhile, S3 for an object; the next
             # search of that name finds its successor.
-            return _claim_listing(path.fresh() if isinstance(path, Remote) else path, world_size)
+            return _claim_listing(
+                path.without_snapshot() if isinstance(path, Remote) else path, world_size
+            )
     except OSError as error:
         return PassedOver(path, storage_error(error), unreadable=True)
     except NotWhole as defect:
@@ -253,7 +255,7 @@ def prove_candidate(
                 raise
             # Replaced meanwhile: what it claims now may differ, too.
             again = claim_place(
-                path.fresh() if isinstance(path, Remote) else path, claim.world_size
+                path.without_snapshot() if isinstance(path, Remote) else path, claim.world_size
             )
             if isinstance(again, PassedOver):
                 return again

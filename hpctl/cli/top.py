@@ -262,7 +262,7 @@ class TopScreen:
         self.target = targets[self.index] if targets else ""
         return found
 
-    def press(self, key: str, shown: TopModel) -> str:
+    def handle_key(self, key: str, shown: TopModel) -> str:
         """Take one key; answers what it asks for beyond the screen, if anything."""
         if self.typing:
             return self._handle_filter_key(key)
@@ -506,7 +506,7 @@ def _run_until_request(
                 shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
                 drawn = seen
             for key in read_keys(fd, LOOK_S):
-                drawn, asked = None, screen.press(key, seen[0])
+                drawn, asked = None, screen.handle_key(key, seen[0])
                 row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
                 if asked == "explain" and row is not None:
                     screen.story, screen.index = _render_story(out, reader.config, row.target), 0

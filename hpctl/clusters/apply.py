@@ -218,7 +218,7 @@ def plan_update(
 
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
     """
-    if changes.impossible:
+    if changes.impossible_changes:
         raise _make_impossible_error(changes)
     observed = rebuild_request(found)
     have = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
@@ -498,7 +498,7 @@ def _with_token(order: Any, request: Mapping[str, Any], patience: Patience) -> M
 
 
 def _make_impossible_error(changes: Diff) -> HpctlError:
-    lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible]
+    lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible_changes]
     return HpctlError(
         "\n  ".join(
             [f"{len(lines)} thing(s) cannot be changed in place; nothing was done", *lines]

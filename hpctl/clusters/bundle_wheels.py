@@ -72,7 +72,7 @@ class WheelTarget(Struct, frozen=True):
         }
 
 
-class Lack(Struct, frozen=True):
+class MissingWheel(Struct, frozen=True):
     """A requirement that no wheel meets, and why."""
 
     requirement: str
@@ -115,11 +115,15 @@ def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
         yield WHEELS, lack.why
 
 
-def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
+def find_lacking_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
     """Return what hpctl and pip need there, and theirs in turn, that no wheel of a directory
     gives."""
     wheels = _Wheels(house, target)
-    todo, seen, found = [("the bundle", "hpctl"), ("the bundle", "pip")], set[str](), list[Lack]()
+    todo, seen, found = (
+        [("the bundle", "hpctl"), ("the bundle", "pip")],
+        set[str](),
+        list[MissingWheel](),
+    )
     while todo:
         whose, text = todo.pop()
         if text in seen:
@@ -128,7 +132,7 @@ def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
         need = Requirement(text)
         name, why = wheels.best(need)
         if why:
-            found.append(Lack(text, f"{whose} needs {need.name}{need.specifier}: {why}"))
+            found.append(MissingWheel(text, f"{whose} needs {need.name}{need.specifier}: {why}"))
         else:
             todo += [(name, more) for more in wheels.needs(name)]
     return sorted(found, key=lambda lack: lack.requirement)

@@ -118,7 +118,7 @@ class Diff(Struct, frozen=True):
     changes: tuple[SpecChange, ...] = ()
 
     @property
-    def impossible(self) -> tuple[SpecChange, ...]:
+    def impossible_changes(self) -> tuple[SpecChange, ...]:
         """Return what the service cannot change in place."""
         return tuple(c for c in self.changes if c.kind is DiffKind.IMPOSSIBLE)
 

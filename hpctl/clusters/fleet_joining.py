@@ -99,7 +99,7 @@ def with_instance_names(
 _NODE_SHAPE = re.compile(r"i-[0-9a-f]{8,17}|ip-\d+-\d+-\d+-[\d\[\],-]+(\..+)?|\d+\.\d+\.\d+\.\d+")
 
 
-def shaped_as_node(name: str) -> bool:
+def looks_like_node_name(name: str) -> bool:
     """Return whether it can hardly be anything but a node's name: an instance id, an ip-... name or
     a hostlist of them, an address."""
     return _NODE_SHAPE.fullmatch(name) is not None

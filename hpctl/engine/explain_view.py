@@ -757,7 +757,9 @@ def _explain_node(
         headline="; ".join(facts) + ".",
         rule=rule_view(rules, fault.rule, parts) if fault else None,
         evidence=list_evidence(health.findings) if health else (),
-        next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
+        next=Awaited(
+            f"job {job.shown} to finish there" if job else _describe_node_wait(judged, slurm)
+        ),
         related=(*(r.id for r in treated), *_list_changes(w, name)),
     )
 
@@ -776,7 +778,9 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
     return found
 
 
-def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
+def _describe_node_wait(
+    judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None
+) -> str:
     """Return whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
     advice = advise_operator(slurm) if slurm is not None else ""

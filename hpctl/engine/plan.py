@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, Tally, count_tally, find_correlated_rules, is_approved
+from hpctl.engine.gates import GATES, GateTally, count_tally, find_correlated_rules, is_approved
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
 from hpctl.engine.maintenance import find_hold, maintenance_text
@@ -93,7 +93,7 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     kinds: Sequence[RecoveryKind],
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
-    judged = _set_mass_events_aside(view, policy, rules, now)
+    judged = _exclude_mass_events(view, policy, rules, now)
     candidates, flaws = node_candidates(judged, rules, now)
     candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
     for kind in kinds:
@@ -136,7 +136,7 @@ def plan_after(
     )
 
 
-def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
+def _exclude_mass_events(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
     """The view in which a fault of a node's own goes before a mass event's, where it has both."""
     of_events = find_correlated_rules(view, policy, now)
     changed = {}
@@ -183,7 +183,7 @@ def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
 
 
 def decide_candidate(
-    c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, counts: GateTally, policy: Policy, now: datetime
 ) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
@@ -260,7 +260,7 @@ def node_candidates(
         if (name, judged.generation.instance) in leaving or view.is_quarantined(name):
             return None
         candidate = _make_candidate(node, judged, view, rules, now)
-        dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
+        dealt_with = candidate is not None and _is_already_treated(candidate, judged, view)
         return None if dealt_with else candidate
 
     found, flaws = isolate_each("plan", view.assessments.items(), itemgetter(0), one)
@@ -350,7 +350,7 @@ def _find_loss_witness(node: SlurmNode, view: View) -> str:
     return ""
 
 
-def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
+def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
     """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by

@@ -189,7 +189,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
         faults = covered.get(number, [])
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
-        cases.append(_make_case(incident, rules.classes[rule], _covering(faults)))
+        cases.append(_make_case(incident, rules.classes[rule], _describe_covering(faults)))
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
     signs = [case.incident for case in cases if _is_sign(case, rules)]
     for incident in unknown_lines:
@@ -217,7 +217,7 @@ def _make_case(incident: Incident, fault: FaultClass, note: str = "") -> _FaultC
     return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
 
 
-def _covering(faults: Sequence[FaultClass]) -> str:
+def _describe_covering(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 

@@ -213,7 +213,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     return RuleId("sxid-unknown") if acts is None else rule
 
 
-def row_of_line(check: str, code: str, detail: str, evidence: str) -> FaultRow:
+def find_line_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
     """Return the shipped row for one line of NVIDIA's driver, `kernel.xid` or `kernel.sxid`."""
     if check != "kernel.sxid":
         return ROWS[xid_rule(code, detail, evidence)]

@@ -317,7 +317,7 @@ def _advance_stopping(c: _Case) -> Next:
         return Move(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN, which requeues it", RequeueInterval.SOON)
-    goes_on = _goes_on(c.rec, c.facts)
+    goes_on = _find_later_report(c.rec, c.facts)
     if goes_on:
         return Move(JobSignal.WENT_ON, goes_on)
     cannot = "slurmctld will not requeue it"
@@ -336,7 +336,7 @@ def _giving_up(c: _Case) -> Next:
     return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
 
-def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
+def _find_later_report(rec: JobRecovery, facts: JobFacts) -> str:
     """Return what its supervisor reported since it was given up, or had wished to leave: "" if
     nothing.
 

@@ -232,12 +232,12 @@ def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Pl
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
-    action, why = _after_return(run)
+    action, why = _plan_after_return(run)
     node = event.node or ",".join(event.returned)
     return PlayedEvent(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
 
 
-def _after_return(run: _RehearsedRun) -> tuple[str, str]:
+def _plan_after_return(run: _RehearsedRun) -> tuple[str, str]:
     """Return what the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
         _allocate_again(run, ())

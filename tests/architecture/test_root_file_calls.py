@@ -138,7 +138,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/jobs/hangs/stacks.py": ("_dump_stack",),
         "hpctl/jobs/other_actors.py": ("check_other_actors",),
         "hpctl/nodes/acceptance/run.py": ("Needs.missing", "_print_tests"),
-        "hpctl/nodes/evidence/collect.py": ("Collector.find_program", "read_end"),
+        "hpctl/nodes/evidence/collect.py": ("Collector.find_program", "read_tail"),
         "hpctl/sagemaker/provider.py": ("ResourceConfig.addresses",),
         "hpctl/service/alerts.py": ("read_token",),
         "hpctl/service/notify/sinks.py": ("read_url",),

@@ -29,7 +29,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.node_orders import (
     make_removal_views,
     need_slurm,
-    order_for,
+    plan_node_order,
     removal_now_option,
     summarize_removals,
     take_out,
@@ -164,7 +164,7 @@ def update(
         raise no_cluster(here.aws, here.cluster, error) from error
     changes = diff_cluster(request, found, _read_tags(here, found, request))
     run = _ClusterUpdate(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
-    plan = apply.plan_update(request, found, changes) if not changes.impossible else None
+    plan = apply.plan_update(request, found, changes) if not changes.impossible_changes else None
     if plan is None:
         why = "parts of this cannot be changed in place; nothing was done"
         return run.tell("failed", why=why, changes=changes.changes)
@@ -234,7 +234,7 @@ class _ClusterUpdate(Struct):
         assert self.known_now is not None
         assert self.fleet is not None
         need_slurm(self.here, self.known_now, self.now)
-        return order_for(self.fleet, picks, self.known_now)
+        return plan_node_order(self.fleet, picks, self.known_now)
 
     def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""

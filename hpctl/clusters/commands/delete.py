@@ -50,9 +50,9 @@ class _ByShape(click.Command):
         **extra: Any,
     ) -> click.Context:
         """That of the command which these words are for."""
-        from hpctl.clusters.fleet_joining import shaped_as_node
+        from hpctl.clusters.fleet_joining import looks_like_node_name
 
-        if not any(shaped_as_node(word) for word in args):
+        if not any(looks_like_node_name(word) for word in args):
             return super().make_context(info_name, args, parent, **extra)
         from hpctl.clusters.commands.node_orders import delete_nodes
 

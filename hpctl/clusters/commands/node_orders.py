@@ -85,7 +85,7 @@ removal_now_option = click.option(
 )
 
 
-def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
+def plan_node_order(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
     """Return the order that removes these nodes. Raises HpctlError where one of them may not go."""
 
     alive = answer.world is not None and answer.world.daemon_alive
@@ -130,7 +130,7 @@ def take_out(
     return carry_out(_begin_run(here, order, options))
 
 
-class Looks(Protocol):
+class OrderFollower(Protocol):
     """An order on its way, carried out here or by the daemon."""
 
     progress: dict[str, OrderNodeProgress]
@@ -144,7 +144,7 @@ class Looks(Protocol):
         """Stop waiting."""
 
 
-def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
+def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
     """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
     Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
@@ -337,7 +337,7 @@ class PlannedNode(Struct, frozen=True):
         return not self.node.jobs and not self.is_unread
 
     @property
-    def fates(self) -> list[str]:
+    def job_fates(self) -> list[str]:
         """Return what becomes of each job on it."""
         return [describe_job_fate(job, now=self.now) for job in self.node.jobs]
 
@@ -354,7 +354,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
                     " ({node.group}, {node.status}, Slurm: {slurm_state})",
                     style="bold",
                 ),
-                Lines("fates", style=WARN, indent=2),
+                Lines("job_fates", style=WARN, indent=2),
                 Line(
                     "what runs there is unknown, and would be lost",
                     style=WARN,
@@ -418,18 +418,23 @@ class OrderResultView(NodeOrderView, frozen=True):
             unbroken=True,
             when="failed_hostlist",
         ),
-        Line("still drained in Slurm: {going}", style=WARN, when="going"),
-        Line("Their deletion continues; this follows it:", style=WARN, when="going"),
-        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
-        Line("still drained in Slurm: {coming}", style=WARN, when="coming"),
-        Line("When they are back,", style=WARN, when="coming"),
-        Line("  hpctl cluster {verb} {coming}", style=WARN, unbroken=True, when="coming"),
-        Line("waits for them and gives them back; by hand:", style=WARN, when="coming"),
+        Line("still drained in Slurm: {deleted_hostlist}", style=WARN, when="deleted_hostlist"),
+        Line("Their deletion continues; this follows it:", style=WARN, when="deleted_hostlist"),
+        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="deleted_hostlist"),
+        Line("still drained in Slurm: {returning_hostlist}", style=WARN, when="returning_hostlist"),
+        Line("When they are back,", style=WARN, when="returning_hostlist"),
         Line(
-            "  scontrol update NodeName={coming} State=RESUME",
+            "  hpctl cluster {verb} {returning_hostlist}",
             style=WARN,
             unbroken=True,
-            when="coming",
+            when="returning_hostlist",
+        ),
+        Line("waits for them and gives them back; by hand:", style=WARN, when="returning_hostlist"),
+        Line(
+            "  scontrol update NodeName={returning_hostlist} State=RESUME",
+            style=WARN,
+            unbroken=True,
+            when="returning_hostlist",
         ),
     )
     json_only: ClassVar[JsonOnly] = ("dry_run", "refusal", "by_daemon", "why_not_daemon", "now")
@@ -445,12 +450,12 @@ class OrderResultView(NodeOrderView, frozen=True):
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase == "failed")
 
     @property
-    def going(self) -> str:
+    def deleted_hostlist(self) -> str:
         """Return the nodes that are deleted and still drained, as a hostlist."""
         return self._list_drained if self.verb == Verb.DELETE else ""
 
     @property
-    def coming(self) -> str:
+    def returning_hostlist(self) -> str:
         """Return the nodes that are to come back and still drained, as a hostlist."""
         return "" if self.verb == Verb.DELETE else self._list_drained
 
@@ -603,7 +608,7 @@ def _run_order(
     output.on_stderr(output.draw_declared, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
-    run: Looks | None = None
+    run: OrderFollower | None = None
     if not by_daemon:
         run = _begin_run(here, order, options)
     else:

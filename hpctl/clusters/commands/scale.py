@@ -26,7 +26,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.node_orders import (
     make_removal_views,
     need_slurm,
-    order_for,
+    plan_node_order,
     removal_now_option,
     summarize_removals,
     take_out,
@@ -90,7 +90,7 @@ class _Scale(Struct):
         answer = read_known(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
         going = make_removal_views(picks)
-        order = order_for(self.fleet, picks, answer)
+        order = plan_node_order(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
         need_slurm(self.here, answer, self.now)

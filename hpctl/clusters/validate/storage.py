@@ -6,7 +6,7 @@ from typing import Any
 from hpctl.clusters.validate.facts import (
     Ec2Listing,
     Family,
-    Guarded,
+    GuardedFileSystem,
     SpecFacts,
     find_security_groups,
     list_blocks,
@@ -30,13 +30,15 @@ from hpctl.vocabulary.ports import Aws
 FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Guarded | Unanswered | None]:
+def gather_facts(
+    aws: Aws, wanted: WantedCluster
+) -> dict[str, GuardedFileSystem | Unanswered | None]:
     """A few calls a file system."""
     ids = {fs.id for group in wanted.groups for fs in group.file_systems if fs.id}
     return {file_system: _read_guarded(aws, file_system) for file_system in sorted(ids)}
 
 
-def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
+def _read_guarded(aws: Aws, file_system: str) -> GuardedFileSystem | Unanswered | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
@@ -65,9 +67,9 @@ def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )
     if isinstance(interfaces, Unanswered):
-        return Guarded(entry, interfaces, subnets)
+        return GuardedFileSystem(entry, interfaces, subnets)
     ids = sorted({str(g["GroupId"]) for i in interfaces.values() for g in i.get("Groups") or ()})
-    return Guarded(entry, find_security_groups(ec2, ids), subnets)
+    return GuardedFileSystem(entry, find_security_groups(ec2, ids), subnets)
 
 
 PORTS = {
@@ -82,7 +84,7 @@ PORTS = {
 }
 """What a file system must let its clients in on."""
 
-Mounted = tuple[FileSystem, WantedGroup, Guarded]
+Mounted = tuple[FileSystem, WantedGroup, GuardedFileSystem]
 
 
 @FAMILY.check("file-system")
@@ -247,7 +249,7 @@ def _list_rules(entries: Any, key: str) -> list[Any]:
     return [rule for entry in entries for rule in entry.get(key) or ()]
 
 
-def _list_cidrs(guarded: Guarded) -> tuple[str, ...]:
+def _list_cidrs(guarded: GuardedFileSystem) -> tuple[str, ...]:
     if isinstance(guarded.subnets, Unanswered):
         return ()
     return list_blocks(guarded.subnets.values())
@@ -267,5 +269,5 @@ def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[FileSystem, WantedGrou
 def _find_mounted(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
     for fs, group in _find_mounts(wanted):
         found = facts.storage.get(fs.id)
-        if isinstance(found, Guarded):
+        if isinstance(found, GuardedFileSystem):
             yield fs, group, found

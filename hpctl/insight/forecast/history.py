@@ -245,7 +245,7 @@ def _make_forecast(
     unit, recs, signs = of.unit, of.recs, of.signs
     shares = model.shares(unit, signs)
     total = sum(shares.values())
-    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_most_first))
+    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_rank_by_count))
     day, week, month = chances
     return Forecast(
         of.node, of.instance, day, week, month,
@@ -253,7 +253,7 @@ def _make_forecast(
         jobs=jobs,
         escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
         rules=rules,
-        classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},
+        classes={k: v / total for k, v in sorted(shares.items(), key=_rank_by_count)},
         signs=signs,
         first=recs[0].opened if recs else None,
         last=recs[-1].opened if recs else None,
@@ -261,7 +261,7 @@ def _make_forecast(
     )  # fmt: skip
 
 
-def _most_first(item: tuple[str, float]) -> tuple[float, str]:
+def _rank_by_count(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 

@@ -231,7 +231,9 @@ class GroupController:
 
     def own_launcher_left(self) -> None:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
-        self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
+        self._run_order(
+            self._group.handle_step_end(f"the launcher on {self._place.host} has ended")
+        )
 
     def handle_request(self, why: str) -> None:
         """Handle a request to restart the group."""
@@ -285,7 +287,7 @@ class GroupController:
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
-            self._run_order(self._group.lost(node, text, time.monotonic()))
+            self._run_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
 
     def _handle_message(self, node: int, message: wire.Message) -> None:
         """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
@@ -307,7 +309,9 @@ class GroupController:
         elif "ask" in message:
             self.handle_request(str(message["ask"])[:500])
         elif "leaving" in message:
-            self._run_order(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
+            self._run_order(
+                self._group.handle_step_end(f"{message['leaving']} on {self._hosts[node]}")
+            )
 
     def _run_order(self, order: Order | None) -> None:
         if isinstance(order, PrepareGeneration):

@@ -291,7 +291,7 @@ class RankGroup(Struct):
         self._stopped.add(node)
         return self._next(now)
 
-    def lost(self, node: int, why: str, now: float) -> Order | None:
+    def handle_lost_launcher(self, node: int, why: str, now: float) -> Order | None:
         """Handle the loss of a launcher: its node is no longer watched."""
         if self.members.pop(node, None) is None or self.phase is GroupPhase.ENDED:
             return None
@@ -314,7 +314,7 @@ class RankGroup(Struct):
             return None
         return self._end(GroupVerdict.FINAL, code, why)
 
-    def leaving(self, why: str) -> Order | None:
+    def handle_step_end(self, why: str) -> Order | None:
         """Handle the end of the step from outside; every launcher ends its own ranks."""
         if self.phase is GroupPhase.ENDED:
             return None

@@ -281,7 +281,7 @@ class RunProgress:
         """Take another policy from now on."""
         self.policy = policy
 
-    def wall(self, at: float) -> datetime:
+    def convert_to_date(self, at: float) -> datetime:
         """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
@@ -341,7 +341,7 @@ class RunProgress:
         silence = self.silence(now)
         return Trouble(
             TroubleKind.HANG,
-            self.wall(now),
+            self.convert_to_date(now),
             f"{late.why}; {silence}" if late.why else silence,
             signature=f"hang: no {self._waiting_for()}",
             node=self._common_node(late),
@@ -471,7 +471,7 @@ class RunProgress:
             return
         self._lost.discard(rank.rank)
         if not self._lost:
-            self.finite_at = self.wall(at)
+            self.finite_at = self.convert_to_date(at)
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
@@ -512,7 +512,7 @@ class RunProgress:
         self._pending.append(
             Trouble(
                 kind,
-                self.wall(at),
+                self.convert_to_date(at),
                 f"{why} (step {step})",
                 signature=signature,
                 node=rank.node if rank else None,

@@ -358,7 +358,7 @@ class Steps:
             return code, {}
         gone = self._find_gone(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
-        while set(self._silent(step)) - set(gone) and time.monotonic() < limit:
+        while set(self._list_silent_nodes(step)) - set(gone) and time.monotonic() < limit:
             code = self.await_end(step, 0.2)
             if code is not None:
                 return code, {}
@@ -366,21 +366,21 @@ class Steps:
                 self._launcher.kill(step)
                 again = time.monotonic() + AGAIN_S
         why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
-        lost = dict.fromkeys(self._silent(step), why) | gone
+        lost = dict.fromkeys(self._list_silent_nodes(step), why) | gone
         self._launcher.abandon_step(step)
         code = self.await_end(step, KILL_S)
         # Slurm keeps the old step, and all its nodes, until each of them has answered.
         self._overlap = True
         return 128 + signal.SIGKILL if code is None else code, lost
 
-    def _silent(self, step: RunningStep) -> list[NodeName]:
+    def _list_silent_nodes(self, step: RunningStep) -> list[NodeName]:
         """Return its nodes of which srun has not reported that a task ended."""
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
     def _find_gone(self, step: RunningStep) -> dict[NodeName, str]:
         """Return the silent nodes that do not answer; none where that says nothing of them."""
-        silent = self._silent(step)
+        silent = self._list_silent_nodes(step)
         missing = list(silent)
         for seconds in (PROBE_S, SURE_S):
             there = self._launcher.answering(missing, seconds) if missing else set()

@@ -471,12 +471,14 @@ class StepSupervisor:
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
             return AttemptOutcome(1, why, None, RunDecision(Action.STEP, why, size=len(step.nodes)))
-        if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.glance():
-            if self.allocation.other or self.allocation.gone(step.nodes):
+        if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.poll_job():
+            if self.allocation.other or self.allocation.list_gone_nodes(step.nodes):
                 # srun should have ended long ago.
                 self.timers.kill_by(0)
             else:
-                self.handler.report_unaffected(self.allocation.gone(self.given.allocated))
+                self.handler.report_unaffected(
+                    self.allocation.list_gone_nodes(self.given.allocated)
+                )
         trouble = self.timers.time_limit(self.allocation, _utc_now())
         if trouble is not None:
             self.events.put(trouble)
@@ -536,9 +538,11 @@ class StepSupervisor:
         if not self.allocation.recoverable:
             self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
             return outcome.code or 1
-        if self.allocation.glance() and self.allocation.other:
+        if self.allocation.poll_job() and self.allocation.other:
             return self._end_run(outcome.code or 1).code
-        taken = self.handler.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
+        taken = self.handler.request_action(outcome.trouble, answer) and not self.steps.pause(
+            LEAVE_S
+        )
         if not taken and not self.steps.asked_to_end and self.handler.leave(answer):
             self.steps.pause(LEAVE_S)
         return outcome.code or 1

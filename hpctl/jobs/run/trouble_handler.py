@@ -121,7 +121,7 @@ class TroubleHandler:
         # Where one was trouble before, the daemon may have received that before it began to watch.
         self._report(JobReport(self._given.job, self._given.restart, why=why))
 
-    def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
+    def request_action(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = RequestedAction.HOLD if answer.action is Action.HOLD else RequestedAction.REQUEUE
         reply = self._send_last(trouble, answer, wish)
@@ -152,7 +152,7 @@ class TroubleHandler:
         The step has ended, so that no rank still writes. Never sent for a job that is already
         ending: a requeue of a COMPLETING job crashes slurmctld.
         """
-        now = self._allocation.allocation if self._allocation.glance() else None
+        now = self._allocation.allocation if self._allocation.poll_job() else None
         if now is None or not self._allocation.alive:
             return False
         command_id, job = now.command_id, now.job

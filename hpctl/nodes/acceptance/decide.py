@@ -45,7 +45,11 @@ def advance_accepting(c: NodeCase) -> Next:
     )
     if ended is not None:
         return ended
-    node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
+    node, name, opened = (
+        c.facts.slurm,
+        name_of(c.rec),
+        _has_step_since_drain(c.rec, StepKind.RESUME),
+    )
     if node is None:
         return c.wait("slurmctld does not list the node", RequeueInterval.SLOWLY)
     if not c.facts.held:
@@ -86,7 +90,7 @@ def _submit_test_job(c: NodeCase, name: str) -> Next:
     )
 
 
-def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
+def _has_step_since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
     """Return whether a step was begun since the node was last drained."""
     return last_step(list_steps_since_drain(rec), kind) is not None
 
@@ -98,7 +102,7 @@ def _detect_node_loss(c: NodeCase) -> Move | None:
         return Move(NodeSignal.TEST_FAILED, "it booted during its test")
     if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
         return Move(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
-    if node is not None and node.down and _since_drain(c.rec, StepKind.RESUME):
+    if node is not None and node.down and _has_step_since_drain(c.rec, StepKind.RESUME):
         return Move(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
     return None
 
@@ -108,7 +112,7 @@ def _detect_takeover(c: NodeCase) -> Move | None:
     win."""
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
-        ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
+        ours = c.facts.held or _has_step_since_drain(c.rec, StepKind.RESUME)
         how = "" if ours else "another operator or tool resumed the node"
     elif node is not None and closed_by_slurm(node):
         return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
@@ -249,7 +253,7 @@ def _drain_node(c: NodeCase, why: str) -> Next:
     A drain that is in doubt is repeated at once, because a drained node stays drained.
     """
     last = c.last(StepKind.DRAIN)
-    if last is not None and _since_drain(c.rec, StepKind.RESUME):
+    if last is not None and _has_step_since_drain(c.rec, StepKind.RESUME):
         return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
     answer = _repeat_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
     return Do(answer.kind, answer.target, answer.attempt, why) if isinstance(answer, Do) else answer

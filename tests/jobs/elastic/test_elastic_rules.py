@@ -113,11 +113,13 @@ def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str)
 
 def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     group = running(nodes=3)
-    assert isinstance(group.lost(1, "the launcher on n1 is gone", 0.0), StopGeneration)
+    assert isinstance(
+        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopGeneration
+    )
     assert group.handle_stopped_ranks(0, 0, 0.0) is None
     end = group.handle_stopped_ranks(2, 0, 0.0)
     assert end == EndGroup(GroupVerdict.LOST, LOST, "the launcher on n1 is gone")
-    assert group.lost(0, "later", 0.0) is None
+    assert group.handle_lost_launcher(0, "later", 0.0) is None
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
@@ -135,13 +137,13 @@ def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> 
 def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     group = RankGroup(2, RestartLimits())
     group.add_launcher(0, 1)
-    assert group.lost(0, "gone", 0.0) is None
+    assert group.handle_lost_launcher(0, "gone", 0.0) is None
     assert group.add_launcher(0, 1) is None
     assert group.handle_gather_timeout("1 of 2 did not come").code == LOST
     other = running()
     assert other.handle_gather_timeout("late") is None
-    assert other.leaving("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
-    assert other.leaving("SIGTERM") is None
+    assert other.handle_step_end("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
+    assert other.handle_step_end("SIGTERM") is None
 
 
 def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
@@ -162,7 +164,7 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
             elif fact == 2:
                 order = group.request_restart("hang")
             elif fact == 3 and dice.random() < 0.02:
-                order = group.lost(node, "gone", now)
+                order = group.handle_lost_launcher(node, "gone", now)
                 alive.discard(node)
             else:
                 order = group.handle_finished_rank(generation, node)

@@ -166,7 +166,9 @@ def test_nan_loss_is_reported_at_once_and_once() -> None:
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.NAN, 3, "n1")
     assert trouble.step == 51
-    assert b.finite_at == b.wall(last + 0.5), "no loss after that was a number on all ranks"
+    assert b.finite_at == b.convert_to_date(last + 0.5), (
+        "no loss after that was a number on all ranks"
+    )
     assert b.trouble(last + 2) is None
     b.add(note_of(3, 53, loss=1.0), last + 3)
     b.add(note_of(3, 54, loss=float("nan")), last + 4)

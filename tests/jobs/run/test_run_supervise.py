@@ -167,7 +167,7 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
-    one.wish(None, RunDecision(Action.REQUEUE, "no spare is left"))
+    one.request_action(None, RunDecision(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
