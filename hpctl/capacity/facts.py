@@ -99,12 +99,12 @@ def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
             job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows
         )
         for job in view.scheduler.jobs.values()
-        if ((grows := _lacks_nodes(job, sizes)) or _just_came(job))
+        if ((grows := _lacks_nodes(job, sizes)) or _has_just_arrived(job))
         and (since := job.eligible or job.submit) <= now
     )
 
 
-def _just_came(job: SlurmJob) -> bool:
+def _has_just_arrived(job: SlurmJob) -> bool:
     return job.state == "PENDING" and not job.completing and job.reason in ("", "None")
 
 

@@ -465,7 +465,7 @@ def exists(root: Place, name: str) -> bool:
     return True
 
 
-def need_last(root: Place, name: str) -> None:
+def require_last_file(root: Place, name: str) -> None:
     """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
     if not exists(root, name):
         raise Unfinished(f"{name} is missing: it is written last")

@@ -428,13 +428,13 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
         value = answer.get(names.get(field.name, field.name))
         if value not in (None, {}):
             inner = _section_in(field.type)
-            found[field.name] = value if inner is None else _known_inside(inner, value)
+            found[field.name] = value if inner is None else _keep_known_keys(inner, value)
     return found
 
 
-def _known_inside(kind: type[SpecSection], value: Any) -> Any:
+def _keep_known_keys(kind: type[SpecSection], value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_known_inside(kind, one) for one in value]
+        return [_keep_known_keys(kind, one) for one in value]
     return _select_known_keys(kind, value) if isinstance(value, Mapping) else value
 
 

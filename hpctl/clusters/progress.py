@@ -236,7 +236,7 @@ def in_service(
         if p.status != "InService":
             return _judge_status(p, patience_s)
         if "RollingBack" in p.seen:
-            return _rolled_back(p)
+            return _judge_rollback(p)
         missed = _format_missing(p.targets, targets) if targets is not None else ""
         if missed:
             return _judge_missed(p, missed, before)
@@ -266,7 +266,7 @@ def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
 def _judge_missed(p: ClusterProgress, missed: str, before: str | None) -> Judged:
     """Judge an InService cluster whose target counts are not the ordered ones."""
     if before is not None and p.failure not in ("", before):
-        return _rolled_back(p)
+        return _judge_rollback(p)
     if p.waited_s < LAG_S:
         return WAITING
     return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
@@ -284,12 +284,12 @@ def judge_migration(judge: Until, before: str) -> Until:
             return verdict, why
         text = p.failure not in ("", before)
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
-        return _rolled_back(p) if over else WAITING
+        return _judge_rollback(p) if over else WAITING
 
     return judge_both
 
 
-def _rolled_back(p: ClusterProgress) -> Judged:
+def _judge_rollback(p: ClusterProgress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
     return WaitState.FAILED, f"{why} ({fix})" if fix else why

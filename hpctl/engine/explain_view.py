@@ -615,7 +615,7 @@ def _of_component(view: ExplainView, target: str) -> ExplainView:
     return replace(view, headline=whole + view.headline)
 
 
-def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
+def format_job_id(job: slurm_facts.SlurmJob, target: str) -> str:
     """Return the id of a job as its user asked for it, and what it belongs to."""
     if job.components:
         parts = ", ".join(format_component(job.id, i) for i in range(len(job.components)))
@@ -929,7 +929,7 @@ def job_view(
     if job is None:
         return None
     registered = read_comment(job.comment)
-    facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
+    facts = [f"Job {format_job_id(job, target)} ({job.name}, {job.user}) is {job.state}"]
     facts.append(_explain_completing(w, job.id))
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
     lost = find_job_preemption(w, target, order)

@@ -148,7 +148,7 @@ def find_kept_out(view: View) -> frozenset[NodeName]:
     treatment: a slow wave of failures must not take the cluster ten nodes an hour.
     """
     state, nodes = view.state, view.scheduler.nodes
-    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
+    kept = {name for name, node in nodes.items() if node.reason and _is_kept_closed(node, state)}
     return frozenset(kept.difference(state.open_nodes))
 
 
@@ -174,7 +174,7 @@ def _count_assessments(t: GateTally, view: View) -> None:
                 t.seen.setdefault(rule, {}).setdefault(name, since)
 
 
-def _kept_out(node: SlurmNode, state: State) -> bool:
+def _is_kept_closed(node: SlurmNode, state: State) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
     owner = reason_owner(node.reason) if node.drained or node.down else None
     rec = state.nodes.get(owner) if owner is not None else None

@@ -155,14 +155,14 @@ class Leadership:
                 raise
             return False
         self._until = began + self._lease_s * (1 - MARGIN) if self._shared else math.inf
-        self.lease = self._first_lease(seen, at)
+        self.lease = self._read_own_lease(seen, at)
         self._progress = self.led_since = began
         if self._shared:
             self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
             self._thread.start()
         return True
 
-    def _first_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
+    def _read_own_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
         """Return the row that `Store.take_lease` wrote."""
         me = self._me
         return DaemonInfo(

@@ -35,8 +35,8 @@ from hpctl.engine.reading_pace import (
     SILENCE,
     SinceReading,
     find_unannounced,
+    log_wakes_loop,
     reading_due,
-    wakes_loop,
 )
 from hpctl.engine.requeue_exit import RequeueExitWatch
 from hpctl.engine.test_reservation import find_left_reservation
@@ -395,7 +395,7 @@ class Observer:
         self._follow_log()
         age_s = self._clock.monotonic() - self._read_at
         since = SinceReading(age_s, busy=False, followed=True, news=self._news)
-        return wakes_loop(since)
+        return log_wakes_loop(since)
 
     def _flaws(self) -> tuple[InconsistentState, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)

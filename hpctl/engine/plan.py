@@ -250,7 +250,7 @@ def node_candidates(
     view: View, rules: Rules, now: datetime
 ) -> tuple[list[Candidate], list[InconsistentState]]:
     """Return every generation that the facts call faulty and that is not treated yet."""
-    leaving = _taken_out(view)
+    leaving = _list_removed_nodes(view)
 
     def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
         name, judged = item
@@ -299,7 +299,7 @@ def _find_restored_nodes(
     return found
 
 
-def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
+def _list_removed_nodes(view: View) -> set[tuple[NodeName, InstanceId]]:
     """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.

@@ -523,14 +523,14 @@ def describe_phase(rec: NodeRecovery | JobRecovery) -> str:
         "returned": f"Back in service after {format_duration(seconds)}.",
         "resumed": _describe_resume(rec),
         "escalated": format_sentence("Escalated to on-call", last),
-        "gave_up": format_sentence(_gave_up(rec), last),
+        "gave_up": format_sentence(_explain_giving_up(rec), last),
         "held": format_sentence("Held", last),
         "cancelled": format_sentence("Noted" if noted else "Canceled", last),
     }
     return ends[rec.phase]
 
 
-def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
+def _explain_giving_up(rec: NodeRecovery | JobRecovery) -> str:
     again = bool(rec.trail) and rec.trail[-1].signal == JobSignal.FAILED_AGAIN
     return "Failed again, which opens another recovery" if again else "Gave up"
 

@@ -185,7 +185,7 @@ def find_assessment(node: NodeName, view: View) -> Assessment | None:
     return Assessment(health.generation, Condition.HEALTHY, health.last_heard)
 
 
-def script_first(rec: JobRecovery, view: View) -> bool:
+def requeues_before_down(rec: JobRecovery, view: View) -> bool:
     """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
     script.
 

@@ -99,11 +99,11 @@ def is_repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     window = clamp_duration(window_s)
     by_job = incident.check == XID and incident.code in _APPLICATIONS
     return any(
-        _hits_part_again(findings, window, apart, by_job=by_job) for findings in parts.values()
+        _has_repeated_part(findings, window, apart, by_job=by_job) for findings in parts.values()
     )
 
 
-def _hits_part_again(
+def _has_repeated_part(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
     """Return whether one part of a device was hit again: by another job, or after another time."""

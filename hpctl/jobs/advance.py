@@ -307,7 +307,7 @@ def _advance_stopping(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None  # _detect_end has answered for a job that is gone
     if c.rec.action is Action.END:
-        return _giving_up(c)
+        return _advance_given_up(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
         return c.wait(
@@ -324,7 +324,7 @@ def _advance_stopping(c: _Case) -> Next:
     return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
 
 
-def _giving_up(c: _Case) -> Next:
+def _advance_given_up(c: _Case) -> Next:
     """Advance a run in STOPPING that is given up, in the queue or alive: no order of Slurm's makes
     it FAILED.
 

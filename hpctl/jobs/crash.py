@@ -323,7 +323,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
         if why:
             kind, reason = classify_start_failure(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
-    if hit is not None and hit.tier is PatternTier.ECHO and _ended_alone(first, lines):
+    if hit is not None and hit.tier is PatternTier.ECHO and _ended_without_peer_loss(first, lines):
         consequence = hit.why
         hit = _of_code(first.code or 0)
         trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
@@ -336,7 +336,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     return _add_location(trouble, hit, lines, root, code)
 
 
-def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
+def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
     """Return whether the rank that ended first ended without having lost a peer.
 
     A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does

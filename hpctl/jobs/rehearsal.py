@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, worth_growing
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_growing_worthwhile
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import FileProblems
@@ -246,7 +246,7 @@ def _plan_after_return(run: _RehearsedRun) -> tuple[str, str]:
     inside = min(size, len(_find_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
-    if not have or not worth_growing(run.policy, have, could, left, cost):
+    if not have or not is_growing_worthwhile(run.policy, have, could, left, cost):
         return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
-from hpctl.engine.named_jobs import names_job
+from hpctl.engine.named_jobs import matches_job_id
 from hpctl.engine.request_client import invoking_user
 from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.nodes.orders_command import lift_pause
@@ -222,7 +222,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
     scheduler = make_scheduler(loaded)
-    jobs = [job for job in scheduler.view().jobs.values() if names_job(asked, job)]
+    jobs = [job for job in scheduler.view().jobs.values() if matches_job_id(asked, job)]
     if not jobs:
         raise HpctlError(
             f"Slurm does not know job {text}: there is none, or it ended too long ago",

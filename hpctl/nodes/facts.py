@@ -44,7 +44,7 @@ def node_facts(
         silent=health is None or not is_fresh(health.last_heard, policy.ages.silent_s, now),
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
         test=_find_test_job(rec, view),
-        left_in=_left_in(rec, view),
+        left_in=_find_left_reservation(rec, view),
         absent=view.absent.get(rec.node),
         maintenance=maintenance_text(held_by, now) if held_by else "",
         begins=_next_window(rec, view, now),
@@ -72,7 +72,7 @@ def _find_stuck_job(
     return describe_completing(late[0], now)
 
 
-def _left_in(rec: NodeRecovery, view: View) -> str:
+def _find_left_reservation(rec: NodeRecovery, view: View) -> str:
     """Return the reservation in which an earlier recovery of the node has left it."""
     holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
     if not holding or rec.phase is not NodePhase.VERIFYING:

@@ -182,7 +182,7 @@ class Recovery:
             marked = node.reason in MARKS and not node.in_service
             began = self._treated.get(name)
             if began is not None:
-                if self._is_back(node, began):
+                if self._is_node_back(node, began):
                     if marked:
                         self._slurm.scontrol("update", f"NodeName={name}", "State=RESUME")
                     del self._treated[name]
@@ -192,7 +192,7 @@ class Recovery:
                     log.info("%s is marked %s; the service acts", name, node.reason)
                     self._treated[name] = began
 
-    def _is_back(self, node: SlurmNode, began: float) -> bool:
+    def _is_node_back(self, node: SlurmNode, began: float) -> bool:
         booted = node.boot_time is not None and node.boot_time.timestamp() >= int(began)
         return booted and node.responding and not node.down and self._settled(str(node.name))
 

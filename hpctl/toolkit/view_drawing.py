@@ -233,7 +233,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     columns = [one for one in _list_columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
         texts = [
-            tuple(_on_one_line(_format_column_value(one, row, view)) for one in columns)
+            tuple(_join_lines(_format_column_value(one, row, view)) for one in columns)
             for row in rows
         ]
         lines = format_plain_columns([tuple(heading_text(one, view) for one in columns), *texts])
@@ -245,7 +245,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     out.print(_indent_part(table, part))
 
 
-def _on_one_line(cell: str | Text) -> str:
+def _join_lines(cell: str | Text) -> str:
     text = str(cell)
     return "; ".join(text.splitlines()) if "\n" in text else text
 

@@ -44,8 +44,8 @@ from hpctl.checkpoints.files import (
     exists,
     for_each,
     modified_ns,
-    need_last,
     open_file,
+    require_last_file,
     saved_over,
     step_in,
 )
@@ -556,7 +556,7 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
     def prove_sharded(deep: bool) -> None:
         reject_unfinished(path)
-        need_last(path, "meta.pt")
+        require_last_file(path, "meta.pt")
         prove_archive(path, "meta.pt", deep=deep)
         require_resumable(path, "meta.pt")
         prove_dcp(path, deep=deep)
@@ -746,7 +746,7 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
 
     I/O: `.metadata` once, then one open and one read of 22 bytes a data file; `deep` reads all.
     """
-    need_last(directory, METADATA)
+    require_last_file(directory, METADATA)
     with open_file(directory, METADATA) as metadata:
         files = data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns

@@ -227,7 +227,7 @@ class _ClusterUpdate(Struct):
             view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
-            migration.jobs_in_the_way(self.migration.strategy, running)
+            migration.refuse_running_jobs(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
         """Return the order for the nodes that go. Raises HpctlError where one may not."""

@@ -348,12 +348,12 @@ def push(
     exit_with(Exit.FINE)
 
 
-def _steps_taken(trial: Trial) -> list[StepState]:
+def _list_taken_steps(trial: Trial) -> list[StepState]:
     steps = trial.run.steps if trial.run else ()
     return [step for step in steps if step.state not in ("not_applicable", "off")]
 
 
-def _not_tried(trial: Trial) -> str:
+def _list_untried_steps(trial: Trial) -> str:
     """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
@@ -378,8 +378,8 @@ class TestView(Struct, frozen=True):
                 Line(
                     "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
                 ),
-                Section(_steps_taken),
-                Line(_not_tried),
+                Section(_list_taken_steps),
+                Line(_list_untried_steps),
                 Blank(),
             ),
         ),

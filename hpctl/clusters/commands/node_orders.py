@@ -151,7 +151,7 @@ def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
     SIGTERM and a closed terminal are as Ctrl-C: nodes must not stay drained without a command.
     """
     try:
-        with _ended_by(signal.SIGTERM, signal.SIGHUP):
+        with _treat_signals_as_interrupt(signal.SIGTERM, signal.SIGHUP):
             _print_looks(run.iter_progress())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
@@ -162,7 +162,7 @@ def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
 
 
 @contextlib.contextmanager
-def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+def _treat_signals_as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
     """Treat these signals as Ctrl-C, except those that are set to be ignored (nohup)."""
 
     def raise_ended(_number: int, _frame: FrameType | None) -> None:

@@ -57,7 +57,7 @@ def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
         yield make_failure(
-            named[kind].at_types,
+            named[kind].types_place,
             f"the service's model has no instance type {kind!r}{suggest_word(kind, sorted(known))}",
             "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
@@ -71,7 +71,7 @@ def head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
             continue
-        place, role = group.at_types, group.role.lower()
+        place, role = group.types_place, group.role.lower()
         for kind in group.types:
             if _ACCELERATED.match(kind):
                 yield make_warning(

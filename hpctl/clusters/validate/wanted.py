@@ -102,7 +102,7 @@ class WantedGroup(Struct, frozen=True):
         return (*self.place, *more)
 
     @property
-    def at_types(self) -> Place:
+    def types_place(self) -> Place:
         """Where its type is named, or its types are."""
         flexible = ("InstanceRequirements", "InstanceTypes")
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))

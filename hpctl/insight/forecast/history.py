@@ -370,7 +370,7 @@ def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
     return dict(sorted(by.items()))
 
 
-def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
+def count_needed_spares(found: Iterable[Forecast], sure: float = 0.95) -> int:
     """Return how many spares are enough for the breaks of one day, with that certainty: the
     quantile of the Poisson distribution of their sum."""
     mean = sum(f.day for f in found)

@@ -248,7 +248,7 @@ class AllocationState:
             return self._questions.leaves()
         return {}
 
-    def idle_outside(self) -> int:
+    def count_idle_nodes(self) -> int:
         """Return the number of idle nodes of the job's partition; 0 if unknown."""
         if self.allocation is None:
             return 0

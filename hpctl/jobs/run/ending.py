@@ -130,7 +130,7 @@ def _classify_end(
         node=end.node if end else None,
         rank=end.rank if end else None,
         policy=policy,
-        again=evidence.again or _some_ran(evidence),
+        again=evidence.again or _ran_on_some_rank(evidence),
     )
     # A rank that aborted itself may have lost others, which its log shows and no launcher.
     if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
@@ -169,7 +169,7 @@ def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
     return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
-def _some_ran(evidence: Evidence) -> bool:
+def _ran_on_some_rank(evidence: Evidence) -> bool:
     """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
-from hpctl.jobs.decide import worth_growing
+from hpctl.jobs.decide import is_growing_worthwhile
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -162,11 +162,11 @@ def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision
     left = UNLIMITED_S if room.left_s is None else room.left_s
     cost = START_S if room.restart_s is None else room.restart_s
     could = min(room.inside, wanted)
-    if worth_growing(policy, room.have, could, left, cost):
+    if is_growing_worthwhile(policy, room.have, could, left, cost):
         why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
         return RunDecision(Action.STEP, why, size=could)
     enough = 0 < room.missing <= room.idle
-    if enough and worth_growing(policy, room.have, wanted, left, cost + REQUEUE_S):
+    if enough and is_growing_worthwhile(policy, room.have, wanted, left, cost + REQUEUE_S):
         why = (
             f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
             f" of {cost + REQUEUE_S:.0f} s"
@@ -493,7 +493,7 @@ class StepSupervisor:
         room = GrowthRoom(
             have=len(step.nodes),
             inside=len(set(fit.healthy) - (self.avoid - self.allocation.healed)),
-            idle=self.allocation.idle_outside(),
+            idle=self.allocation.count_idle_nodes(),
             missing=len(self.given.allocated) - len(fit.healthy),
             left_s=self.allocation.left_s(_utc_now()),
             restart_s=self.timers.restart_s,
