@@ -223,7 +223,7 @@ def _judging() -> list[float]:
             book.take(born[name], values | ({"gpu.sm_clock_mhz": 1200.0} if n < SLOW else {}))
         now += decide.WINDOW
         begun = time.perf_counter()
-        found = book.judge(decide.groups_of(SchedulerView(now, jobs=jobs), {}, now), now)
+        found = book.judge(decide.group_peers(SchedulerView(now, jobs=jobs), {}, now), now)
         taken.append(time.perf_counter() - begun)
     assert len(found) == SLOW
     return taken

@@ -250,11 +250,11 @@ def quoted(text: str) -> str:
     if text.isprintable() and " " not in text and "%" not in text:
         return text
     return "".join(
-        char if char.isprintable() and char not in " %" else _escaped(char) for char in text
+        char if char.isprintable() and char not in " %" else _escape(char) for char in text
     )
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode(errors="replace"))
 
 

@@ -17,7 +17,7 @@ from hpctl.capacity.burn_in import begin_burn_in, end_burn_in, watch_burn_in
 from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
 from hpctl.capacity.group_growth import await_arrival, order_growth
 from hpctl.capacity.spares import set_reservation
-from hpctl.engine.change_deadlines import deadline_of
+from hpctl.engine.change_deadlines import find_change_deadline
 from hpctl.vocabulary.change import Change, ChangeKind, ChangePhase, ChangeSignal
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import Case, Next, Repeat, in_time
@@ -27,11 +27,11 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     """Return what the facts make of a change: a move, a step, or waiting. Total over open
     phases."""
     node = policy.node
-    deadline = in_time(deadline_of(change, policy), facts.able_since, policy.ages.silent_s)
+    deadline = in_time(find_change_deadline(change, policy), facts.able_since, policy.ages.silent_s)
     repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
     c = Case(change, facts, policy, now, deadline, repeat)
     answer = _PHASES[change.opened.kind, change.phase](c)
-    return c.timed(answer, ChangeSignal.DEADLINE)
+    return c.limit_wait(answer, ChangeSignal.DEADLINE)
 
 
 _PHASES: Final[Mapping[tuple[ChangeKind, ChangePhase], Callable[[ChangeCase], Next]]] = {

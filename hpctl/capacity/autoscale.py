@@ -61,7 +61,7 @@ class Pool:
         self._from: dict[_Counts | None, int] = {}
 
     @property
-    def used(self) -> int:
+    def busy_count(self) -> int:
         """Return how many nodes have a job by now."""
         return sum(not node.free for node in self._nodes)
 
@@ -331,7 +331,7 @@ def _scale_up(
         waiting = _format_jobs(
             sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job))
         )
-        why = f"{waiting} for {pool.used} node(s), {missing} too few"
+        why = f"{waiting} for {pool.busy_count} node(s), {missing} too few"
         return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
     here = left.seated[group.name]
     if here:

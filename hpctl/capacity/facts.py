@@ -70,7 +70,7 @@ def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
     )
 
 
-def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
+def list_group_nodes(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
     """Yield the Slurm nodes of an instance group; of a partition, where there is no provider."""
     for node in view.scheduler.nodes.values():
         instance = view.instances.get(node.name)
@@ -80,9 +80,9 @@ def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | Non
             yield node, None
 
 
-def partitions_of(group: str, view: View) -> tuple[str, ...]:
+def list_group_partitions(group: str, view: View) -> tuple[str, ...]:
     """Return the partitions that a group's living nodes are in."""
-    found = chain.from_iterable(node.partitions for node, _ in nodes_of(group, view))
+    found = chain.from_iterable(node.partitions for node, _ in list_group_nodes(group, view))
     return tuple(sorted(set(found)))
 
 
@@ -100,12 +100,12 @@ def list_waiting_jobs(view: View, now: datetime) -> tuple[UnplacedJob, ...]:
             job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows
         )
         for job in view.scheduler.jobs.values()
-        if ((grows := _lacks_nodes(job, sizes)) or _just_came(job))
+        if ((grows := _lacks_nodes(job, sizes)) or _has_just_arrived(job))
         and (since := job.eligible or job.submit) <= now
     )
 
 
-def _just_came(job: SlurmJob) -> bool:
+def _has_just_arrived(job: SlurmJob) -> bool:
     return job.state == "PENDING" and not job.completing and job.reason in ("", "None")
 
 
@@ -148,13 +148,13 @@ def _build_group(
     known = view.provider.groups.get(name)
     if known is None:
         return None
-    partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
+    partitions = (limits.partition,) if limits.partition else list_group_partitions(name, view)
     mine = [i for i in view.provider.instances.values() if i.group == name]
     here = [i for i in mine if i.status not in LEAVING]
     coming = sum(i.status in _COMING for i in here) + len(
         list_unregistered(mine, view, policy, now)
     )
-    found = list(nodes_of(name, view))
+    found = list(list_group_nodes(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
     reserved = Counter(chain.from_iterable(map(set, view.reservations.values())))
     spares = sum(reserved[node.name] for node, _ in found)
@@ -174,7 +174,7 @@ def _build_group(
         idle=tuple(idle),
         spares=spares,
         blocked=_explain_block(partitions, view, policy, now),
-        nodes_in=partitions_of(name, view),
+        nodes_in=list_group_partitions(name, view),
         like=_find_resources(name, [node for node, _ in found], view),
         features=features if found else None,
         late=_is_late(name, view) and known.target > running,

@@ -20,15 +20,15 @@ from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scalin
 from hpctl.capacity.facts import (
     explain_stop,
     is_idle,
-    nodes_of,
-    partitions_of,
+    list_group_nodes,
+    list_group_partitions,
     scale_view,
     wanted_by_others,
 )
 from hpctl.capacity.removals import open_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.restart_time import find_restart_time
-from hpctl.engine.test_reservation import level_of
+from hpctl.engine.test_reservation import choose_test_level
 from hpctl.engine.view import View, is_fresh
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.toolkit.hostlist import sort_by_nearest_leaf
@@ -79,7 +79,7 @@ def _plan_change(
     group: str, count: int, view: View, policy: Policy, now: datetime
 ) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
-    nodes = {node.name: node for node, _ in nodes_of(group, view)}
+    nodes = {node.name: node for node, _ in list_group_nodes(group, view)}
     ready = [n for n in held if n in nodes and is_idle(nodes[n], view, reserved=True)]
     good = [n for n in held if n in ready or (n in nodes and _is_returning(nodes[n], view, policy))]
     victim = _find_victim(group, ready, view, now)
@@ -121,7 +121,7 @@ def _is_returning(node: SlurmNode, view: View, policy: Policy) -> bool:
     """
     rec = view.state.node_recovery(node.name)
     verifying = rec is not None and rec.phase is NodePhase.VERIFYING
-    if rec is None or level_of(rec, policy):
+    if rec is None or choose_test_level(rec, policy):
         return False
     return verifying and node.drained and not node.down
 
@@ -146,7 +146,7 @@ def _find_victim(
 ) -> tuple[JobRecovery, list[NodeName]] | None:
     """Return the first job that is about to start and short of nodes, and the spares that it
     gets."""
-    partitions = set(partitions_of(group, view))
+    partitions = set(list_group_partitions(group, view))
     # The flag RESERVED comes seconds after the reservation.
     reserved = set(chain.from_iterable(view.reservations.values()))
     for rid in sorted(view.state.open_jobs.values()):

@@ -185,7 +185,7 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     try:
         place = StorageOptions(**aws).place(path)
         if isinstance(place, Remote):
-            place = place.taken()
+            place = place.take_snapshot()
         else:
             place.stat()
             if place.is_dir():
@@ -330,7 +330,7 @@ def last(
         output.print_exact(skip + _format_result(result))
     elif result.found is not None:
         output.print_exact(str(result.found.path))
-    elif result.verdict == "none" and not result.unknown:
+    elif result.verdict == "none" and not result.unknown_note:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _report_resume(result)
@@ -390,8 +390,8 @@ def _explain_result(result: search.Search) -> None:
 def _print_remarks(result: search.Search) -> None:
     # Otherwise a run with its own format would restart from the beginning each time, without a
     # visible reason.
-    if result.unknown:
-        output.echo(f"hpctl: {result.unknown}", err=True)
+    if result.unknown_note:
+        output.echo(f"hpctl: {result.unknown_note}", err=True)
 
 
 def _format_result(result: search.Search) -> str:

@@ -96,7 +96,7 @@ def _read_container(
 def _read_archive(file: OpenFile, deep: bool) -> torch_files.SavedNumbers:
     nothing = torch_files.SavedNumbers()
     if torch_files.is_stream(file):
-        return torch_files.numbers_of(torch_files.read_stream(file).saved())
+        return torch_files.read_numbers(torch_files.read_stream(file).load_fields())
     if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         _read_pickles(file)
         return nothing

@@ -36,8 +36,8 @@ from hpctl.checkpoints.files import (
     NotWhole,
     Unproven,
     foreign_owner,
-    one_start,
     read_starts,
+    require_one_start,
 )
 from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.patterns import FilePattern, generalize_name, parse_patterns
@@ -253,7 +253,7 @@ class _Proof(Struct, frozen=True):
         """Return what is unproven, None for nothing. Raises NotWhole, OSError."""
         self._refuse_gaps()
         contents = [(file, self._read_file(file, deep)) for file in self.files.files]
-        one_start(self.root / "set", [content.modified_ns for _, content in contents])
+        require_one_start(self.root / "set", [content.modified_ns for _, content in contents])
         self._refuse_mixture([content.step for _, content in contents])
         is_counted = self._are_all_ranks_there([content.ranks for _, content in contents])
         unknown = [(file, each) for file, each in contents if not each.is_proved]

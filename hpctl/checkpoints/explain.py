@@ -41,8 +41,8 @@ def describe_checkpoints(asked: JobQuestion) -> str:
     newer = [p for p in found.passed_over if p.claimed and p.mark is None]
     torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
     torn += _describe_marked(found)
-    if found.unknown:
-        return f"there is no whole checkpoint yet, but {found.unknown}"
+    if found.unknown_note:
+        return f"there is no whole checkpoint yet, but {found.unknown_note}"
     if found.found is None:
         return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
     path = found.found.path

@@ -63,7 +63,9 @@ def fetch_checkpoint(
     if not isinstance(found.path, Remote):
         return found
     try:
-        return _fetch_into(found, found.path.taken(), into, deep, progress or (lambda *_: None))
+        return _fetch_into(
+            found, found.path.take_snapshot(), into, deep, progress or (lambda *_: None)
+        )
     except OSError as error:
         return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
     except NotWhole as defect:

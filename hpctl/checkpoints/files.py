@@ -179,7 +179,7 @@ class Remote:
         """Return the key without its last part. The bucket's root is its own parent."""
         return Remote(self.objects, _split_key(self.key)[0])
 
-    def taken(self) -> Remote:
+    def take_snapshot(self) -> Remote:
         """Return this place with a new snapshot: one request for each 1000 objects below it.
 
         Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
@@ -202,14 +202,14 @@ class Remote:
         return Remote(self.objects, self.key, ObjectSnapshot(listed))
 
     def names(self) -> frozenset[str] | None:
-        """Return what lies directly below, None for a single object. Raises as taken."""
+        """Return what lies directly below, None for a single object. Raises as take_snapshot."""
         snapshot = self._snapshot()
         names = snapshot.names(self.key)
         return frozenset() if names is None and self.key not in snapshot.listed else names
 
     def below(self, name: str) -> frozenset[str] | None:
         """Return what lies directly below a sub-directory, None where nothing does. Raises as
-        taken."""
+        take_snapshot."""
         return self._snapshot().names(_join_key(self.key, name))
 
     def children(self) -> list[Remote]:
@@ -240,7 +240,7 @@ class Remote:
         return self._snapshot().listed.get(key)
 
     def files(self) -> list[tuple[str, ObjectInfo]]:
-        """Return all objects at any depth, by their names below here. Raises as taken."""
+        """Return all objects at any depth, by their names below here. Raises as take_snapshot."""
         inside = f"{self.key}/" if self.key else ""
         listed = self._snapshot().listed.items()
         return sorted(
@@ -248,12 +248,12 @@ class Remote:
             key=lambda pair: pair[0],
         )
 
-    def fresh(self) -> Remote:
+    def without_snapshot(self) -> Remote:
         """Return the same key, about which nothing is known."""
         return Remote(self.objects, self.key)
 
     def _snapshot(self) -> ObjectSnapshot:
-        taken = self if self.snapshot is not None else self.taken()
+        taken = self if self.snapshot is not None else self.take_snapshot()
         return taken.snapshot or ObjectSnapshot({})
 
 
@@ -429,7 +429,7 @@ def json_object(raw: bytes, name: str) -> dict[str, object]:
     return document
 
 
-def size_of(root: Place, name: str) -> int:
+def read_size(root: Place, name: str) -> int:
     """Return a file's size, without opening it. Raises NotWhole, OSError."""
     if isinstance(root, Remote):
         listed = root.find(name)
@@ -465,7 +465,7 @@ def exists(root: Place, name: str) -> bool:
     return True
 
 
-def need_last(root: Place, name: str) -> None:
+def require_last_file(root: Place, name: str) -> None:
     """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
     if not exists(root, name):
         raise Unfinished(f"{name} is missing: it is written last")
@@ -580,7 +580,7 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
     `Listing.path` holds the answers. Raises NotWhole, OSError."""
     if isinstance(path, Remote) and path.snapshot is None:
         try:
-            path = path.taken()
+            path = path.take_snapshot()
         except FileNotFoundError:
             raise Unfinished("there is no longer anything below it") from None
     try:
@@ -655,7 +655,7 @@ def foreign_owner(path: Place) -> int | None:
     return None
 
 
-def one_start(root: Path, files_ns: Iterable[int]) -> None:
+def require_one_start(root: Path, files_ns: Iterable[int]) -> None:
     """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
     times = sorted(files_ns)
     for start in noted_starts(root.parent):

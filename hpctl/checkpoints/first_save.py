@@ -50,12 +50,12 @@ class FirstSave:
             self.is_found = True
             return describe_first(found, found.found)
         # Two scans: the number of files of a save under way grows.
-        is_stable = bool(found.unknown) and found.unknown == self._unknown
-        self._unknown = found.unknown
+        is_stable = bool(found.unknown_note) and found.unknown_note == self._unknown
+        self._unknown = found.unknown_note
         if not is_stable or self._told_unknown:
             return ()
         self._told_unknown = True
-        return (f"{found.unknown}. As it is, a restart begins at the beginning",)
+        return (f"{found.unknown_note}. As it is, a restart begins at the beginning",)
 
 
 def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
     where = directory or os.environ.get("HPCTL_CHECKPOINT_DIR")
     if not where:
         raise ValueError("no directory to save in, and HPCTL_CHECKPOINT_DIR is not set")
-    launched = _launched_as()
+    launched = _read_rank()
     ranks = launched[1] if ranks is None else ranks
     rank = (launched[0] if ranks > 1 else 0) if rank is None else rank
     save = Save(Path(where) / f"step-{int(step):08d}", rank, ranks, attempt or _name_attempt(ranks))
@@ -297,7 +297,7 @@ def _is_whole(directory: Path) -> bool:
         return False
 
 
-def _launched_as() -> tuple[int, int]:
+def _read_rank() -> tuple[int, int]:
     """Return this process's rank and the number of ranks, as its launcher sets them; a single rank
     without a launcher."""
     for rank, ranks in _RANKS:

@@ -248,7 +248,7 @@ def written_ns(path: Place, format_name: str, step: int | None) -> int:
     A file that is added later does not change this time, nor one that a save over it leaves. Raises
     OSError.
     """
-    return weigh_times(_sizes_and_times(path, format_name, step))
+    return weigh_times(_list_sizes_and_times(path, format_name, step))
 
 
 def weigh_times(files: Iterable[tuple[int, int]]) -> int:
@@ -262,7 +262,9 @@ def weigh_times(files: Iterable[tuple[int, int]]) -> int:
     return 0
 
 
-def _sizes_and_times(path: Place, format_name: str, step: int | None) -> Iterator[tuple[int, int]]:
+def _list_sizes_and_times(
+    path: Place, format_name: str, step: int | None
+) -> Iterator[tuple[int, int]]:
     if isinstance(path, Remote):
         found = [listed for listed in (path.find(""),) if listed is not None]
         found += [listed for _, listed in path.files()]

@@ -132,13 +132,13 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
 
     `places` are directories, `local:DIR` and `s3://...`; `fast` are the job's own saves on its
     nodes, which are gathered where they are newer. `open_place`, `bring`, `nodes`, `deep` and
-    `world_size` are as for `search.tiers_of` and `search.last_complete`, `declared` are the
+    `world_size` are as for `search.parse_tiers` and `search.last_complete`, `declared` are the
     patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
     HpctlError for a text that is not a pattern.
     """
-    from hpctl.checkpoints.search import last_complete, tiers_of
+    from hpctl.checkpoints.search import last_complete, parse_tiers
 
-    tiers, unseen = tiers_of(places, open_place)
+    tiers, unseen = parse_tiers(places, open_place)
     result = last_complete(
         tiers,
         deep=deep,
@@ -249,7 +249,7 @@ def find_compared_point(
 def _resume_point(search: Search) -> ResumePoint:
     found = search.found
     if found is None:
-        return ResumePoint(judged=search.verdict == "none", unknown=search.unknown)
+        return ResumePoint(judged=search.verdict == "none", unknown=search.unknown_note)
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 

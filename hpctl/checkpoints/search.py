@@ -234,7 +234,9 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
                 raise
             # NFS answers so for a name that was replaced meanwhile, S3 for an object; the next
             # search of that name finds its successor.
-            return _claim_listing(path.fresh() if isinstance(path, Remote) else path, world_size)
+            return _claim_listing(
+                path.without_snapshot() if isinstance(path, Remote) else path, world_size
+            )
     except OSError as error:
         return PassedOver(path, storage_error(error), unreadable=True)
     except NotWhole as defect:
@@ -254,7 +256,7 @@ def prove_candidate(
                 raise
             # Replaced meanwhile: what it claims now may differ, too.
             again = claim_place(
-                path.fresh() if isinstance(path, Remote) else path, claim.world_size
+                path.without_snapshot() if isinstance(path, Remote) else path, claim.world_size
             )
             if isinstance(again, PassedOver):
                 return again
@@ -412,7 +414,7 @@ class Unseen(Struct, frozen=True):
     why: str
 
 
-def tiers_of(
+def parse_tiers(
     texts: Iterable[str], place: Callable[[str], Place]
 ) -> tuple[list[CheckpointTier], list[Unseen]]:
     """Return places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
@@ -470,7 +472,7 @@ class Search(Struct, frozen=True):
         )
 
     @property
-    def unknown(self) -> str:
+    def unknown_note(self) -> str:
         """Return `11 files in DIR, no known format`, and what to do, where nothing better was
         found; the newest by name where there are several."""
         odd = [p for p in self.passed_over if p.holds]

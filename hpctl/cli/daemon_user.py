@@ -79,7 +79,7 @@ def grant_access(path: Path, user: str) -> None:
         )
 
 
-def slurms_user(config: Config | None) -> str:
+def find_slurm_user(config: Config | None) -> str:
     """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
     from hpctl.engine.adapters import make_scheduler
 

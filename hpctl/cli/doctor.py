@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.daemon_user import FIX, list_grants, list_unreadable, slurms_user, unit_user
+from hpctl.cli.daemon_user import FIX, find_slurm_user, list_grants, list_unreadable, unit_user
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
-from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.plan import ESCALATED, GATE
 from hpctl.engine.state_disk import describe_full_disk, find_mount, find_open_directories
 from hpctl.toolkit import output
@@ -85,7 +85,7 @@ class DoctorFacts:
         self.now = now
 
     @functools.cached_property
-    def served(self) -> SchedulerView | None:
+    def served_view(self) -> SchedulerView | None:
         """Return what the daemon has read of Slurm within ANSWERS; None where none answers, it
         cannot read Slurm, or has not for longer: at rest it leaves slurmctld alone."""
         from hpctl.engine.world_client import NoWorld, WorldClient
@@ -106,7 +106,7 @@ class DoctorFacts:
     @functools.cached_property
     def slurm(self) -> SchedulerView:
         """Slurm's nodes and jobs. Raises Unavailable."""
-        return self.served or self.scheduler[0].view()
+        return self.served_view or self.scheduler[0].view()
 
     @functools.cached_property
     def cloud(self) -> ProviderView:
@@ -170,7 +170,7 @@ def check_controller(facts: DoctorFacts) -> Iterator[CheckView]:
             yield from check_releases(scheduler.version(), installed, answers=False)
         raise
     how = f"read in {(time.monotonic() - started) * 1000:.0f} ms"
-    if facts.served is not None:
+    if facts.served_view is not None:
         how = f"read by the daemon {format_age(view.as_of, facts.now)}"
     what = f"{len(view.nodes)} nodes and {len(view.jobs)} jobs {how}"
     yield CheckView("slurmctld", "ok", what, "")
@@ -376,7 +376,7 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
     view = facts.cloud
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
     yield CheckView("cloud", "ok", what, "")
-    yield one_doctor(view, config.mode)
+    yield check_single_replacer(view, config.mode)
     if view.unpatched:
         yield check_unpatched(view, config)
     if config.autoscale.enabled:
@@ -386,7 +386,7 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
 def instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
-    view, join = joined_now(facts.cloud, slurm)
+    view, join = join_once(facts.cloud, slurm)
     lost = [
         i.id
         for i in view.instances.values()
@@ -419,7 +419,7 @@ def _in_file(recovery: str) -> str:
     )
 
 
-def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
+def check_single_replacer(view: ProviderView, mode: Mode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
     if view.automatic and mode is Mode.OWN:
@@ -437,7 +437,7 @@ def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     user, name = unit_user(), "daemon's user"
     if user is None:
         return
-    owner = slurms_user(config)
+    owner = find_slurm_user(config)
     if user != owner:
         what = f"the unit runs the daemon as {user}, and SlurmUser is {owner}"
         verdict = "warn" if user == "root" else "fail"  # who may not drain

@@ -28,7 +28,7 @@ from hpctl.engine.journal.events import (
     name_kind,
 )
 from hpctl.engine.journal.state import State
-from hpctl.engine.timeline import event_line, subject_of
+from hpctl.engine.timeline import event_line, find_subject
 from hpctl.engine.world_offline import JournalMemory
 from hpctl.toolkit import output
 from hpctl.toolkit.bounds import EARLIEST, json_safe, make_printable
@@ -68,7 +68,7 @@ def name_subjects(event: Event, state: State) -> set[str]:
             return {str(event.report.job)}
         case DaemonStarted() | ConfigurationTaken() | ClockSet():
             return set()
-    about = subject_of(event.recovery, state)
+    about = find_subject(event.recovery, state)
     if isinstance(about, NodeRecovery):
         return {about.id, about.node}
     if isinstance(about, Change):

@@ -14,10 +14,10 @@ from hpctl.engine.explain_view import (
     NO_ORDER,
     ExplainView,
     explain_view,
+    find_job_preemption,
     is_suspended,
     job_view,
     list_explainable_names,
-    preemption_of,
 )
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.timeline import TimelineMark
@@ -133,7 +133,7 @@ def find_node(w: World, target: str) -> str:
 
 def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
     """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
-    lost = preemption_of(w, target, NO_ORDER)
+    lost = find_job_preemption(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
     if not uncertain and not is_suspended(w, target):
         return NO_ORDER

@@ -69,7 +69,9 @@ def preview_failover(
     return FailoverView(leader, leader, standbys, bool(chosen), done=False, answer=answer)
 
 
-def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) -> FailoverView:
+def hand_leadership_over(
+    config: Config, before: DaemonInfo | None, to: str, wait: bool
+) -> FailoverView:
     """Ask the leader; with `wait` until the next one leads."""
     (row,) = ask_daemon(config, "failover", [to]).requests
     epoch, until = (before.epoch if before else 0), time.monotonic() + WAIT_S * wait
@@ -111,7 +113,9 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         )
     before, standbys = _read_heads(loaded)
     view = (
-        preview_failover(before, standbys, to) if dry_run else handed_over(loaded, before, to, wait)
+        preview_failover(before, standbys, to)
+        if dry_run
+        else hand_leadership_over(loaded, before, to, wait)
     )
     if as_json:
         output.echo(output.to_json("failover", view))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpctl import __version__
-from hpctl.cli.daemon_user import grant_access, list_grants, slurms_user
+from hpctl.cli.daemon_user import find_slurm_user, grant_access, list_grants
 from hpctl.cli.install_layout import (
     AGENT_ENV,
     DROP_IN,
@@ -213,7 +213,7 @@ def _make_state_directory(config: Config) -> None:
         config.state_dir.mkdir(0o711)
     except FileExistsError:
         return
-    user = slurms_user(config)
+    user = find_slurm_user(config)
     try:
         account = pwd.getpwnam(user)
     except KeyError:
@@ -284,7 +284,7 @@ def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
     config, drop_in = None, machine.path(DROP_IN)
     with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
         config = load(DEFAULT_PATH) if machine.real else None
-    user = slurms_user(config) if machine.real else slurm_user(machine.root)
+    user = find_slurm_user(config) if machine.real else slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
         yield _make_file_step(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
         if machine.running and changed:

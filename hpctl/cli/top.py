@@ -193,7 +193,7 @@ def _list_jobs(w: World) -> list[TopRow]:
         cells = _make_cells(
             about.shown,
             job.state if job else "-",
-            _nodes_of(job, rec),
+            _format_nodes(job, rec),
             doing,
             again.text(w.now) if again else "",
             f"{lost} GPU-h" if lost else "",
@@ -211,7 +211,7 @@ def _fold_names(names: tuple[NodeName, ...]) -> str:
     return fold_hostlist(names) if all(map(valid_name, names)) else ",".join(names)
 
 
-def _nodes_of(job: SlurmJob | None, rec: JobRecovery | None) -> str:
+def _format_nodes(job: SlurmJob | None, rec: JobRecovery | None) -> str:
     """`2: n[1,3]`: how many nodes a job has and which; how many it wants, where it has none."""
     names = job.nodes if job is not None else ()
     if names:
@@ -262,7 +262,7 @@ class TopScreen:
         self.target = targets[self.index] if targets else ""
         return found
 
-    def press(self, key: str, shown: TopModel) -> str:
+    def handle_key(self, key: str, shown: TopModel) -> str:
         """Take one key; answers what it asks for beyond the screen, if anything."""
         if self.typing:
             return self._handle_filter_key(key)
@@ -506,7 +506,7 @@ def _run_until_request(
                 shown.update(screen.draw(seen[0], seen[1], size.height, size.width))
                 drawn = seen
             for key in read_keys(fd, LOOK_S):
-                drawn, asked = None, screen.press(key, seen[0])
+                drawn, asked = None, screen.handle_key(key, seen[0])
                 row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
                 if asked == "explain" and row is not None:
                     screen.story, screen.index = _render_story(out, reader.config, row.target), 0

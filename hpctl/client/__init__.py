@@ -24,7 +24,7 @@ from .errors import (
     JobNotFoundError,
     WaitTimeoutError,
 )
-from .values import Checkpoint, Checkpoints, Explanation, Job, JobEnd, Status, Trouble
+from .values import Checkpoint, Checkpoints, Explanation, Job, JobEnd, RunTrouble, Status, Trouble
 from .waiting import wait
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Job",
     "JobEnd",
     "JobNotFoundError",
+    "RunTrouble",
     "Status",
     "Trouble",
     "WaitTimeoutError",

@@ -38,7 +38,7 @@ class QueuedJob:
     reason: str
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether this run of the job has ended; it may be started again."""
         return self.state in ENDED
 

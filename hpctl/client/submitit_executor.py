@@ -82,7 +82,7 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
         last = self._ends.find_last(jobs.values())
         states = {each: {"JobID": each, "State": FORGOTTEN} for each in ids}
         for name, job in jobs.items():
-            going = "REQUEUED" if job.ended else job.state
+            going = "REQUEUED" if job.has_ended else job.state
             states[name]["State"] = last.get(name, going)
         return states
 

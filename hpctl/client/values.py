@@ -66,7 +66,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class RunTrouble:
     """What went wrong with a run. `kind`: crash, gpu_memory, node, hang, ... (docs/policies.md)."""
 
     kind: str
@@ -76,15 +76,19 @@ class Trouble:
     exit_code: int | None
 
     @staticmethod
-    def of(document: Mapping[str, Any]) -> Trouble:
+    def of(document: Mapping[str, Any]) -> RunTrouble:
         """Return the values of a `Trouble` object."""
-        return Trouble(
+        return RunTrouble(
             kind=document["kind"],
             why=document["why"],
             node=document["node"],
             rank=document["rank"],
             exit_code=document["exit_code"],
         )
+
+
+Trouble = RunTrouble
+"""The earlier name of `RunTrouble`, for programs that import it."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Explanation:
     kind: str
     headline: str
     next: str
-    trouble: Trouble | None
+    trouble: RunTrouble | None
     standing_still: str
     document: Mapping[str, Any] = field(repr=False)
 
@@ -113,7 +117,7 @@ class Explanation:
             kind=document["kind"],
             headline=document["headline"],
             next=document["next"]["what"],
-            trouble=Trouble.of(trouble) if trouble else None,
+            trouble=RunTrouble.of(trouble) if trouble else None,
             standing_still=standstill["why"] if standstill else "",
             document=document,
         )

@@ -67,7 +67,7 @@ class LastEnds:
         for job in jobs:
             if job.state in _AT_ONCE:
                 last[job.id] = job.state
-            elif job.ended or _is_held(job):
+            elif job.has_ended or _is_held(job):
                 doubtful.append(job)
         if not doubtful:
             return last
@@ -145,7 +145,7 @@ class _Waiter:
 
     def _describe_forgotten(self) -> JobEnd:
         """Return the end of a job that Slurm has forgotten. Raises JobNotFoundError."""
-        if self._seen is not None and self._seen.ended:
+        if self._seen is not None and self._seen.has_ended:
             return _describe_end(self._job, self._seen, self._seen.state)
         raise JobNotFoundError(
             f"Slurm does not know job {self._job}",

@@ -16,11 +16,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.clusters.diff import Diff, diff_cluster, fill_open_values, is_controller, request_of
+from hpctl.clusters.diff import Diff, diff_cluster, fill_open_values, is_controller, rebuild_request
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.node_lookup import find_group
 from hpctl.clusters.order_call import node_key
-from hpctl.sagemaker.update_cluster import IMAGES, group_of
+from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 from hpctl.vocabulary.ports import Aws
 
@@ -218,9 +218,9 @@ def plan_update(
 
     Growing comes before shrinking: where there is no capacity, nothing is lost yet.
     """
-    if changes.impossible:
+    if changes.impossible_changes:
         raise _make_impossible_error(changes)
-    observed = request_of(found)
+    observed = rebuild_request(found)
     have = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     want = {g["InstanceGroupName"]: g for g in requested.get("InstanceGroups", ())}
     touched = {c.place.partition(".")[0] for c in changes.changes}
@@ -323,7 +323,8 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} was not deleted: node {row.shown} was added meanwhile", _AGAIN
+                f"group {row.group} was not deleted: node {row.display_name} was added meanwhile",
+                _AGAIN,
             )
     going = [
         g["InstanceGroupName"]
@@ -386,7 +387,7 @@ def grow_orders(
             "several head nodes need a cluster with slurm_config: provisioning_parameters",
         )
     if found.get("NodeProvisioningMode") != "Continuous":
-        stays = {k: v for k, v in group_of(here).items() if k not in IMAGES}
+        stays = {k: v for k, v in make_group_update(here).items() if k not in IMAGES}
         return (("UpdateCluster", {"InstanceGroups": [stays | {"InstanceCount": count}]}),)
     sizes = [min(MOST_ADDED, more - at) for at in range(0, more, MOST_ADDED)]
     seen = f"{found['ClusterArn']} {group} {here.get('TargetCount', 0)} {count} {newest}"
@@ -446,7 +447,7 @@ def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Pati
 
 def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a cluster is as UpdateCluster's request says, in all that it says."""
-    observed = request_of(now)
+    observed = rebuild_request(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     groups |= {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", ())}
     answer = {k: v for k, v in request.items() if k in _UPDATABLE}
@@ -497,7 +498,7 @@ def _with_token(order: Any, request: Mapping[str, Any], patience: Patience) -> M
 
 
 def _make_impossible_error(changes: Diff) -> HpctlError:
-    lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible]
+    lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible_changes]
     return HpctlError(
         "\n  ".join(
             [f"{len(lines)} thing(s) cannot be changed in place; nothing was done", *lines]

@@ -224,7 +224,7 @@ class RunState(Struct, frozen=True):
         return f"{self.state} at {self.at}" + (f": {self.why}" if self.why else "")
 
 
-def state_of(root: Path) -> RunState | None:
+def read_run_state(root: Path) -> RunState | None:
     """Return what the runner wrote down below a root; None where it never ran. Raises
     HpctlError."""
     directory = root / STATE
@@ -300,7 +300,7 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
             f"the trial of {script} did not end in {LIMIT_S:.0f} s", "check its site.d scripts"
         ) from error
     lines = done.stdout.strip().splitlines()
-    return Trial(role, done.returncode, lines[-1] if lines else "", state_of(root))
+    return Trial(role, done.returncode, lines[-1] if lines else "", read_run_state(root))
 
 
 def _make_role_address(role: str) -> str:

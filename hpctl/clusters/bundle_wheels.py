@@ -73,14 +73,14 @@ class WheelTarget(Struct, frozen=True):
         }
 
 
-class Lack(Struct, frozen=True):
+class MissingWheel(Struct, frozen=True):
     """A requirement that no wheel meets, and why."""
 
     requirement: str
     why: str
 
 
-def target_of(bundle: Path) -> WheelTarget:
+def read_wheel_target(bundle: Path) -> WheelTarget:
     """Return what a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
     text = json.loads(path.read_text()) if path.is_file() else {}
@@ -105,7 +105,7 @@ def packed_python(archive: Path) -> str:
 def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
     """Place and reason of whatever keeps hpctl from being installed from a bundle's wheels."""
     try:
-        target = target_of(bundle)
+        target = read_wheel_target(bundle)
     except (ValueError, TypeError) as error:
         yield FILE, f"says no Python: {error}"
         return
@@ -116,11 +116,15 @@ def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
         yield WHEELS, lack.why
 
 
-def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
+def find_lacking_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
     """Return what hpctl and pip need there, and theirs in turn, that no wheel of a directory
     gives."""
     wheels = _Wheels(house, target)
-    todo, seen, found = [("the bundle", "hpctl"), ("the bundle", "pip")], set[str](), list[Lack]()
+    todo, seen, found = (
+        [("the bundle", "hpctl"), ("the bundle", "pip")],
+        set[str](),
+        list[MissingWheel](),
+    )
     while todo:
         whose, text = todo.pop()
         if text in seen:
@@ -129,7 +133,7 @@ def find_lacking_wheels(house: Path, target: WheelTarget) -> list[Lack]:
         need = Requirement(text)
         name, why = wheels.best(need)
         if why:
-            found.append(Lack(text, f"{whose} needs {need.name}{need.specifier}: {why}"))
+            found.append(MissingWheel(text, f"{whose} needs {need.name}{need.specifier}: {why}"))
         else:
             todo += [(name, more) for more in wheels.needs(name)]
     return sorted(found, key=lambda lack: lack.requirement)

@@ -189,7 +189,7 @@ class CapacityView(Struct, frozen=True):
         return [*rows, *map(_empty_group_text, left.values())]
 
 
-def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked
+def count_capacity(  # noqa: PLR0913 -- one answer of each source that was asked
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     plans: Iterable[PlanCapacity],

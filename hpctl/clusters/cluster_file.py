@@ -271,7 +271,14 @@ def _fits_one_line(nodes: Sequence[yaml.Node]) -> bool:
     return scalars and sum(len(str(node.value)) + 2 for node in nodes) <= SMALL
 
 
-__all__ = ["images_of", "list_unknown_settings", "spec_from", "spec_of", "spec_of_json", "to_yaml"]
+__all__ = [
+    "import_spec",
+    "list_unknown_settings",
+    "read_images",
+    "spec_from",
+    "spec_of_json",
+    "to_yaml",
+]
 
 Roles = Mapping[str, tuple[str, str | None]]
 
@@ -280,7 +287,7 @@ _ROLES = {theirs: ours for ours, theirs in NODE_TYPES.items()}
 _CAPACITIES = {theirs: ours for ours, theirs in CAPACITY.items()}
 
 
-def spec_of(
+def import_spec(
     describe: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -292,7 +299,7 @@ def spec_of(
     the scripts. Raises HpctlError for a cluster that no spec can say.
     """
     _for_slurm(describe)
-    request = diff.request_of(describe)
+    request = diff.rebuild_request(describe)
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
             group.pop(key, None)
@@ -328,7 +335,7 @@ def _for_slurm(answer: Mapping[str, Any]) -> None:
         raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
 
 
-def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def read_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the AMI of each group, as keys of the file that would pin it.
 
     Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
@@ -336,7 +343,7 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """
     args = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
     images = {}
-    for group in diff.request_of(describe)["InstanceGroups"]:
+    for group in diff.rebuild_request(describe)["InstanceGroups"]:
         pins = {ours: str(group[theirs]) for ours, theirs in args.items() if theirs in group}
         images[str(group["InstanceGroupName"])] = pins
     return images
@@ -373,7 +380,7 @@ def spec_from(
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     answer = {
         **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
-        "instance_groups": [_group_of(group, roles) for group in groups],
+        "instance_groups": [_read_group(group, roles) for group in groups],
         "vpc": _select_vpc(request.get("VpcConfig")),
         "tags": {tag["Key"]: tag["Value"] for tag in request.get("Tags", ())},
         "slurm_config": style,
@@ -385,7 +392,7 @@ def spec_from(
     return check_spec(_with_raw(spec, request), f"cluster {name}")
 
 
-def _group_of(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
+def _read_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
     name = str(request["InstanceGroupName"])
     slurm = request.get("SlurmConfig")
     role, partition = roles.get(name, (None, None))
@@ -420,13 +427,13 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
         value = answer.get(names.get(field.name, field.name))
         if value not in (None, {}):
             inner = _section_in(field.type)
-            found[field.name] = value if inner is None else _known_inside(inner, value)
+            found[field.name] = value if inner is None else _keep_known_keys(inner, value)
     return found
 
 
-def _known_inside(kind: type[SpecSection], value: Any) -> Any:
+def _keep_known_keys(kind: type[SpecSection], value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_known_inside(kind, one) for one in value]
+        return [_keep_known_keys(kind, one) for one in value]
     return _select_known_keys(kind, value) if isinstance(value, Mapping) else value
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.sagemaker.update_cluster import group_of
+from hpctl.sagemaker.update_cluster import make_group_update
 from hpctl.toolkit.compat import StrEnum
 
 _SAME_OF_CLUSTER = (
@@ -40,12 +40,14 @@ _SETS = frozenset({"Subnets", "SecurityGroupIds", "OnStartDeepHealthChecks"})
 """Lists whose order means nothing."""
 
 
-def request_of(description: Mapping[str, Any]) -> dict[str, Any]:
+def rebuild_request(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that would make the cluster as it is described."""
     request = {
         k: description[k] for k in _SAME_OF_CLUSTER if description.get(k) not in (None, {}, "")
     }
-    request["InstanceGroups"] = [group_of(g) for g in description.get("InstanceGroups", ())]
+    request["InstanceGroups"] = [
+        make_group_update(g) for g in description.get("InstanceGroups", ())
+    ]
     scaling = description.get("AutoScaling") or {}
     if scaling:
         kept = ("Mode", "AutoScalerType")
@@ -116,7 +118,7 @@ class Diff(Struct, frozen=True):
     changes: tuple[SpecChange, ...] = ()
 
     @property
-    def impossible(self) -> tuple[SpecChange, ...]:
+    def impossible_changes(self) -> tuple[SpecChange, ...]:
         """Return what the service cannot change in place."""
         return tuple(c for c in self.changes if c.kind is DiffKind.IMPOSSIBLE)
 
@@ -180,7 +182,7 @@ def diff_cluster(
 
     `tags` are those of the cluster, None where they were not read. Groups are compared by name.
     """
-    observed = request_of(description)
+    observed = rebuild_request(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
     changes: list[SpecChange] = []
     if requested["ClusterName"] != observed.get("ClusterName"):
@@ -228,7 +230,7 @@ def _diff_group(
 ) -> list[SpecChange]:
     count = int(group["InstanceCount"])
     if there is None:
-        types = types_of(group)
+        types = format_types(group)
         adds = f"a new group: {count} instance(s) of {types} are made, and paid for"
         return [SpecChange(DiffKind.ADD, name, None, f"{count} x {types}", adds)]
     have = int(there["InstanceCount"])
@@ -242,7 +244,7 @@ def _diff_group(
     elif count < have:
         gone = f"{have - count} instance(s) go, with their volumes: idle ones first, by name"
         changes.append(SpecChange(DiffKind.DESTROY, f"{name}.InstanceCount", have, count, gone))
-    own = {"InstanceGroupName", "InstanceCount", *_untold_images(group, there)}
+    own = {"InstanceGroupName", "InstanceCount", *_list_unknown_images(group, there)}
     return changes + _diff_fields(
         name,
         {k: v for k, v in group.items() if k not in own},
@@ -252,7 +254,7 @@ def _diff_group(
     )
 
 
-def _untold_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def _list_unknown_images(group: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return what cannot be compared: `default` is whatever is latest, and old groups tell no
     image."""
     images = ("ImageId", "ImageReleaseVersion")
@@ -295,7 +297,7 @@ def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
 
 
 def _make_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
-    old = f"{there['InstanceCount']} x {types_of(there)}"
+    old = f"{there['InstanceCount']} x {format_types(there)}"
     if is_controller(there):
         why = "the controller group cannot be removed: delete the cluster"
         return SpecChange(DiffKind.IMPOSSIBLE, name, old, None, why)
@@ -309,7 +311,7 @@ def is_controller(group: Mapping[str, Any]) -> bool:
     return bool(group.get("SlurmConfig", {}).get("NodeType") == "Controller")
 
 
-def types_of(group: Mapping[str, Any], between: str = ", ") -> str:
+def format_types(group: Mapping[str, Any], between: str = ", ") -> str:
     """Return the instance types of a requested group, the preferred first."""
     flexible = group.get("InstanceRequirements", {}).get("InstanceTypes", ())
     return between.join(flexible) or str(group.get("InstanceType", "?"))

@@ -18,7 +18,7 @@ from hpctl.sagemaker.failure_causes import (
     Cause,
     NodeFailureCause,
     Where,
-    cause_of,
+    classify_message,
     explain_node_failure,
 )
 from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
@@ -125,7 +125,7 @@ def of_rows(
         )
         for row in rows
     ]
-    failed = [node for node in nodes if node.failed]
+    failed = [node for node in nodes if node.has_failed]
     places: dict[str, Where] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):
@@ -142,7 +142,7 @@ def explain_failure(
 ) -> NodeFailureCause:
     """Return what a failure means. `places` keeps where each group's instances should have come
     from."""
-    if cause_of(node.message) is not Cause.CAPACITY:
+    if classify_message(node.message) is not Cause.CAPACITY:
         return explain_node_failure(node.message)
     if node.group not in places:
         groups: Mapping[str, Mapping[str, Any]] = {

@@ -78,7 +78,7 @@ class NodeRow(Struct, frozen=True):
         return tuple(dict.fromkeys(name for name in every if name))
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """Return the one name by which to speak of it."""
         return self.names[0] if self.names else f"(a new node of {self.group})"
 

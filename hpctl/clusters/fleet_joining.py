@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, PROTECTED, NodeRow
-from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.view import jobs_on
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus, ProviderView
@@ -31,7 +31,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
         )
         for key, row in zip(at, listed, strict=True)
     }  # fmt: skip
-    provider, join = joined_now(ProviderView(slurm.as_of, instances=answer), slurm)
+    provider, join = join_once(ProviderView(slurm.as_of, instances=answer), slurm)
     names = [provider.instances[key].node or NodeName("") for key in at]
     holding = jobs_on([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []
@@ -99,7 +99,7 @@ def with_instance_names(
 _NODE_SHAPE = re.compile(r"i-[0-9a-f]{8,17}|ip-\d+-\d+-\d+-[\d\[\],-]+(\..+)?|\d+\.\d+\.\d+\.\d+")
 
 
-def shaped_as_node(name: str) -> bool:
+def looks_like_node_name(name: str) -> bool:
     """Return whether it can hardly be anything but a node's name: an instance id, an ip-... name or
     a hostlist of them, an address."""
     return _NODE_SHAPE.fullmatch(name) is not None

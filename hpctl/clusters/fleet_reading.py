@@ -49,7 +49,7 @@ def _describe_cluster(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
-def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
+def read_targets(aws: Aws, cluster: str) -> dict[str, int]:
     """Return the TargetCount of every group. Raises as reads do."""
     description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     groups = description.get("InstanceGroups", ())

@@ -67,7 +67,7 @@ def health_request(
 
     Raises HpctlError for a node that has no instance to check.
     """
-    empty = [row.shown for row in rows if not row.instance_id]
+    empty = [row.display_name for row in rows if not row.instance_id]
     if empty:
         raise HpctlError(
             f"no instance yet: {', '.join(empty)}", "wait for it: `hpctl cluster wait`"

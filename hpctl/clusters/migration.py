@@ -165,7 +165,7 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
         )
 
 
-def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:
+def refuse_running_jobs(strategy: str, running: Sequence[int] | None) -> None:
     """Raise HpctlError where a strategy needs an empty cluster and jobs run or may run.
 
     The guide: with Merge running jobs are not affected, with the others partitions are drained

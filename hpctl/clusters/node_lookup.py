@@ -42,7 +42,7 @@ def resolve_node(
         raise NoSuchNode(
             f"{name!r} names {len(found)} nodes: {every}", "give the instance id of one of them"
         )
-    in_group = [row.shown for row in rows if row.group.casefold() == wanted]
+    in_group = [row.display_name for row in rows if row.group.casefold() == wanted]
     if in_group:
         some = ", ".join(in_group[:3]) + (", ..." if len(in_group) > 3 else "")
         raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")

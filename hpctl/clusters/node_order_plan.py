@@ -71,7 +71,7 @@ class NodeOrderPlan(Struct, frozen=True):
     by: str = ""
 
     @property
-    def refused(self) -> bool:
+    def is_refused(self) -> bool:
         """Return whether anything speaks against it: an order is given for all of its nodes or
         none."""
         return bool(self.refusal) or any(target.refusal for target in self.targets)
@@ -248,7 +248,7 @@ def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
     for row in rows:
         if row.group != group:
             raise HpctlError(
-                f"{row.shown} is in group {row.group}, not {group}; nothing was done",
+                f"{row.display_name} is in group {row.group}, not {group}; nothing was done",
                 "`hpctl cluster delete-nodes` removes nodes of any group",
             )
     return tuple(rank_node(row) for row in rows)

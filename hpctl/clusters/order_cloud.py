@@ -69,7 +69,7 @@ class OrderProvider:
             groups=groups,
         )
 
-    def id_of(self, row: NodeRow) -> InstanceId:
+    def find_instance_id(self, row: NodeRow) -> InstanceId:
         """Return the id by which the order knows a node: of its place, where that had no instance
         when the order was planned."""
         return InstanceId(row.logical_id if row.logical_id in self._names else node_key(row))
@@ -80,7 +80,7 @@ class OrderProvider:
         return {
             name: node_key(row)
             for name, row in rows.items()
-            if self.id_of(row) != self._targets[name].instance
+            if self.find_instance_id(row) != self._targets[name].instance
         }
 
     def find_instances(self) -> dict[NodeName, Instance]:
@@ -112,7 +112,7 @@ class OrderProvider:
 
     def _order(self, verb: Verb, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         sagemaker = self._aws.service("sagemaker")
-        rows = [self._row_of(instance) for instance in instances]
+        rows = [self._find_row(instance) for instance in instances]
         answers = call_service(sagemaker, self._plan.cluster, verb, rows)
         found: dict[InstanceId, Outcome] = {}
         for instance in instances:
@@ -121,13 +121,13 @@ class OrderProvider:
             found[instance] = _after_earlier(outcome) if target.adopted else outcome
         return found
 
-    def _row_of(self, instance: InstanceId) -> NodeRow:
+    def _find_row(self, instance: InstanceId) -> NodeRow:
         """Return the row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
         return row if node_key(row) == instance else NodeRow(instance_id=instance)
 
     def _is_gone(self, instance: InstanceId) -> bool:
-        row = self._row_of(instance)
+        row = self._find_row(instance)
         way = {"NodeId": row.instance_id} if row.instance_id else {"NodeLogicalId": row.logical_id}
         service = self._aws.service("sagemaker")
         try:
@@ -177,7 +177,7 @@ class OrderProvider:
         status = row.status if row.status in known else str(InstanceStatus.UNKNOWN)
         status = str(InstanceStatus.FAILURE) if row.status in FAILURE else status
         return Instance(
-            id=self.id_of(row),
+            id=self.find_instance_id(row),
             status=InstanceStatus(status),
             group=row.group,
             logical_id=LogicalId(row.logical_id) if row.logical_id else None,

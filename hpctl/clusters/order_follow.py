@@ -58,7 +58,7 @@ class OrderFollow:
             self._read_facts()
             self._note()
             yield tuple(self.progress.values())
-            if all(one.ended for one in self.progress.values()):
+            if all(one.has_ended for one in self.progress.values()):
                 return
             self._sleep(self._options.every_s)
 

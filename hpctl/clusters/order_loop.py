@@ -128,7 +128,7 @@ class OrderRun:
             self._run_cycles()
             self._note()
             yield tuple(self.progress.values())
-            if all(one.ended for one in self.progress.values()):
+            if all(one.has_ended for one in self.progress.values()):
                 return
             self._sleep(self._options.every_s)
 

@@ -71,7 +71,7 @@ class OrderNodeProgress(Struct, frozen=True):
     left_drained: str = ""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether nothing more will come of it."""
         return self.phase in ENDED
 
@@ -106,7 +106,7 @@ def describe_progress(
 ) -> OrderNodeProgress:
     """Return how far one node is."""
     one = OrderNodeProgress(
-        node=target.row.shown,
+        node=target.row.display_name,
         group=target.row.group,
         instance_id=target.instance,
         phase=OrderPhase.JOBS,
@@ -142,7 +142,7 @@ def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
 def describe_unopened(target: OrderTarget, refusal: str) -> OrderNodeProgress:
     """Return a node without a recovery: the loop refused its order, or never took it."""
     return OrderNodeProgress(
-        node=target.row.shown,
+        node=target.row.display_name,
         group=target.row.group,
         instance_id=target.instance,
         phase=OrderPhase.REFUSED if refusal else OrderPhase.LET_GO,
@@ -153,7 +153,7 @@ def describe_unopened(target: OrderTarget, refusal: str) -> OrderNodeProgress:
 def describe_unread(target: OrderTarget, trouble: str) -> OrderNodeProgress:
     """Return a node whose order the daemon has taken, while what became of it cannot be read."""
     return OrderNodeProgress(
-        node=target.row.shown,
+        node=target.row.display_name,
         group=target.row.group,
         instance_id=target.instance,
         phase=OrderPhase.JOBS,

@@ -94,7 +94,7 @@ class OrderObserver:
         for name, target in self._targets.items():
             row = self._provider.rows.get(name)
             node = slurm.nodes.get(name)
-            instance = self._provider.id_of(row) if row else InstanceId(target.instance)
+            instance = self._provider.find_instance_id(row) if row else InstanceId(target.instance)
             boot = target.slurmd
             if name in state.open_nodes:
                 if row is None or node is None or not node.responding:

@@ -30,14 +30,14 @@ def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str,
     zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
     if not plan:
-        return Where(types_of(group), zones)
+        return Where(list_types(group), zones)
     try:
         answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
     except HpctlError:
-        return Where(types_of(group), zones, plan)
+        return Where(list_types(group), zones, plan)
     held = [str(r.get("AvailabilityZone", "")) for r in answer.get("ReservedCapacitySummaries", ())]
     return Where(
-        types_of(group),
+        list_types(group),
         zones,
         plan,
         str(answer.get("Status", "")),
@@ -57,7 +57,7 @@ def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
     return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in answer["Subnets"]}
 
 
-def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
+def list_types(group: Mapping[str, Any]) -> tuple[str, ...]:
     """The instance types that a described group may have, in the order of preference."""
     flexible = group.get("InstanceRequirements") or {}
     listed = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes") or ()
@@ -113,7 +113,7 @@ class NodeProgress(Struct, frozen=True):
         return self.node or self.instance_id or self.logical_id
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Return whether the service gave up on it for now: it failed, or nothing could be
         launched.
 
@@ -183,10 +183,10 @@ class ClusterProgress(Struct, frozen=True):
     @property
     def failed_nodes(self) -> tuple[NodeProgress, ...]:
         """Return the nodes that are failed now."""
-        return tuple(n for n in self.nodes if n.failed)
+        return tuple(n for n in self.nodes if n.has_failed)
 
     @property
-    def ended(self) -> bool:
+    def is_last(self) -> bool:
         """Return whether this is the last look."""
         return self.verdict is not WaitState.WAITING
 
@@ -236,7 +236,7 @@ def in_service(
         if p.status != "InService":
             return _judge_status(p, patience_s)
         if "RollingBack" in p.seen:
-            return _rolled_back(p)
+            return _judge_rollback(p)
         missed = _format_missing(p.targets, targets) if targets is not None else ""
         if missed:
             return _judge_missed(p, missed, before)
@@ -266,7 +266,7 @@ def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
 def _judge_missed(p: ClusterProgress, missed: str, before: str | None) -> Judged:
     """Judge an InService cluster whose target counts are not the ordered ones."""
     if before is not None and p.failure not in ("", before):
-        return _rolled_back(p)
+        return _judge_rollback(p)
     if p.waited_s < LAG_S:
         return WAITING
     return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
@@ -284,12 +284,12 @@ def judge_migration(judge: Until, before: str) -> Until:
             return verdict, why
         text = p.failure not in ("", before)
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
-        return _rolled_back(p) if over else WAITING
+        return _judge_rollback(p) if over else WAITING
 
     return judge_both
 
 
-def _rolled_back(p: ClusterProgress) -> Judged:
+def _judge_rollback(p: ClusterProgress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
     return WaitState.FAILED, f"{why} ({fix})" if fix else why

@@ -40,7 +40,7 @@ class Link(Struct, frozen=True):
     created: datetime | None = None
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Return whether nothing more will happen to it without a request."""
         return self.lifecycle in SETTLED
 
@@ -107,7 +107,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
     Unavailable; InDoubt where it was ordered and is not to be seen.
     """
-    there = looked_up(aws, wanted)
+    there = find_existing_link(aws, wanted)
     if there is not None:
         return there, False
     try:
@@ -120,7 +120,7 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     return _parse_link(made["Association"]), True
 
 
-def looked_up(aws: Aws, wanted: WantedLink) -> Link | None:
+def find_existing_link(aws: Aws, wanted: WantedLink) -> Link | None:
     """Return the link where it is there already. Raises where it cannot be made, as `link` does."""
     _check_file_system(aws, wanted.file_system)
     return _find_same_link(aws, wanted)
@@ -137,7 +137,7 @@ def wait_for_link(
     """Yield the link each time that it was looked at, until it is settled or the time is up."""
     until = clock() + timeout_s
     yield known
-    while not known.settled and clock() < until:
+    while not known.is_settled and clock() < until:
         sleep(min(POLL_S, max(0.0, until - clock())))
         answer = aws.service("fsx").read(
             "describe_data_repository_associations", AssociationIds=[known.id]

@@ -26,7 +26,7 @@ from hpctl.clusters.progress import (
     NodeProgress,
     Until,
     WaitState,
-    types_of,
+    list_types,
 )
 from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where
 from hpctl.toolkit.compat import UTC
@@ -120,7 +120,7 @@ def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
 
 
 def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
-    metadata = metadata_of(sagemaker, cluster, event.id)
+    metadata = read_event_metadata(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
         event,
@@ -131,7 +131,7 @@ def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -
     )
 
 
-def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
+def read_event_metadata(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
     """Return an event's details; none where they cannot be read."""
     try:
         answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
@@ -187,7 +187,7 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
             verdict, why = WaitState.DEADLINE, f"not there after {timeout_s:.0f} s"
         last = replace(seen, verdict=verdict, why=why)
         yield last
-        if last.ended:
+        if last.is_last:
             return
         sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
 
@@ -247,7 +247,7 @@ class _ClusterView(Struct):
     def _time_nodes(self, progress: ClusterProgress) -> ClusterProgress:
         self.statuses.add(progress.status)
         for node in progress.nodes:
-            if node.failed:
+            if node.has_failed:
                 self.failures[node.key] = node
             elif node.status == RUNNING:
                 self.failures.pop(node.key, None)
@@ -291,7 +291,7 @@ class _ClusterView(Struct):
         elif before[:2] != (node.status, node.instance_id):
             self.since[node.key] = (node.status, node.instance_id, at)
         node = replace(node, since=self.since[node.key][2])
-        return replace(node, trouble=self._trouble(answer, node)) if node.failed else node
+        return replace(node, trouble=self._trouble(answer, node)) if node.has_failed else node
 
     def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
         """Return what a failure means. An instance's lifecycle log is read until it has a line."""
@@ -335,9 +335,8 @@ class _ClusterView(Struct):
     def _make_line(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
         if level == "Error" and self._may_describe():
-            text = (
-                f"{text} {failure_message(metadata_of(sagemaker, self.cluster, event['EventId']))}"
-            )
+            details = read_event_metadata(sagemaker, self.cluster, event["EventId"])
+            text = f"{text} {failure_message(details)}"
         return EventLine(
             _to_utc(event["EventTime"], self.began),
             level,
@@ -350,7 +349,7 @@ class _ClusterView(Struct):
 def _make_group(group: Mapping[str, Any]) -> GroupProgress:
     return GroupProgress(
         str(group.get("InstanceGroupName", "")),
-        types_of(group),
+        list_types(group),
         str(group.get("Status", "")),
         int(group.get("CurrentCount", 0)),
         int(group.get("TargetCount", 0)),

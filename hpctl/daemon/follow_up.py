@@ -63,7 +63,7 @@ class FollowUp:
         the journal raises."""
         if self.observer.slurm_trouble:
             return
-        standing = self.orders.standing()
+        standing = self.orders.list_valid_credentials()
         for set_orders in self.on_orders:
             set_orders(standing)
         live = self.live

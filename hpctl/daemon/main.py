@@ -15,7 +15,7 @@ from hpctl.engine.config import load
 from hpctl.engine.journal.state import Corrupt
 from hpctl.engine.journal.store import LeaseLost
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
-from hpctl.wire.systemd import hand_on
+from hpctl.wire.systemd import pass_socket_on
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -42,7 +42,7 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
 def execute_again(listener: int | None) -> None:
     """Replace this program by a fresh one, which takes over the listening socket."""
     if listener is not None:
-        hand_on(listener)
+        pass_socket_on(listener)
     # Until the new program has a handler, `systemctl reload` would end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

@@ -64,7 +64,7 @@ class Reload:
         before = self._live.config
         try:
             fresh = load(self._path)
-            fresh.changed()  # as the journal is to have it
+            fresh.list_changes()  # as the journal is to have it
             self._live.replace(fresh)
         # It was written by hand: whatever is wrong with it, the one before stays in force.
         except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:

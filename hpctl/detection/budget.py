@@ -72,7 +72,7 @@ class Budget:
         self.cpu_percent = 0.0
         self.memory_mb = 0.0
 
-    def shed(self, level: int) -> bool:
+    def is_shed(self, level: int) -> bool:
         """Return whether checks of that level are not to run now."""
         return level in self._levels[: self._shed]
 

@@ -9,7 +9,7 @@ from hpctl.detection.budget import Budget, measure_usage, resident_mb
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.config import apply_config
 from hpctl.detection.machine import boot_age_s, build_machine, note_upgrade
-from hpctl.detection.metrics import render_samples, samples_of
+from hpctl.detection.metrics import render_samples, yield_samples
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import Snapshot
 from hpctl.detection.runner import AGENT_CHECKS, CheckRunner, load_check
@@ -94,7 +94,7 @@ class Checks:
         """Return all that is exported to Prometheus. From any thread."""
         return render_samples(
             (
-                *samples_of(self._runner.samples(), findings, self._runner.gauges()),
+                *yield_samples(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
                 ("resident_memory_bytes", {}, measure_usage().memory_mb * 1e6),
                 ("nvml_child_resident_memory_bytes", {}, self._child_bytes()),

@@ -21,7 +21,7 @@ MAX_THINGS = 128
 _Thing_Key = tuple[str, str, str]
 
 
-class _Thing(Struct):
+class _CheckedThing(Struct):
     """One code on one device (and job): its last runs, and the finding once it is reported."""
 
     runs: deque[bool]
@@ -40,12 +40,12 @@ class Conditions:
     def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
         self._spec = spec
         self._at = datetime.min.replace(tzinfo=UTC)
-        self._things: dict[_Thing_Key, _Thing] = {}
+        self._things: dict[_Thing_Key, _CheckedThing] = {}
         self._unknown: Finding | None = None
         for finding in earlier:
             if finding.check == spec.name and finding.verdict is not Verdict.UNKNOWN:
                 key = (finding.code, finding.device, finding.job)
-                self._things[key] = _Thing(self._no_runs(), finding.first, finding)
+                self._things[key] = _CheckedThing(self._no_runs(), finding.first, finding)
                 self._at = max(self._at, finding.last)
 
     def saw(
@@ -65,12 +65,12 @@ class Conditions:
             self._unknown = None
         for name in seen.keys() - self._things.keys():
             if len(self._things) < MAX_THINGS:
-                self._things[name] = _Thing(self._no_runs(), at)
+                self._things[name] = _CheckedThing(self._no_runs(), at)
         for name, thing in list(self._things.items()):
             self._update(name, thing, seen.get(name), at)
         return self._list_names() != before
 
-    def could_not_tell(self, why: str, at: datetime) -> bool:
+    def record_unknown(self, why: str, at: datetime) -> bool:
         """Record a run that could not tell: what was known stays known. Return whether this is
         new."""
         self._keep_up(at)
@@ -91,7 +91,7 @@ class Conditions:
         """Record failures during grace as UNKNOWN: they are not faults yet, but the node is not
         known to be healthy either."""
         if codes:
-            self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
+            self.record_unknown(f"too early after the start to believe {', '.join(codes)}", at)
         else:
             self._unknown = None
 
@@ -117,7 +117,7 @@ class Conditions:
         return known if self._unknown is None else [*known, self._unknown]
 
     def _update(
-        self, key: _Thing_Key, thing: _Thing, observation: Observation | None, at: datetime
+        self, key: _Thing_Key, thing: _CheckedThing, observation: Observation | None, at: datetime
     ) -> None:
         if not any(thing.runs):
             thing.since = at
@@ -132,14 +132,14 @@ class Conditions:
         elif self._is_over(thing, at):
             del self._things[key]
 
-    def _is_over(self, thing: _Thing, at: datetime) -> bool:
+    def _is_over(self, thing: _CheckedThing, at: datetime) -> bool:
         finding = thing.finding
         if finding is None:
             return not any(thing.runs)
         limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
         return finding.clears is Clears.GONE and at - finding.last >= limit
 
-    def _make_first(self, seen: Observation, thing: _Thing, at: datetime) -> Finding:
+    def _make_first(self, seen: Observation, thing: _CheckedThing, at: datetime) -> Finding:
         return Finding(
             self._spec.name,
             seen.verdict,

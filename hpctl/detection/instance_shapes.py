@@ -65,6 +65,6 @@ SHAPES: Mapping[str, InstanceShape] = {
 """By EC2's name, without SageMaker's `ml.`."""
 
 
-def shape_of(instance_type: str) -> InstanceShape:
+def find_shape(instance_type: str) -> InstanceShape:
     """Return the shape of an instance type, `ml.p5.48xlarge` or `p5.48xlarge`; empty if unknown."""
     return SHAPES.get(instance_type.removeprefix("ml."), InstanceShape())

@@ -170,7 +170,7 @@ class Inotify:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         try:
             self._add_watch(path.parent, _CREATE | _MOVED_TO)
-            self.again()
+            self.watch_again()
         except OSError:
             self.close()
             raise
@@ -179,7 +179,7 @@ class Inotify:
         """Return a descriptor for a selector."""
         return self._fd
 
-    def again(self) -> None:
+    def watch_again(self) -> None:
         """Watch the file that is at the path now."""
         self._add_watch(self._path, _MODIFY)
 
@@ -274,7 +274,7 @@ class KernelFile:
             self._inode, self._offset, self._rest = status.st_ino, 0, b""
             self._booted = math.inf
             if self._changes is not None:
-                self._changes.again()
+                self._changes.watch_again()
         elif status.st_size < self._offset:
             self._offset, self._rest, self._booted = 0, b"", math.inf
         return status.st_mtime

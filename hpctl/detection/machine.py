@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import hpctl
 from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
-from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.instance_shapes import find_shape
 
 #
 # Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot report it.
@@ -75,6 +75,6 @@ def build_machine(root: Path, configured: Expected) -> CheckedMachine:
     if not kind:
         with contextlib.suppress(CannotTell, NotHere):
             kind = bare.text(PRODUCT_NAME)
-    shape = shape_of(kind)
+    shape = find_shape(kind)
     gpus = shape.gpus if configured.gpus is None else configured.gpus
     return replace(bare, expected=structs.replace(configured, instance_type=kind, gpus=gpus))

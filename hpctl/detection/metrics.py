@@ -95,7 +95,7 @@ def _escape_label(text: object) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def samples_of(
+def yield_samples(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
     """Yield samples of what the checks saw last, by their names, what they report, and their

@@ -78,7 +78,7 @@ class Probes:
         again. Raises NotHere where there is no such program, CannotTell where none can be started.
         """
         for key, command in questions.items():
-            if not self._still_out(key):
+            if not self._is_child_running(key):
                 self._start_probe(key, command)
         self._wait_for_probes(questions, wait_s)
         return {key: self._check_probe(key) for key in questions}
@@ -89,13 +89,13 @@ class Probes:
             del self._unanswered[key]
         for key in self._out.keys() - set(keep):
             self._abandon_child(self._out[key])
-            self._still_out(key)
+            self._is_child_running(key)
 
     def out(self) -> int:
         """Return how many children have not ended."""
-        return sum(self._still_out(key) for key in list(self._out))
+        return sum(self._is_child_running(key) for key in list(self._out))
 
-    def _still_out(self, key: str) -> bool:
+    def _is_child_running(self, key: str) -> bool:
         """Return whether the key's last child still runs; one that has ended is reaped and its
         output dropped."""
         child = self._out.get(key)

@@ -168,7 +168,7 @@ class CheckRunner(threading.Thread):
                 break
             slot = self._slots[number]
             self._budget.look(clock())
-            shed = self._budget.shed(slot.check.spec.shed)
+            shed = self._budget.is_shed(slot.check.spec.shed)
             if shed:
                 slot.gauges = {}
             here = shed or self._run_check(slot)
@@ -215,7 +215,9 @@ class CheckRunner(threading.Thread):
             return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
 
     def _about_itself(self) -> list[Observation]:
-        left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
+        left_out = [
+            s.check.spec.name for s in self._slots if self._budget.is_shed(s.check.spec.shed)
+        ]
         observations = self._budget.observations(left_out)
         name = self._find_hanging_check()
         if name:
@@ -237,7 +239,7 @@ class CheckRunner(threading.Thread):
         with self._lock:
             at = datetime.now(UTC)
             if trouble:
-                new = slot.conditions.could_not_tell(trouble, at)
+                new = slot.conditions.record_unknown(trouble, at)
             else:
                 early = self._machine.monotonic() < slot.believe_at
                 new = slot.conditions.saw(seen, at, early=early)

@@ -372,7 +372,7 @@ class HeadClient:
         self._current = (self._current + 1) % len(self._heads)
         return Reply(Delivery.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
 
-    def _sent_on(self, text: bytes) -> Reply:
+    def _switch_head_node(self, text: bytes) -> Reply:
         """Turn to the leader that a standby names, or to the next head node."""
         self.close()
         here, named = self._heads[self._current], leader_named(text, self._heads)
@@ -398,7 +398,7 @@ class HeadClient:
             proof = wire.session_authorization(session.id, session.secret, body)
             status, text, given = _exchange_http(connection, body, proof)
             if status == NOT_LEADER:
-                return self._sent_on(text)
+                return self._switch_head_node(text)
             if status != 401 or _parse_error_code(text) not in _SESSION_OVER:
                 answer = wire.make_answer_payload(proof, status, text)
                 return self._verify_reply(_make_reply(status, text), given, answer, session.secret)
@@ -411,7 +411,7 @@ class HeadClient:
         authorization = f"{wire.AUTH_SCHEME} {credential}"
         status, text, given = _exchange_http(connection, body, authorization)
         if status == NOT_LEADER:
-            return self._sent_on(text)
+            return self._switch_head_node(text)
         answer = wire.make_answer_payload(authorization, status, text)
         reply = self._verify_reply(_make_reply(status, text), given, answer)
         if status == 200:

@@ -38,7 +38,7 @@ from hpctl.wire.systemd import notify_systemd, watchdog_interval
 log = logging.getLogger(__name__)
 
 
-def kept_elsewhere(check: str) -> bool:
+def is_recalled_elsewhere(check: str) -> bool:
     """Return whether findings of that check are not to be recalled from the agent's spool."""
     return is_outside_check(check) or check.startswith(TEST) or check == PLACE_CHECK
 
@@ -111,7 +111,9 @@ class NodeAgent:
         recalled = spool.recall(generation)
         self._lock = threading.Lock()
         mine = [
-            f for f in recalled.findings if f.check not in NAMES and not kept_elsewhere(f.check)
+            f
+            for f in recalled.findings
+            if f.check not in NAMES and not is_recalled_elsewhere(f.check)
         ]
         self._findings = FindingStore(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}

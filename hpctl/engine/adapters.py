@@ -108,7 +108,7 @@ def _fetch_copy(config: Config, journal: Path) -> Path:
     from hpctl.wire import reports as wire
     from hpctl.wire.heads import Head, explain_refusal
 
-    copy = wire.copy_of(journal)
+    copy = wire.find_journal_copy(journal)
     until = time.monotonic() + COPY_S
     try:
         head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket

@@ -82,10 +82,12 @@ def _list_due_steps(
     wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
     if find_active(view.state.pauses, now):
         wanted = [due for due in wanted if pause_of_recovery(due.recovery, view, now) is None]
-    return _ended_once(wanted, view, here, now)
+    return _drop_needless_down(wanted, view, here, now)
 
 
-def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime) -> tuple[Due, ...]:
+def _drop_needless_down(
+    due: Sequence[Due], view: View, here: JobsByNode, now: datetime
+) -> tuple[Due, ...]:
     """Return the steps without DOWN for a node whose slurmd is about to end a job that Slurm
     requeues.
 

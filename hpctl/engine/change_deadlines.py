@@ -12,7 +12,7 @@ from hpctl.vocabulary.policy import Policy
 RESERVE_DEADLINE_S: Final = 60.0
 
 
-def deadline_of(change: Change, policy: Policy) -> datetime:
+def find_change_deadline(change: Change, policy: Policy) -> datetime:
     """Return when an open change has been in its phase for too long."""
     return add_seconds(change.since, _deadline_s(change, policy))
 

@@ -272,7 +272,7 @@ class Config(Struct, frozen=True):
         own = self.run_policies.get(partition)
         return (self.run_policy,) if own is None else (self.run_policy, own)
 
-    def changed(self) -> dict[str, str]:
+    def list_changes(self) -> dict[str, str]:
         """Return what differs from the defaults, by dotted name, as the audit trail keeps it."""
         found, plain = _flatten_config(self), _flatten_config(type(self)())
         if self.database_url is not None:
@@ -293,7 +293,7 @@ def load(path: str | Path) -> Config:
 
 def parse_config(text: str, path: str = "<text>") -> Config:
     """Validate YAML text. Raises ConfigError with every problem it has."""
-    return yaml_files.struct_of(Config, text, path, ConfigError)
+    return yaml_files.parse_struct(Config, text, path, ConfigError)
 
 
 def format_example(config: Config | None = None) -> str:

@@ -364,7 +364,7 @@ class AgentOrders:
                 found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
         return found
 
-    def standing(self) -> dict[NodeName, str]:
+    def list_valid_credentials(self) -> dict[NodeName, str]:
         """Return the credentials that are still good, by node."""
         now = self._clock.now().timestamp()
         self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}

@@ -57,7 +57,7 @@ from hpctl.engine.untreated import (
     find_untreated,
 )
 from hpctl.engine.views import TroubleView, find_changes, find_windows, trouble_view
-from hpctl.engine.world import World, cloud_says, find_hold, known_nodes
+from hpctl.engine.world import World, describe_cloud_trouble, find_hold, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.faults.slurm_reasons import advise_operator, find_closed
@@ -271,7 +271,7 @@ def explain_view(
     view = _explain_target(w, rules, str(named[0]) if named else target, parts)
     if view is None:
         return None
-    lost = preemption_of(w, target, order)
+    lost = find_job_preemption(w, target, order)
     if lost:
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
         said = format_sentence(f"Job {whose} was {preemption_text(lost)}")
@@ -297,7 +297,7 @@ def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> Exp
     )
 
 
-def preemption_of(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
+def find_job_preemption(w: World, target: str, order: PreemptionOrder) -> Preemption | None:
     """Return how a job lost its nodes to another, where it waits or has ended since."""
     named = find_named_jobs(w, target)
     job = w.slurm.jobs.get(named[0]) if w.slurm is not None and len(named) == 1 else None
@@ -319,7 +319,9 @@ def is_suspended(w: World, target: str) -> bool:
 
 def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
     """Return the explanation of one node, group, or job by slurmctld's number of it."""
-    of_target = [rec for rec in _recoveries_of(w, target) if not _is_told_of_its_job(w, rec)]
+    of_target = [
+        rec for rec in _list_target_recoveries(w, target) if not _is_told_of_its_job(w, rec)
+    ]
     still_open = [r for r in of_target if not r.ended]
     hold = find_hold(w, target)
     if still_open:
@@ -328,12 +330,12 @@ def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) ->
         return _explain_hold(w, rules, hold, parts)
     if of_target and not _shows_more(w, of_target[-1], target):
         return _explain_recovery(w, rules, of_target[-1], parts)
-    reports = _reports_of(w, target)
+    reports = _list_target_reports(w, target)
     if reports and not _without_supervisor(w, reports[-1].report.job):
         return _of_supervisor(w, target, reports, parts)
     if target in known_nodes(w):
         return _explain_node(w, rules, identity.NodeName(target), parts)
-    return _change_of(w, target)
+    return _explain_one_change(w, target)
 
 
 def _is_told_of_its_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
@@ -347,7 +349,7 @@ def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool
     """Return whether something is the matter with a node that began after its last recovery had
     ended."""
     node = w.slurm.nodes.get(identity.NodeName(target)) if w.slurm else None
-    if _kept_by(w, target) is not None or (node is not None and power_text(node)):
+    if _find_completing_job(w, target) is not None or (node is not None and power_text(node)):
         return True
     judged = w.assessments.get(identity.NodeName(target))
     return (
@@ -357,7 +359,7 @@ def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool
     )
 
 
-def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
+def _find_completing_job(w: World, target: str) -> slurm_facts.SlurmJob | None:
     """Return the job that a node keeps COMPLETING."""
     if w.slurm is None:
         return None
@@ -365,7 +367,7 @@ def _kept_by(w: World, target: str) -> slurm_facts.SlurmJob | None:
     return find_job_kept_by(name, w.slurm, for_s, w.now)
 
 
-def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
+def _list_target_recoveries(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
     """Return the recoveries of a node or of a job, oldest first."""
     found: list[NodeRecovery | JobRecovery] = [
         r for r in w.state.nodes.values() if r.node == target and not (r.of_capacity and r.ended)
@@ -391,7 +393,7 @@ def _explain_recovery(
         kind="node_recovery",
         headline=write_headline(rec),
         rule=_describe_rule(rules, rec, parts),
-        evidence=evidence_of((*rec.findings, *rec.tests)),
+        evidence=list_evidence((*rec.findings, *rec.tests)),
         gates=(*passed_gates(rec.passed), *(_list_blocked_gates(hold, _ASKS) if hold else ())),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
@@ -412,7 +414,7 @@ def _explain_untreated(
         kind="node_recovery",
         headline=write_headline(rec) if escalated else f"{describe_untreated(one)}.",
         rule=_describe_rule(rules, rec, parts),
-        evidence=evidence_of((*rec.findings, *(f for f in now if f not in rec.findings))),
+        evidence=list_evidence((*rec.findings, *(f for f in now if f not in rec.findings))),
         gates=passed_gates(rec.passed),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
@@ -429,7 +431,7 @@ def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> Rule
 
 def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
     """Return what is awaited, and what the cloud says where it is the cloud's turn."""
-    found, status = find_awaited(rec, w.policy), cloud_says(w, rec)
+    found, status = find_awaited(rec, w.policy), describe_cloud_trouble(w, rec)
     waits = describe_job_wait(rec, w.slurm, w.policy, w.now)
     if waits:
         found = replace(found, what=waits)
@@ -451,7 +453,7 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
         kind="job_recovery",
         headline=write_headline(rec),
         rule=_describe_rule(rules, cause, parts) if cause else None,
-        evidence=evidence_of(cause.findings) if cause else (),
+        evidence=list_evidence(cause.findings) if cause else (),
         story=_with_reports(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
         next=_awaited_of_job(w, rec),
@@ -512,10 +514,10 @@ def _with_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
 
 def _list_changes(w: World, target: str) -> list[str]:
     """Return the newest changes of capacity that are about a node, or were made for a recovery."""
-    return [change.id for change in _changes_of(w, target)[-3:]]
+    return [change.id for change in _list_target_changes(w, target)[-3:]]
 
 
-def _reports_of(w: World, target: str) -> Sequence[JobReported]:
+def _list_target_reports(w: World, target: str) -> Sequence[JobReported]:
     """Return what a job's supervisors reported, where the target is a job."""
     return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
 
@@ -615,7 +617,7 @@ def _of_component(view: ExplainView, target: str) -> ExplainView:
     return replace(view, headline=whole + view.headline)
 
 
-def shown_job(job: slurm_facts.SlurmJob, target: str) -> str:
+def format_job_id(job: slurm_facts.SlurmJob, target: str) -> str:
     """Return the id of a job as its user asked for it, and what it belongs to."""
     if job.components:
         parts = ", ".join(format_component(job.id, i) for i in range(len(job.components)))
@@ -683,11 +685,11 @@ def _explain_hold(w: World, rules: Rules, hold: GateBlocked, parts: ExplainParts
         headline=f"{hold.shown} {_describe_hold(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC:"
         f" {hold.why}.",
         rule=rule_view(rules, hold.rule, parts),
-        evidence=evidence_of(judged.findings) if judged else (),
+        evidence=list_evidence(judged.findings) if judged else (),
         gates=held_gates(hold, parts),
         next=lifted_by(hold),
-        related=tuple(r.id for r in _recoveries_of(w, hold.target)),
-        story=_list_report_lines(_reports_of(w, hold.target), hold.shown),
+        related=tuple(r.id for r in _list_target_recoveries(w, hold.target)),
+        story=_list_report_lines(_list_target_reports(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
         trouble=trouble_view(_find_reported_trouble(w, hold)),
         failure=_judge_held(w, hold, parts),
@@ -707,7 +709,7 @@ def _judge_held(w: World, hold: GateBlocked, parts: ExplainParts) -> FailureView
 
 def _find_reported_trouble(w: World, hold: GateBlocked) -> Trouble | None:
     """Return the failure that an untreated run's script or supervisor reported, if it did."""
-    reports = _reports_of(w, hold.target)
+    reports = _list_target_reports(w, hold.target)
     reported = [each.report.trouble for each in reports if each.report.trouble is not None]
     if not reported or reported[-1].why not in hold.why:
         return None
@@ -720,7 +722,7 @@ def _explain_node(
     """Return a node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
     slurm = w.slurm.nodes.get(name) if w.slurm else None
-    treated = _recoveries_of(w, name)
+    treated = _list_target_recoveries(w, name)
     facts = [f"{name} was {f'last treated by {treated[-1].id}' if treated else 'never treated'}"]
     if judged is None:
         facts.append("no agent has reported from it, so its health is unknown")
@@ -743,7 +745,7 @@ def _explain_node(
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
     facts += _find_hands_off(w, name)
-    job = _kept_by(w, name)
+    job = _find_completing_job(w, name)
     if job:
         facts.append(_explain_completing(w, job.id))
     health = w.health.get(name)
@@ -756,8 +758,10 @@ def _explain_node(
         kind="node",
         headline="; ".join(facts) + ".",
         rule=rule_view(rules, fault.rule, parts) if fault else None,
-        evidence=evidence_of(health.findings) if health else (),
-        next=Awaited(f"job {job.shown} to finish there" if job else _of_node(judged, slurm)),
+        evidence=list_evidence(health.findings) if health else (),
+        next=Awaited(
+            f"job {job.shown} to finish there" if job else _describe_node_wait(judged, slurm)
+        ),
         related=(*(r.id for r in treated), *_list_changes(w, name)),
     )
 
@@ -776,7 +780,9 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
     return found
 
 
-def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
+def _describe_node_wait(
+    judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None
+) -> str:
     """Return whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
     advice = advise_operator(slurm) if slurm is not None else ""
@@ -800,7 +806,7 @@ def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode 
     return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
 
 
-def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
+def list_evidence(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
     """Return what was seen of a node; checks that passed, or that its agent left out, are nothing
     seen."""
     seen = (f for f in findings if _is_shown_finding(f) and not is_shed_finding(f))
@@ -871,7 +877,7 @@ def list_explainable_names(w: World) -> list[str]:
     return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
 
 
-def _changes_of(w: World, target: str) -> list[Change | NodeRecovery]:
+def _list_target_changes(w: World, target: str) -> list[Change | NodeRecovery]:
     """Return the changes of a group, of a node, or for a recovery; oldest first."""
     found = [*find_changes(w.state), *find_windows(w.state)]
     return [one for one in found if target in _list_subjects(one)]
@@ -885,12 +891,12 @@ def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
     return (about.group, about.node, about.cause, *about.nodes)
 
 
-def _change_of(w: World, target: str) -> ExplainView | None:
+def _explain_one_change(w: World, target: str) -> ExplainView | None:
     """Return the story of the change of this id, or of a group's last one; None where there is
     none."""
     change: Change | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
     if change is None:
-        own = [c for c in _changes_of(w, target) if target == _list_subjects(c)[0]]
+        own = [c for c in _list_target_changes(w, target) if target == _list_subjects(c)[0]]
         if not own:
             return None
         change = ([c for c in own if not c.ended] or own)[-1]
@@ -900,7 +906,7 @@ def _change_of(w: World, target: str) -> ExplainView | None:
 def _explain_change(w: World, change: Change | NodeRecovery) -> ExplainView:
     group, node = _list_subjects(change)[:2]
     cause = None if isinstance(change, NodeRecovery) else change.opened.cause
-    others = [c.id for c in _changes_of(w, node or group or "") if c.id != change.id]
+    others = [c.id for c in _list_target_changes(w, node or group or "") if c.id != change.id]
     return ExplainView(
         as_of=w.now,
         target=change.id,
@@ -925,10 +931,10 @@ def job_view(
     if job is None:
         return None
     registered = read_comment(job.comment)
-    facts = [f"Job {shown_job(job, target)} ({job.name}, {job.user}) is {job.state}"]
+    facts = [f"Job {format_job_id(job, target)} ({job.name}, {job.user}) is {job.state}"]
     facts.append(_explain_completing(w, job.id))
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
-    lost = preemption_of(w, target, order)
+    lost = find_job_preemption(w, target, order)
     if lost:
         facts.append(f"it was {preemption_text(lost)}")
     elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
@@ -937,7 +943,7 @@ def job_view(
     if suspender is not None:
         facts.append(f"it is preempted by {show_preemptor(suspender)} and continues once that ends")
     reported = next(
-        (e.report for e in reversed(_reports_of(w, str(job.id))) if e.report.trouble), None
+        (e.report for e in reversed(_list_target_reports(w, str(job.id))) if e.report.trouble), None
     )
     this_run = reported is not None and reported.restarts == job.restarts
     trouble = reported.trouble if reported is not None and this_run else None
@@ -959,7 +965,7 @@ def job_view(
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
         facts += [_explain_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
-        facts.append(_note_of_run(_reports_of(w, str(job.id)), job.restarts))
+        facts.append(_note_of_run(_list_target_reports(w, str(job.id)), job.restarts))
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
         then = Awaited(". ".join(["nothing of you", *crash]))
@@ -967,7 +973,7 @@ def job_view(
     if held:
         facts.append(held)
         then = Awaited(ask_for_release(job))
-    report_lines = _list_report_lines(_reports_of(w, str(job.id)), job.shown)
+    report_lines = _list_report_lines(_list_target_reports(w, str(job.id)), job.shown)
     noted = chain.from_iterable(build_timeline(rec, w.state) for rec in notes)
     view = ExplainView(
         as_of=w.now,

@@ -24,14 +24,19 @@ from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.node_recovery import OF_MAINTENANCE, NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import (
+    OF_MAINTENANCE,
+    NodePhase,
+    NodeRecovery,
+    waits_for_provider,
+)
 from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-class Tally(Struct):
+class GateTally(Struct):
     """Counts that the gates compare with the policy; grows as a plan opens recoveries."""
 
     nodes: int = 0
@@ -57,7 +62,7 @@ class Tally(Struct):
         for partition in node.partitions:
             self.open_by_partition[partition] = self.open_by_partition.get(partition, 0) + 1
 
-    def near(self, rule: RuleId, node: str, since: datetime, window: timedelta) -> int:
+    def count_near_faults(self, rule: RuleId, node: str, since: datetime, window: timedelta) -> int:
         """Count the nodes that got a fault within a window of `since`, this one in any case.
 
         By bisection: in a mass event every node asks, and there may be ten thousand.
@@ -74,9 +79,9 @@ class Tally(Struct):
 
 def count_tally(
     view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime
-) -> Tally:
+) -> GateTally:
     """Count once for a whole plan."""
-    t = Tally(nodes=len(view.scheduler.nodes))
+    t = GateTally(nodes=len(view.scheduler.nodes))
     _count_nodes(t, view)
     _count_recoveries(t, view.state, policy, now)
     _count_assessments(t, view)
@@ -114,7 +119,7 @@ def _find_lasting(view: View, candidates: Iterable[Candidate], policy: Policy) -
     return found
 
 
-def _count_nodes(t: Tally, view: View) -> None:
+def _count_nodes(t: GateTally, view: View) -> None:
     """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
     t.partition_nodes = count_partitions(view)
@@ -143,11 +148,11 @@ def find_kept_out(view: View) -> frozenset[NodeName]:
     treatment: a slow wave of failures must not take the cluster ten nodes an hour.
     """
     state, nodes = view.state, view.scheduler.nodes
-    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
+    kept = {name for name, node in nodes.items() if node.reason and _is_kept_closed(node, state)}
     return frozenset(kept.difference(state.open_nodes))
 
 
-def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> None:
+def _count_recoveries(t: GateTally, state: State, policy: Policy, now: datetime) -> None:
     """Count the faults that the recoveries of the last minutes treat."""
     for rec in state.nodes.values():
         if rec.by:
@@ -158,7 +163,7 @@ def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> 
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
 
 
-def _count_assessments(t: Tally, view: View) -> None:
+def _count_assessments(t: GateTally, view: View) -> None:
     """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
         # What shows while an admin works on a node is no sign of a mass event.
@@ -169,31 +174,33 @@ def _count_assessments(t: Tally, view: View) -> None:
                 t.seen.setdefault(rule, {}).setdefault(name, since)
 
 
-def _kept_out(node: SlurmNode, state: State) -> bool:
+def _is_kept_closed(node: SlurmNode, state: State) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
     owner = reason_owner(node.reason) if node.drained or node.down else None
     rec = state.nodes.get(owner) if owner is not None else None
     return owner is not None and owner not in state.changes and not (rec and rec.of_capacity)
 
 
-Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
+Gate = Callable[[Candidate, View, GateTally, Policy, datetime], str | None]
 
 
 def check_kill_switch(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def check_pause(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+def check_pause(
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+) -> str | None:
     """An operator has paused hpctl, for the cluster, the node or a partition of it."""
     pause = find_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
     return None if pause is None else pause.text
 
 
 def check_stale_facts(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
     if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
@@ -209,7 +216,7 @@ def check_stale_facts(
 
 
 def check_wrong_instance(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
@@ -223,7 +230,7 @@ def check_wrong_instance(
 
 
 def check_provider_acts(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """The service works on the instance already.
 
@@ -248,7 +255,7 @@ def _is_lost(c: Candidate) -> bool:
 
 
 def check_provider_auto_recovery(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
     if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
@@ -260,7 +267,7 @@ def check_provider_auto_recovery(
 
 
 def check_maintenance(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
     if c.fault.rule in OF_MAINTENANCE:
@@ -270,7 +277,7 @@ def check_maintenance(
 
 
 def check_power_saving(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Slurm's power saving has stopped the node, or starts it.
 
@@ -282,7 +289,7 @@ def check_power_saving(
 
 
 def check_foreign_drain(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """An operator or another tool closed the node.
 
@@ -299,7 +306,7 @@ def check_foreign_drain(
 
 
 def check_protected(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Controllers and login nodes are never treated."""
     instance = view.instance(c.node.name)
@@ -309,7 +316,7 @@ def check_protected(
 
 
 def check_not_allowed(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
@@ -318,7 +325,7 @@ def check_not_allowed(
 
 
 def check_correlated(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Too many nodes with the same finding: the check is broken, or the fabric is."""
     rule, node = c.fault.rule, c.node.name
@@ -330,7 +337,7 @@ def check_correlated(
 
 
 def correlated_rule(
-    rule: RuleId, node: str, since: datetime, t: Tally, policy: Policy
+    rule: RuleId, node: str, since: datetime, t: GateTally, policy: Policy
 ) -> str | None:
     """Return why a rule is blocked: enough other nodes got its fault around `since`; else None.
 
@@ -345,7 +352,7 @@ def correlated_rule(
     budgets = policy.budgets
     limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
     window = clamp_duration(budgets.correlated_window_s)
-    near = t.near(rule, node, since, window)
+    near = t.count_near_faults(rule, node, since, window)
     if near < limit:
         return None
     many = f"{near} of {t.nodes} nodes report {rule} within {window / timedelta(minutes=1):g} min"
@@ -362,7 +369,7 @@ def find_correlated_rules(
     What only a node's own hardware can produce is never among them, nor what was approved.
     """
     faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
-    counts = count_tally(view, (), policy, now) if faulty else Tally()
+    counts = count_tally(view, (), policy, now) if faulty else GateTally()
     found = {}
     for name, judged in faulty.items():
         if is_approved(name, view, policy, judged.since):
@@ -387,8 +394,8 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
     touched it is not too late for them.
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
-    early = [r for r in open_now if not (r.by or r.remedied or goes_anyway(r.ladder))]
-    counts = count_tally(view, (), policy, now) if early else Tally()
+    early = [r for r in open_now if not (r.by or r.remedied or waits_for_provider(r.ladder))]
+    counts = count_tally(view, (), policy, now) if early else GateTally()
     found = {}
     for rec in early:
         why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
@@ -399,7 +406,7 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
 
 
 def check_drain_budget(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
@@ -445,7 +452,7 @@ def _did_not_come_back(rec: NodeRecovery) -> bool:
 
 
 def check_observing(
-    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:

@@ -78,7 +78,7 @@ class InstanceResolver:
         return changed
 
 
-def joined_now(
+def join_once(
     provider: ProviderView, slurm: SchedulerView | None
 ) -> tuple[ProviderView, InstanceJoin]:
     """Return instances and nodes joined, for a single reading: names are resolved if needed."""

@@ -155,14 +155,14 @@ class Leadership:
                 raise
             return False
         self._until = began + self._lease_s * (1 - MARGIN) if self._shared else math.inf
-        self.lease = self._first_lease(seen, at)
+        self.lease = self._read_own_lease(seen, at)
         self._progress = self.led_since = began
         if self._shared:
             self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
             self._thread.start()
         return True
 
-    def _first_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
+    def _read_own_lease(self, seen: DaemonInfo | None, at: datetime) -> DaemonInfo:
         """Return the row that `Store.take_lease` wrote."""
         me = self._me
         return DaemonInfo(
@@ -312,7 +312,7 @@ class Leadership:
         now, by, target = self._clock.now(), request.by or "operator", request.target
         ready = self.ready()
         chosen = [one for one in ready if target in ("", one.host, one.address)]
-        ok, answer = False, f"no standby is ready there; ready: {names_of(ready)}"
+        ok, answer = False, f"no standby is ready there; ready: {join_hosts(ready)}"
         if not request.proof:
             answer = f"{by!r} is not authenticated: repeat while a daemon runs"
         elif not chosen and target in (self._me.host, self._me.address):
@@ -336,7 +336,7 @@ class Leadership:
                 return
 
 
-def names_of(standbys: Sequence[StandbyInfo]) -> str:
+def join_hosts(standbys: Sequence[StandbyInfo]) -> str:
     """Their hosts, for a sentence."""
     return ", ".join(one.host for one in standbys) or "none"
 

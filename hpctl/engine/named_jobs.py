@@ -24,7 +24,7 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     if own:
         # squeue lists a task that was requeued in the record of those that wait, too.
         return tuple(sorted(own))
-    found = dict.fromkeys(job.id for job in jobs if names_job(asked, job))
+    found = dict.fromkeys(job.id for job in jobs if matches_job_id(asked, job))
     found |= dict.fromkeys(_find_journaled_jobs(asked, w.state))
     number = JobId(asked.number)
     plain = asked.task is None and asked.component is None
@@ -33,7 +33,7 @@ def find_named_jobs(w: World, text: str) -> tuple[JobId, ...]:
     return tuple(sorted(found))
 
 
-def names_job(asked: UserJobId, job: SlurmJob) -> bool:
+def matches_job_id(asked: UserJobId, job: SlurmJob) -> bool:
     """Return whether an id names this job, or a task that waits in its record."""
     if asked.task is not None:
         ranges = find_task_ranges(job.array_task)

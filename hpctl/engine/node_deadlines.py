@@ -11,7 +11,7 @@ from hpctl.vocabulary.policy import Policy, Unrecoverable
 from hpctl.vocabulary.recovery import StepKind
 
 
-def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
+def find_node_deadline(rec: NodeRecovery, policy: Policy) -> datetime:
     """Return when the phase of a recovery has lasted too long."""
     return add_seconds(rec.since, _deadline_s(rec, policy))
 
@@ -58,5 +58,5 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
 def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     """Return the time that the job may wait and run, plus some minutes for what is around it."""
     test = policy.acceptance
-    run_s = test.limit_s(test_reservation.level_of(rec, policy))
+    run_s = test.limit_s(test_reservation.choose_test_level(rec, policy))
     return test.start_s + run_s + test.result_s + policy.node.doubt_window_s

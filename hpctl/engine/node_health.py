@@ -126,12 +126,12 @@ class NodeHealthStore:
             self._heard_since_flush = True
         return True
 
-    def generation_of(self, node: NodeName) -> Generation | None:
+    def find_generation(self, node: NodeName) -> Generation | None:
         """Return which generation of a node spoke last. From any thread."""
         known = self._find_known(node)
         return known.generation if known else None
 
-    def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
+    def list_findings(self, node: NodeName) -> tuple[Finding, ...]:
         """Return what a node's agent reported. From any thread."""
         known = self._find_known(node)
         return known.findings if known else ()

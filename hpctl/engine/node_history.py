@@ -60,7 +60,7 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
 
 def is_returning(rec: NodeRecovery) -> bool:
     """Return whether we have begun to give the node back, and have not closed it again since."""
-    return last_step(since_drain(rec), StepKind.RETURN) is not None
+    return last_step(list_steps_since_drain(rec), StepKind.RETURN) is not None
 
 
 def let_go(rec: NodeRecovery, policy: Policy) -> bool:
@@ -70,7 +70,7 @@ def let_go(rec: NodeRecovery, policy: Policy) -> bool:
     return verdict is NodeSignal.TEST_PASSED or untested
 
 
-def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
+def list_steps_since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
     """Return the steps since we last closed the node."""
     kinds = [step.kind for step in rec.steps]
     last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0

@@ -35,8 +35,8 @@ from hpctl.engine.reading_pace import (
     SILENCE,
     SinceReading,
     find_unannounced,
+    log_wakes_loop,
     reading_due,
-    wakes_loop,
 )
 from hpctl.engine.requeue_exit import RequeueExitWatch
 from hpctl.engine.test_reservation import find_left_reservation
@@ -94,7 +94,7 @@ class HangSource(Protocol):
     flaws: tuple[InconsistentState, ...]
 
     @property
-    def worked(self) -> Mapping[JobId, datetime]:
+    def last_worked(self) -> Mapping[JobId, datetime]:
         """Return when each job was last seen at work."""
 
     @property
@@ -111,7 +111,7 @@ class NoHangs:
     """Finds no job that hangs: for a daemon that watches none."""
 
     flaws: tuple[InconsistentState, ...] = ()
-    worked: Mapping[JobId, datetime] = {}
+    last_worked: Mapping[JobId, datetime] = {}
     still: Mapping[JobId, Standstill] = {}
 
     def look(
@@ -132,7 +132,7 @@ class ControllerLogSource(Protocol):
     """slurmctld's log."""
 
     @property
-    def followed(self) -> bool:
+    def is_following(self) -> bool:
         """Return whether the log reports each change of a node."""
 
     def open(self) -> str:
@@ -263,7 +263,7 @@ class Observer:
         reading = ReadScope.PART if self._reads_parts else ReadScope.WHOLE
         for node in state.returned.keys() & health.keys():
             health[node] = drop_dismissed(health[node], state.returned[node])
-        now, stopped = self._clock.now(), self.stopped()
+        now, stopped = self._clock.now(), self.find_stop_reason()
         self._provider, joined = self._cloud.resolver.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
             self._address_book.set_addresses(self._cloud.resolver.addresses)
@@ -302,7 +302,7 @@ class Observer:
             requeue_codes=self._requeue_codes,
             leaves=self._leaves,
             hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
-            worked=self.hangs.worked,
+            worked=self.hangs.last_worked,
             still=self.hangs.still,
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
@@ -356,7 +356,7 @@ class Observer:
         )
 
     def _can_follow_log(self, now_s: float) -> bool:
-        return self._log is not None and self._log.followed and now_s >= self._trusted_from
+        return self._log is not None and self._log.is_following and now_s >= self._trusted_from
 
     def _doubts_agents(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
         """Return whether an agent became silent lately on a node that slurmctld still believes
@@ -376,7 +376,7 @@ class Observer:
         """Follow slurmctld's log where it is not: Slurm is read once more, for what was written
         between the last reading and now."""
         now_s = self._clock.monotonic()
-        if self._log is None or self._log.followed or now_s < self._open_from:
+        if self._log is None or self._log.is_following or now_s < self._open_from:
             return
         self._requeue_exit.forget()
         trouble = self._log.open()
@@ -395,7 +395,7 @@ class Observer:
         self._follow_log()
         age_s = self._clock.monotonic() - self._read_at
         since = SinceReading(age_s, busy=False, followed=True, news=self._news)
-        return wakes_loop(since)
+        return log_wakes_loop(since)
 
     def _flaws(self) -> tuple[InconsistentState, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
@@ -458,7 +458,7 @@ class Observer:
         began = self._clock.monotonic()
         nodes = list_concerned_nodes(state, health, self._slurm)
         capacity = self._live.config.sizes_capacity or state.is_resizing
-        if self._part_will_do(began, nodes) and not capacity:
+        if self._can_read_part(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._pick_settled_nodes(state, nodes))
             seen = dict(self._slurm.nodes)
             for name in nodes:
@@ -492,7 +492,7 @@ class Observer:
         }
         return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 
-    def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
+    def _can_read_part(self, now: float, nodes: Set[NodeName]) -> bool:
         if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
             return False
         if not self._reads_parts:
@@ -517,7 +517,7 @@ class Observer:
         self._hindered = None
         return self._able_since
 
-    def stopped(self) -> str:
+    def find_stop_reason(self) -> str:
         """Return why nothing may be done at all, where the kill switch says so. Any thread."""
         return stop_reason(self._live.config.kill_switch)
 

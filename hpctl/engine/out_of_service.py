@@ -20,7 +20,7 @@ from hpctl.engine.view import Candidate
 from hpctl.engine.waiting import find_waiting_nodes
 from hpctl.engine.world import World, find_holds
 from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.reachability import left_alone
+from hpctl.faults.reachability import is_out_on_purpose
 from hpctl.faults.slurm_reasons import find_closed
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -238,7 +238,7 @@ def _by_administrator(node: SlurmNode, known: _Lookups) -> Account | None:  # no
     if not _REBOOTS.isdisjoint(node.flags):
         why = "a reboot by `scontrol reboot` is under way"
         return Account(node, By.ADMINISTRATOR, why, problem=False)
-    if not (node.reason and (node.closed or node.down) and left_alone(node)):
+    if not (node.reason and (node.closed or node.down) and is_out_on_purpose(node)):
         return None
     who = f"{node.reason_by}: " if node.reason_by else ""
     return Account(node, By.ADMINISTRATOR, f"{who}{node.reason}", problem=False)

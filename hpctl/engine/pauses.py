@@ -13,27 +13,27 @@ Scope = tuple[Collection[NodeName], Collection[str]]
 """The nodes and the partitions that something is about."""
 
 
-def scope_of(recovery: RecoveryId, view: View) -> Scope:
+def find_scope(recovery: RecoveryId, view: View) -> Scope:
     """Return the nodes and partitions that a recovery or a change of capacity is about."""
     state = view.state
     node = state.nodes.get(recovery)
     if node is not None:
-        return (node.node,), partitions_of((node.node,), view)
+        return (node.node,), list_partitions((node.node,), view)
     job = state.jobs.get(recovery)
     if job is not None:
         seen = view.scheduler.jobs.get(job.attempt.job)
         nodes = {*job.bad_nodes, *job.ran_on, *(seen.nodes if seen is not None else ())}
-        return nodes, {*job.partition.split(","), *partitions_of(nodes, view)}
+        return nodes, {*job.partition.split(","), *list_partitions(nodes, view)}
     change = state.changes.get(recovery)
     if change is not None:
         about = change.opened
         nodes = {*about.nodes, *about.released}
         nodes.update([about.node] if about.node is not None else [])
-        return nodes, partitions_of(nodes, view)
+        return nodes, list_partitions(nodes, view)
     return (), ()
 
 
-def partitions_of(nodes: Collection[NodeName], view: View) -> set[str]:
+def list_partitions(nodes: Collection[NodeName], view: View) -> set[str]:
     """Return the partitions of these nodes, as far as Slurm lists the nodes."""
     found: set[str] = set()
     for name in nodes:
@@ -44,7 +44,7 @@ def partitions_of(nodes: Collection[NodeName], view: View) -> set[str]:
 
 def pause_of_recovery(recovery: RecoveryId, view: View, now: datetime) -> Pause | None:
     """Return the pause in force that covers a recovery or a change; None where none does."""
-    nodes, partitions = scope_of(recovery, view)
+    nodes, partitions = find_scope(recovery, view)
     return find_pause(view.state.pauses, now, nodes, partitions)
 
 
@@ -52,7 +52,7 @@ def find_able_since(recovery: RecoveryId, view: View, now: datetime) -> datetime
     """Return since when hpctl can look at Slurm and act on a recovery; see `View.able_since`."""
     if not view.state.pauses:
         return view.able_since
-    nodes, partitions = scope_of(recovery, view)
+    nodes, partitions = find_scope(recovery, view)
     resumed = find_resumption(view.state.pauses, now, nodes, partitions)
     known = [at for at in (resumed, view.able_since) if at is not None]
     return max(known, default=None)

@@ -17,11 +17,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, Tally, count_tally, find_correlated_rules, is_approved
+from hpctl.engine.gates import GATES, GateTally, count_tally, find_correlated_rules, is_approved
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
 from hpctl.engine.maintenance import find_hold, maintenance_text
-from hpctl.engine.node_history import may_be_under_way, since_drain, was_marked
+from hpctl.engine.node_history import list_steps_since_drain, may_be_under_way, was_marked
 from hpctl.engine.remedies import find_held_remedies
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.assess import rank_fault
@@ -29,14 +29,14 @@ from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
-from hpctl.faults.reachability import left_alone
+from hpctl.faults.reachability import is_out_on_purpose
 from hpctl.faults.slurm_reasons import list_rules
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, waits_for_provider
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import StepKind, recovery_id
@@ -94,7 +94,7 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     kinds: Sequence[RecoveryKind],
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
-    judged = _set_mass_events_aside(view, policy, rules, now)
+    judged = _exclude_mass_events(view, policy, rules, now)
     candidates, flaws = node_candidates(judged, rules, now)
     candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
     for kind in kinds:
@@ -137,7 +137,7 @@ def _join_plans(plans: Sequence[Plan]) -> Plan:
     )
 
 
-def _set_mass_events_aside(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
+def _exclude_mass_events(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
     """The view in which a fault of a node's own goes before a mass event's, where it has both."""
     of_events = find_correlated_rules(view, policy, now)
     changed = {}
@@ -184,12 +184,12 @@ def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
 
 
 def decide_candidate(
-    c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
+    c: Candidate, view: View, counts: GateTally, policy: Policy, now: datetime
 ) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
     is_waived = is_approved(c.node.name, view, policy, now)
-    leaves = goes_anyway(c.fault.ladder)
+    leaves = waits_for_provider(c.fault.ladder)
     for row in GATES:
         if (c.manual and not row.manual) or (is_waived and row.approvable):
             passed.append(f"{row.name} (waived by {c.by or 'approval'})")
@@ -250,7 +250,7 @@ def node_candidates(
     view: View, rules: Rules, now: datetime
 ) -> tuple[list[Candidate], list[InconsistentState]]:
     """Return every generation that the facts call faulty and that is not treated yet."""
-    leaving = _taken_out(view)
+    leaving = _list_removed_nodes(view)
 
     def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
         name, judged = item
@@ -260,7 +260,7 @@ def node_candidates(
         if (name, judged.generation.instance) in leaving or view.is_quarantined(name):
             return None
         candidate = _make_candidate(node, judged, view, rules, now)
-        dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
+        dealt_with = candidate is not None and _is_already_treated(candidate, judged, view)
         return None if dealt_with else candidate
 
     found, flaws = isolate_each("plan", view.assessments.items(), itemgetter(0), one)
@@ -299,7 +299,7 @@ def _find_restored_nodes(
     return found
 
 
-def _taken_out(view: View) -> set[tuple[NodeName, InstanceId]]:
+def _list_removed_nodes(view: View) -> set[tuple[NodeName, InstanceId]]:
     """Return the nodes whose very instance is gone by our own order, or may be about to go.
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
@@ -328,7 +328,7 @@ def _make_candidate(
         )
     silent = now - heard > rules.silent_after
     if judged.condition is Condition.UNKNOWN and silent:
-        agrees = _says_lost(node, view)
+        agrees = _find_loss_witness(node, view)
         if agrees:
             why = f"agent silent since {heard:%H:%M:%S}; {agrees}"
             lost = rules.classes[NODE_LOST]
@@ -336,10 +336,10 @@ def _make_candidate(
     return None
 
 
-def _says_lost(node: SlurmNode, view: View) -> str:
+def _find_loss_witness(node: SlurmNode, view: View) -> str:
     """Return who, besides the silent agent, says that the node is gone. Empty: none."""
     instance = view.instance(node.name)
-    if left_alone(node):
+    if is_out_on_purpose(node):
         return ""
     if node.down:
         return f"Slurm says DOWN ({node.reason})"
@@ -350,7 +350,7 @@ def _says_lost(node: SlurmNode, view: View) -> str:
     return ""
 
 
-def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
+def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
     """Return whether the last recovery of this very generation ended after the newest evidence.
 
     A person who cancelled a recovery, was handed one or gave the node back is not overruled by
@@ -371,7 +371,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever no cycle runs for a while.
         return last.rule == c.fault.rule
-    return judged.newest <= _looked_until(last)
+    return judged.newest <= _find_evidence_limit(last)
 
 
 def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
@@ -386,7 +386,7 @@ def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
     return c.generation.instance not in ("", last.opened_for.instance)
 
 
-def _looked_until(last: NodeRecovery) -> datetime:
+def _find_evidence_limit(last: NodeRecovery) -> datetime:
     """Return the time up to which a recovery took evidence into account; what is newer may open
     another.
 
@@ -397,4 +397,6 @@ def _looked_until(last: NodeRecovery) -> datetime:
         return last.since
     if [move.phase for move in last.trail[-2:-1]] == [NodePhase.UNRESERVING]:
         return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
-    return next((s.started for s in since_drain(last) if s.kind is StepKind.RETURN), last.since)
+    return next(
+        (s.started for s in list_steps_since_drain(last) if s.kind is StepKind.RETURN), last.since
+    )

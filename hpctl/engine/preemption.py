@@ -50,7 +50,7 @@ def find_preemption(
     ended = job.submit if waits else job.end
     if ended is None:
         return None
-    by = _first_on(job, jobs, ended)
+    by = _find_first_job_on_nodes(job, jobs, ended)
     known = job.preempted or (None if waits else ended)
     if known is not None:
         return Preemption(known, True, by)
@@ -59,7 +59,9 @@ def find_preemption(
     return Preemption(ended, order.allows(by, job), by)
 
 
-def _first_on(job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime) -> SlurmJob | None:
+def _find_first_job_on_nodes(
+    job: SlurmJob, jobs: Iterable[SlurmJob], since: datetime
+) -> SlurmJob | None:
     """Return the first of the jobs that started on a job's nodes from then on.
 
     Where none did, the last that started up to RELEASED before then and runs. One that has ended

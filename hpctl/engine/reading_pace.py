@@ -65,10 +65,10 @@ def reading_due(since: SinceReading, pace: LoopSection) -> bool:
         return True
     if since.news is ControllerNews.NONE and not since.sizes_capacity:
         return since.age_s >= max(pace.rest_s, pace.reconcile_s)
-    return since.age_s >= pace.reconcile_s or wakes_loop(since)
+    return since.age_s >= pace.reconcile_s or log_wakes_loop(since)
 
 
-def wakes_loop(since: SinceReading) -> bool:
+def log_wakes_loop(since: SinceReading) -> bool:
     """Return whether slurmctld's log ends the loop's sleep."""
     after_s = {ControllerNews.NODE: NODE_S, ControllerNews.JOB: JOB_S}
     return since.age_s >= after_s.get(since.news, math.inf)

@@ -20,13 +20,13 @@ from hpctl.engine.gates import (
     is_approved,
     launch_failures,
 )
-from hpctl.engine.view import View, taken_away
+from hpctl.engine.view import View, is_being_taken
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, waits_for_provider
 from hpctl.vocabulary.policy import Mode, Policy
 
 SHOWN: Final = 4
@@ -246,9 +246,9 @@ def _list_open_recoveries(view: View) -> list[NodeRecovery]:
 
 def _asks_for_slot(rec: NodeRecovery, view: View, policy: Policy) -> bool:
     """Whether the next thing that a recovery does is its first remedy, which hpctl orders."""
-    if policy.mode is not Mode.OWN or policy.attended or rec.by or goes_anyway(rec.ladder):
+    if policy.mode is not Mode.OWN or policy.attended or rec.by or waits_for_provider(rec.ladder):
         return False
-    if rec.phase is not NodePhase.VACATED or holds_slot(rec) or taken_away(rec.node, view):
+    if rec.phase is not NodePhase.VACATED or holds_slot(rec) or is_being_taken(rec.node, view):
         return False
     if rec.rung >= len(rec.ladder) or rec.remedy not in _ORDERED:
         return False

@@ -29,9 +29,9 @@ from hpctl.engine.untreated import (
     describe_untreated,
     find_untreated,
 )
-from hpctl.engine.world import World, cloud_says, find_holds, waits_for_cloud
+from hpctl.engine.world import World, describe_cloud_trouble, find_holds, waits_for_cloud
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.reachability import CHECKS, find_sign, left_alone
+from hpctl.faults.reachability import CHECKS, find_sign, is_out_on_purpose
 from hpctl.faults.slurm_reasons import advise_operator
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
@@ -455,7 +455,7 @@ def _describe_open(w: World, rec: NodeRecovery) -> str:
     """Say what is treated, its phase, and what it waits for."""
     waits = _waits(w, rec)
     waits = f"Waits for {waits}." if waits else ""
-    parts = [write_headline(rec), waits, cloud_says(w, rec), f"hpctl explain {rec.id}"]
+    parts = [write_headline(rec), waits, describe_cloud_trouble(w, rec), f"hpctl explain {rec.id}"]
     return " ".join(filter(None, parts))
 
 
@@ -530,7 +530,7 @@ def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"
                 found.append((name, f"{says}{_advice(node)}"))
         elif any(f.check in CHECKS for f in judged.findings) or (
-            judged.why.startswith("agent-silent") and not left_alone(node, instance)
+            judged.why.startswith("agent-silent") and not is_out_on_purpose(node, instance)
         ):
             found.append((name, f"{name}: {judged.why}{_advice(node)}"))
     return found

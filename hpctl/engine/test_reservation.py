@@ -77,7 +77,7 @@ def _is_other(rec: NodeRecovery) -> bool:
     return rec.generation != rec.opened_for
 
 
-def level_of(rec: NodeRecovery, policy: Policy) -> str:
+def choose_test_level(rec: NodeRecovery, policy: Policy) -> str:
     """Return which tests the node is to pass after what was done to it; empty: none."""
     wanted = policy.acceptance
     if rec.rule.startswith(ORDER):

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.change_deadlines import deadline_of as change_deadline
+from hpctl.engine.change_deadlines import find_change_deadline
 from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
     COMMANDS,
@@ -29,7 +29,7 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.state import State
-from hpctl.engine.node_deadlines import deadline_of as node_deadline
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.node_history import advise_service_order
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
@@ -415,12 +415,12 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
-            return _opened_line(subject_of(event.recovery, state))
+            return _opened_line(find_subject(event.recovery, state))
         case SignalSeen():
-            subject = subject_of(event.recovery, state)
+            subject = find_subject(event.recovery, state)
             return _move_line(subject, subject.trail[-1], state)
         case StepStarted():
-            target = _target(event, subject_of(event.recovery, state))
+            target = _target(event, find_subject(event.recovery, state))
             text = _step_text(event.step, target, event.attempt)
             return TimelineLine(event.at, text + ".", TimelineMark.DID)
         case StepResolved():
@@ -456,7 +456,7 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
             return TimelineLine(event.at, started, TimelineMark.SAW)
 
 
-def subject_of(recovery: RecoveryId, state: State) -> Subject:
+def find_subject(recovery: RecoveryId, state: State) -> Subject:
     """Return the recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
@@ -525,14 +525,14 @@ def describe_phase(rec: NodeRecovery | JobRecovery) -> str:
         "returned": f"Back in service after {format_duration(seconds)}.",
         "resumed": _describe_resume(rec),
         "escalated": format_sentence("Escalated to on-call", last),
-        "gave_up": format_sentence(_gave_up(rec), last),
+        "gave_up": format_sentence(_explain_giving_up(rec), last),
         "held": format_sentence("Held", last),
         "cancelled": format_sentence("Noted" if noted else "Canceled", last),
     }
     return ends[rec.phase]
 
 
-def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
+def _explain_giving_up(rec: NodeRecovery | JobRecovery) -> str:
     again = bool(rec.trail) and rec.trail[-1].signal == JobSignal.FAILED_AGAIN
     return "Failed again, which opens another recovery" if again else "Gave up"
 
@@ -601,7 +601,7 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
         what = _OBSERVED
     if vocabulary_change.is_window(change):
         return Awaited(what)
-    return Awaited(what, change_deadline(change, policy), "fails the change")
+    return Awaited(what, find_change_deadline(change, policy), "fails the change")
 
 
 def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
@@ -612,7 +612,9 @@ def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
         )
     if rec.ended:
         return Awaited(_CLOSED)
-    return Awaited(_node_waits(rec, policy), node_deadline(rec, policy), "escalates to on-call")
+    return Awaited(
+        _node_waits(rec, policy), find_node_deadline(rec, policy), "escalates to on-call"
+    )
 
 
 def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one case for each phase

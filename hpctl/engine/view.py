@@ -16,7 +16,7 @@ from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
 from hpctl.vocabulary.model import Finding, Health
-from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import NodeRecovery, waits_for_provider
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.registration import Ruled
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
@@ -157,18 +157,23 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
-def taken_away(node: NodeName, view: View) -> bool:
+def is_being_taken(node: NodeName, view: View) -> bool:
     """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
     faulty = held is not None and held.condition is Condition.FAULTY
-    return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)
+    return (
+        faulty
+        and held is not None
+        and held.fault is not None
+        and waits_for_provider(held.fault.ladder)
+    )
 
 
 def is_urgent(cause: NodeRecovery, view: View) -> bool:
     """Return whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
     if cause.of_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
-    return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
+    return cause.urgency is Urgency.NOW or is_being_taken(cause.node, view)
 
 
 def find_assessment(node: NodeName, view: View) -> Assessment | None:
@@ -180,7 +185,7 @@ def find_assessment(node: NodeName, view: View) -> Assessment | None:
     return Assessment(health.generation, Condition.HEALTHY, health.last_heard)
 
 
-def script_first(rec: JobRecovery, view: View) -> bool:
+def requeues_before_down(rec: JobRecovery, view: View) -> bool:
     """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
     script.
 

@@ -137,7 +137,7 @@ class NodeRecoveryView(Struct, frozen=True):
         Column("ID", "id"),
         Column("NODE", "node"),
         state_column("PHASE", "phase"),
-        Column("FOR", Since("opened", until="closed")),
+        Column("FOR", Since("opened", until="closed_at")),
         Column("RULE", "rule"),
         Column("REMEDY", "remedy", wide=True),
         Column("STEPS", _steps, fold=True),
@@ -157,7 +157,7 @@ class NodeRecoveryView(Struct, frozen=True):
     )
 
     @property
-    def closed(self) -> datetime | None:
+    def closed_at(self) -> datetime | None:
         """Return when it ended."""
         return self.since if self.ended else None
 
@@ -202,7 +202,7 @@ class JobRecoveryView(Struct, frozen=True):
         Column("NAME", "name", wide=True, empty="-"),
         Column("RULE", "cause_rule", wide=True, empty="-"),
         state_column("PHASE", "phase"),
-        Column("FOR", Since("opened", until="closed")),
+        Column("FOR", Since("opened", until="closed_at")),
         Column("CAUSE", "cause_or_trouble"),
         Column("STEPS", _steps, fold=True),
     )
@@ -221,7 +221,7 @@ class JobRecoveryView(Struct, frozen=True):
     )
 
     @property
-    def closed(self) -> datetime | None:
+    def closed_at(self) -> datetime | None:
         """Return when it ended."""
         return self.since if self.ended else None
 

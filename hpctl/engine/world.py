@@ -162,7 +162,7 @@ def waits_for_cloud(w: World) -> bool:
     return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
 
 
-def cloud_says(w: World, rec: NodeRecovery) -> str:
+def describe_cloud_trouble(w: World, rec: NodeRecovery) -> str:
     """Return one sentence, with the fix, where the cloud was asked and has something to say; else
     ""."""
     instance = _instance(w, rec) if rec.phase in _AWAITED else None

@@ -90,14 +90,14 @@ class WorldClient:
             _, about = self._fetch([WorldPart.SLURM])
             if about.slurm_trouble:
                 return None
-            return wire.slurm_of(self._found[WorldPart.SLURM])
+            return wire.unpack_slurm(self._found[WorldPart.SLURM])
 
     def read_state(self, *, history: bool) -> State:
         """Return what the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
         with _raise_no_world(self._path):
             self._fetch(parts)
-            return wire.state_of(self._records(parts))
+            return wire.unpack_state(self._records(parts))
 
     def read_heard(self) -> list[NodeName]:
         """Return the nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
@@ -167,8 +167,8 @@ class WorldClient:
             self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
         ]
         if self._state[0] != of:
-            self._state = (of, wire.state_of(found))
-        made = world_of(head.about, self._state[1], found, at)
+            self._state = (of, wire.unpack_state(found))
+        made = unpack_world(head.about, self._state[1], found, at)
         return replace(made, number=head.number)
 
 
@@ -208,9 +208,9 @@ def _receive_bytes(line: socket.socket, size: int, until: float) -> memoryview:
     return buffer
 
 
-def world_of(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
+def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime) -> World:
     """Return the world that records amount to. Raises KeyError, IndexError."""
-    slurm = wire.slurm_of(found) if "slurm" in found and not about.slurm_trouble else None
+    slurm = wire.unpack_slurm(found) if "slurm" in found and not about.slurm_trouble else None
     cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
         head: wire.CloudHead = found["cloud"][0]

@@ -121,7 +121,7 @@ def assess_world(
     """Return the same with what Slurm and the cloud say, or why they do not, and with
     assessments."""
     from hpctl.engine.adapters import make_rules
-    from hpctl.engine.instance_resolver import joined_now
+    from hpctl.engine.instance_resolver import join_once
     from hpctl.engine.plan import node_candidates
     from hpctl.faults.assess import assess_health
     from hpctl.faults.health import drop_dismissed
@@ -130,7 +130,7 @@ def assess_world(
     (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
     at, state, joined = world.now, world.state, InstanceJoin()
     if cloud_view is not None:
-        cloud_view, joined = joined_now(cloud_view, slurm_view)
+        cloud_view, joined = join_once(cloud_view, slurm_view)
     rules = _extend_silence(make_rules(config), config)
     health = find_present_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
     health = {

@@ -88,7 +88,7 @@ class _Offered(Struct):
     clouds: int
 
 
-class _Encoded(Struct):
+class _EncodedPart(Struct):
     """The newest content of a part, under its token; `frames` None until a reader asks for it."""
 
     key: object
@@ -96,7 +96,7 @@ class _Encoded(Struct):
     frames: list[WorldFrame] | None = None
 
     @property
-    def listed(self) -> tuple[tuple[str, int], ...]:
+    def frame_sizes(self) -> tuple[tuple[str, int], ...]:
         """Return the kind and the length of each frame."""
         return tuple((kind, len(data)) for kind, data in self.frames or ())
 
@@ -139,7 +139,7 @@ class WorldServer:
         self._encode_after = 0.0
         self._encoding_s = 0.0
         self._access: tuple[int, int] | None = None
-        self._parts: dict[WorldPart, _Encoded] = {}
+        self._parts: dict[WorldPart, _EncodedPart] = {}
         self._sized: tuple[object, tuple[int, int]] = (None, (0, 0))
         self._token = self._number
         self._thread = threading.Thread(target=self._run, name="world", daemon=True)
@@ -406,12 +406,12 @@ class WorldServer:
         self._selector.register(client.connection, selectors.EVENT_WRITE)
         self._write(client)
 
-    def _content(self, offered: _Offered, part: WorldPart) -> _Encoded:
+    def _content(self, offered: _Offered, part: WorldPart) -> _EncodedPart:
         """Return a part of a world, under the token of before where it is what it was."""
         known, key = self._parts.get(part), self._key(offered, part)
         if known is None or known.key != key:
             self._token += 1
-            known = self._parts[part] = _Encoded(key, self._token)
+            known = self._parts[part] = _EncodedPart(key, self._token)
         return known
 
     def _key(self, offered: _Offered, part: WorldPart) -> object:
@@ -477,9 +477,9 @@ class WorldServer:
             self._drop(client)
 
 
-def _make_part_head(part: WorldPart, content: _Encoded, has: int) -> PartHead:
+def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> PartHead:
     """Return the head of a part. It lists no frames where the reader has them."""
-    frames = None if content.token == has else content.listed
+    frames = None if content.token == has else content.frame_sizes
     return PartHead(part, content.token, frames)
 
 

@@ -210,7 +210,7 @@ def _records(
             yield "change", state.changes.values()
             yield "job_recovery", (r for r in state.jobs.values() if not _is_over(r, since))
             yield "report", (r for r in _reports(state) if r.at >= since)
-            yield "rest", [_rest_of(state)]
+            yield "rest", [_pack_rest(state)]
         case WorldPart.HISTORY:
             yield "older_job_recovery", (r for r in state.jobs.values() if _is_over(r, since))
             yield "older_report", (r for r in _reports(state) if r.at < since)
@@ -257,7 +257,7 @@ def _reports(state: State) -> Iterator[JobReported]:
     return chain.from_iterable(state.reports.values())
 
 
-def _rest_of(state: State) -> StateRest:
+def _pack_rest(state: State) -> StateRest:
     return StateRest(
         holds=tuple(state.holds.values()),
         approvals=state.approvals,
@@ -303,7 +303,7 @@ def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[s
     return found
 
 
-def state_of(found: Records) -> State:
+def unpack_state(found: Records) -> State:
     """Return the state whose records these are; without HISTORY the part of it that is there."""
     rest: StateRest = found["rest"][0]
     jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
@@ -335,7 +335,7 @@ def state_of(found: Records) -> State:
     return state
 
 
-def slurm_of(found: Records) -> SchedulerView:
+def unpack_slurm(found: Records) -> SchedulerView:
     """Return the view of Slurm whose records these are."""
     head: SlurmHead = found["slurm"][0]
     return SchedulerView(

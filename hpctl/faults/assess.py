@@ -19,7 +19,7 @@ from hpctl.faults.catalogue import Rules
 from hpctl.faults.decode import (
     NVLINK5_CODES,
     driver_rule,
-    lost_nothing,
+    is_harmless,
     nvlink5_rule,
     sxid_rule,
     xid_rule,
@@ -31,7 +31,7 @@ from hpctl.faults.incidents import (
     are_one_event,
     collect_evidence,
     finding_order,
-    incidents_of,
+    fold_incidents,
     is_repeated,
 )
 from hpctl.faults.reachability import CHECKS as REACH
@@ -116,7 +116,7 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
     silent = now - health.last_heard > rules.silent_after
     if not silent and _all_ok(health):
         return Assessment(health.generation, _HEALTHY, health.last_heard)
-    incidents = incidents_of(health.findings)
+    incidents = fold_incidents(health.findings)
     if not silent and not incidents:
         return _in_service(health, (), ())
     cases = _list_cases(incidents, rules)
@@ -152,7 +152,7 @@ def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass
 
     What `assess` goes by, without its waits: for code that asks what a single line means.
     """
-    faults = {c.fault.rule: c.fault for c in _list_cases(incidents_of(findings), rules)}
+    faults = {c.fault.rule: c.fault for c in _list_cases(fold_incidents(findings), rules)}
     return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
 
 
@@ -171,7 +171,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
     for incident in incidents:
         if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
             continue
-        rule = _rule_of(incident, xids, rules)
+        rule = _find_rule(incident, xids, rules)
         if rule is None:
             continue
         fault = rules.classes[rule]
@@ -189,7 +189,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
         faults = covered.get(number, [])
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
-        cases.append(_make_case(incident, rules.classes[rule], _covering(faults)))
+        cases.append(_make_case(incident, rules.classes[rule], _describe_covering(faults)))
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
     signs = [case.incident for case in cases if _is_sign(case, rules)]
     for incident in unknown_lines:
@@ -217,7 +217,7 @@ def _make_case(incident: Incident, fault: FaultClass, note: str = "") -> _FaultC
     return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
 
 
-def _covering(faults: Sequence[FaultClass]) -> str:
+def _describe_covering(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 
@@ -258,7 +258,7 @@ _Xids = Mapping[tuple[str, str], Incident]
 """The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
 
 
-def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
+def _find_rule(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
     """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
         return _sxid_rule(incident, rules)
@@ -275,7 +275,7 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
         return _pick_strongest(
             {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
-    if code == "74" and all(lost_nothing(f.detail) for f in incident.findings):
+    if code == "74" and all(is_harmless(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     again = RuleId(f"{rule}-repeat")

@@ -91,7 +91,7 @@ def parse_gpu_part(code: str, text: str) -> str:
     return ""
 
 
-def lost_nothing(detail: str) -> bool:
+def is_harmless(detail: str) -> bool:
     """Return whether an Xid 74's registers, as the agent decoded them, say that nothing was lost.
 
     `link=6 corrected`: a count of corrected errors passed its threshold; `harmless`: bits that can
@@ -189,7 +189,7 @@ def xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
         return driver_rule(detail, evidence)
     if code in NVLINK5_CODES:
         return nvlink5_rule(code, detail or evidence)
-    if code == "74" and lost_nothing(detail):
+    if code == "74" and is_harmless(detail):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     return rule if rule in ROWS else RuleId("xid-unknown")
@@ -213,7 +213,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     return RuleId("sxid-unknown") if acts is None else rule
 
 
-def row_of_line(check: str, code: str, detail: str, evidence: str) -> FaultRow:
+def find_line_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
     """Return the shipped row for one line of NVIDIA's driver, `kernel.xid` or `kernel.sxid`."""
     if check != "kernel.sxid":
         return ROWS[xid_rule(code, detail, evidence)]

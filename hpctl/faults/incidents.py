@@ -51,7 +51,7 @@ def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, s
     return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
 
 
-def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
+def fold_incidents(findings: Iterable[Finding]) -> list[Incident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule
@@ -102,11 +102,11 @@ def is_repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     window = clamp_duration(window_s)
     by_job = incident.check == XID and incident.code in _APPLICATIONS
     return any(
-        _hits_part_again(findings, window, apart, by_job=by_job) for findings in parts.values()
+        _has_repeated_part(findings, window, apart, by_job=by_job) for findings in parts.values()
     )
 
 
-def _hits_part_again(
+def _has_repeated_part(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
     """Return whether one part of a device was hit again: by another job, or after another time."""

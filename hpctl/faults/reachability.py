@@ -54,7 +54,7 @@ Signs = Mapping[tuple[Generation, str], datetime]
 """Since when each sign is seen without a gap."""
 
 
-def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_out_on_purpose(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Return whether a node is out of reach on purpose, or is being treated already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
@@ -65,7 +65,7 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
 def find_sign(node: SlurmNode, instance: Instance | None = None) -> str:
     """Return what Slurm or the cloud holds against a node that should be in service; "":
     nothing."""
-    if left_alone(node, instance):
+    if is_out_on_purpose(node, instance):
         return ""
     closed = find_closed(node)
     if closed:
@@ -113,7 +113,7 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
         since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:
             gone = sign and not closed
-            sign = "" if deaf or gone or left_alone(node, instance) else AGENT
+            sign = "" if deaf or gone or is_out_on_purpose(node, instance) else AGENT
             since = known.last_heard + rules.silent_after
         if not sign:
             continue

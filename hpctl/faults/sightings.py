@@ -31,7 +31,7 @@ class Sighting(Struct, frozen=True):
     url: str = ""
 
     @property
-    def recorded(self) -> bool:
+    def is_recorded(self) -> bool:
         """Whether it is one of hpctl's own recordings."""
         return not self.url
 

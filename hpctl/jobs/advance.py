@@ -87,7 +87,7 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
     over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
-    return c.timed(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+    return c.limit_wait(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
 EXAMINE_S: Final = 60.0
@@ -145,7 +145,7 @@ def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
     if _runs_uncounted(rec, facts, job):
         return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
-    ended = at_limit or job.state in ENDED_BADLY or _runs_no_more(rec, facts, job)
+    ended = at_limit or job.state in ENDED_BADLY or _has_stopped_running(rec, facts, job)
     if again and ended and not job.completing:
         return Move(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
@@ -171,7 +171,7 @@ def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     return job.start >= queued.replace(microsecond=0) and bad.isdisjoint(job.nodes)
 
 
-def _runs_no_more(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
+def _has_stopped_running(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     """Return whether slurmctld shows the run as running that was seen in the queue: it was killed
     before it had saved the requeue. It does not learn soon that the nodes have ended that run.
 
@@ -307,7 +307,7 @@ def _advance_stopping(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None  # _detect_end has answered for a job that is gone
     if c.rec.action is Action.END:
-        return _giving_up(c)
+        return _advance_given_up(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
         return c.wait(
@@ -317,14 +317,14 @@ def _advance_stopping(c: _Case) -> Next:
         return Move(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN, which requeues it", RequeueInterval.SOON)
-    goes_on = _goes_on(c.rec, c.facts)
+    goes_on = _find_later_report(c.rec, c.facts)
     if goes_on:
         return Move(JobSignal.WENT_ON, goes_on)
     cannot = "slurmctld will not requeue it"
     return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
 
 
-def _giving_up(c: _Case) -> Next:
+def _advance_given_up(c: _Case) -> Next:
     """Advance a run in STOPPING that is given up, in the queue or alive: no order of Slurm's makes
     it FAILED.
 
@@ -336,7 +336,7 @@ def _giving_up(c: _Case) -> Next:
     return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
 
-def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
+def _find_later_report(rec: JobRecovery, facts: JobFacts) -> str:
     """Return what its supervisor reported since it was given up, or had wished to leave: "" if
     nothing.
 

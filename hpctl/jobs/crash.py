@@ -183,7 +183,7 @@ def strip_control(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
 
 
-def rank_of(line: str, *, launched: bool = False) -> int | None:
+def parse_rank(line: str, *, launched: bool = False) -> int | None:
     """Return the rank that a line says it is from. `launched`: srun's tasks are launchers of
     ranks."""
     found = _RANK.search(line)
@@ -323,7 +323,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
         if why:
             kind, reason = classify_start_failure(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
-    if hit is not None and hit.tier is PatternTier.ECHO and _ended_alone(first, lines):
+    if hit is not None and hit.tier is PatternTier.ECHO and _ended_without_peer_loss(first, lines):
         consequence = hit.why
         hit = _of_code(first.code or 0)
         trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
@@ -336,7 +336,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     return _add_location(trouble, hit, lines, root, code)
 
 
-def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
+def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
     """Return whether the rank that ended first ended without having lost a peer.
 
     A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does
@@ -350,7 +350,7 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
     launched = _first_observed(lines).rank is not None
-    return first.rank not in {rank_of(lines[number], launched=launched) for number in echoes}
+    return first.rank not in {parse_rank(lines[number], launched=launched) for number in echoes}
 
 
 def _add_location(
@@ -367,7 +367,7 @@ def _add_location(
         return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = hit.rank
     if rank is None:
-        rank = rank_of(line, launched=root.rank is not None)
+        rank = parse_rank(line, launched=root.rank is not None)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)

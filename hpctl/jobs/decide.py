@@ -115,7 +115,7 @@ def _make_stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> 
     return RunDecision(action, _fold_line(f"{prefix}{text}"), save_first_s=save_s)
 
 
-def worth_growing(
+def is_growing_worthwhile(
     policy: RunPolicy, have: int, could: int, remaining_s: float, restart_cost_s: float
 ) -> bool:
     """Return whether a smaller run should start again on more nodes, at its next checkpoint.

@@ -23,7 +23,7 @@ def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
     )
 
 
-def had_left(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
+def left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
     """Return whether a job that waits had left a node before its fault: it was preempted, or a
     person requeued it, and another job started there between, or the fault came much later.
 

@@ -49,10 +49,10 @@ def _may_be_lifted(job: SlurmJob) -> bool:
 def _lift_exclusions(
     job: SlurmJob, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
-    keep_out = list_corrupting if excludes_too_many(job) else kept_out
+    keep_out = list_corrupting if excludes_too_many(job) else list_excluded_nodes
     kept = keep_out(job.id, view, policy)
     nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
-    if not nodes or _tried_lately(job.id, view, now):
+    if not nodes or _was_tried_recently(job.id, view, now):
         return None
     why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
     answer = RunDecision(Action.NOTIFY, why)
@@ -78,14 +78,14 @@ def _lift_exclusions(
     )
 
 
-def _tried_lately(job: JobId, view: View, now: datetime) -> bool:
+def _was_tried_recently(job: JobId, view: View, now: datetime) -> bool:
     return any(
         rec.lift and rec.attempt.job == job and now < add_seconds(rec.since, LIFT_AGAIN_S)
         for rec in view.state.jobs.values()
     )
 
 
-def kept_out(job: JobId, view: View, policy: Policy) -> set[NodeName]:
+def list_excluded_nodes(job: JobId, view: View, policy: Policy) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off although they are not under treatment.
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
@@ -102,7 +102,7 @@ def _list_kept_out(
     for rec in mine:
         wanted = kind is None or (rec.trouble is not None and rec.trouble.kind is kind)
         if wanted and now < add_seconds(rec.opened, window):
-            kept.update(n for n in rec.exclude if not _another_since(n, rec.opened, view))
+            kept.update(n for n in rec.exclude if not _was_treated_since(n, rec.opened, view))
     return kept
 
 
@@ -156,7 +156,7 @@ def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: Vie
     return len(fit) >= max(size, 1)
 
 
-def _another_since(node: NodeName, at: datetime, view: View) -> bool:
+def _was_treated_since(node: NodeName, at: datetime, view: View) -> bool:
     """Return whether a node was treated to the end since, or has booted: nothing old runs there."""
     rid = view.state.last_of_node.get(node)
     treated = rid is not None and view.state.nodes[rid].ended

@@ -9,7 +9,7 @@ from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.jobs.decide import RestartMeans, decide
 from hpctl.jobs.plan import list_past_troubles
-from hpctl.jobs.restart import restart_of
+from hpctl.jobs.restart import choose_restart_way
 from hpctl.jobs.run_cases import find_treated_trouble, why_ends_at_limit
 from hpctl.jobs.run_failure import explain_by_findings
 from hpctl.jobs.verdict import judge_failure
@@ -28,7 +28,7 @@ def describe_crash(asked: JobQuestion) -> str:
     if asked.world.policy.mode is Mode.OBSERVE:
         return "nothing: hpctl is in mode observe"
     trouble = Trouble(TroubleKind.CRASH, now, "a rank crashes", "now")
-    supervised = restart_of(asked.registered).has_supervisor
+    supervised = choose_restart_way(asked.registered).has_supervisor
     means = RestartMeans(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
     answer = decide(asked.policy, (), trouble, means, now)
     return f"{answer.action} ({answer.why})"

@@ -1,15 +1,22 @@
 """What the view says of one job under treatment: the facts that its recovery advances on."""
 
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
-from hpctl.engine.view import View, is_headless, is_urgent, jobs_on, last_report, script_first
+from hpctl.engine.view import (
+    View,
+    is_headless,
+    is_urgent,
+    jobs_on,
+    last_report,
+    requeues_before_down,
+)
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.exclusions import (
     can_spare,
     excludes_too_many,
     is_in_service,
-    kept_out,
     list_corrupting,
+    list_excluded_nodes,
 )
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
@@ -43,7 +50,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         n is None or n.closed or n.name in view.maintenance for n in bad
     )
     stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
-    stops = stops and not script_first(rec, view)
+    stops = stops and not requeues_before_down(rec, view)
     return JobFacts(
         job=job,
         cordoned=cordoned or cause is None or cause.ended,
@@ -165,5 +172,5 @@ def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName
     ours = job.excluded_by_hpctl if job is not None else ()
     if job is not None and excludes_too_many(job):
         return tuple(sorted(set(ours) - list_corrupting(rec.attempt.job, view, policy)))
-    kept = kept_out(rec.attempt.job, view, policy)
+    kept = list_excluded_nodes(rec.attempt.job, view, policy)
     return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))

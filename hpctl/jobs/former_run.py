@@ -11,7 +11,7 @@ def describe_former_end(state: State, job: JobId, restarts: int) -> str:
     May be called from another thread than the loop, which changes `state` meanwhile.
     """
     former = restarts - 1
-    of_run = [rec for rec in tuple(state.jobs.values()) if _is_of(rec, job, former)]
+    of_run = [rec for rec in tuple(state.jobs.values()) if _treats_run(rec, job, former)]
     if of_run:
         return _describe_cause(state, max(of_run, key=lambda rec: rec.opened))
     for event in reversed(state.reports.get(job, ())):
@@ -20,7 +20,7 @@ def describe_former_end(state: State, job: JobId, restarts: int) -> str:
     return ""
 
 
-def _is_of(rec: JobRecovery, job: JobId, restarts: int) -> bool:
+def _treats_run(rec: JobRecovery, job: JobId, restarts: int) -> bool:
     """Return whether a recovery treats the end of that run."""
     if (rec.attempt.job, rec.attempt.restarts) != (job, restarts):
         return False

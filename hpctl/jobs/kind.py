@@ -47,13 +47,13 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
     exclusions that have outlived their cause, and on runs that were preempted."""
     launches = find_launches(view)
     hit, of_hit = job_decisions(view, policy, add_launches(here, launches), now)
-    explained = _jobs_of(hit, of_hit)
+    explained = _list_decided_jobs(hit, of_hit)
     runs, of_runs = run_decisions(view, policy, explained, now)
     held = list(hold_launches(view, explained, now))
-    taken = explained | _jobs_of([*runs, *held], of_runs)
+    taken = explained | _list_decided_jobs([*runs, *held], of_runs)
     lifts, of_lifts = lift_decisions(view, policy, taken, now)
     preempted, of_preempted = preemption_decisions(
-        view, policy, taken | _jobs_of(lifts, of_lifts), now
+        view, policy, taken | _list_decided_jobs(lifts, of_lifts), now
     )
     decisions = [*hit, *runs, *held, *lifts, *preempted]
     return Plan(
@@ -63,7 +63,7 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
     )
 
 
-def _jobs_of(
+def _list_decided_jobs(
     decisions: Sequence[JobRecoveryOpened | GateBlocked], flaws: Sequence[InconsistentState]
 ) -> set[JobId]:
     """Return the jobs that are decided on, or whose decision failed."""

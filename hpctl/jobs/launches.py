@@ -45,7 +45,7 @@ def find_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
         if not _is_waiting(job, view):
             continue
         for rec, node in treated:
-            if _failed_there(job, rec, node, view):
+            if _failed_launch_on_node(job, rec, node, view):
                 found.setdefault(rec.node, []).append(job)
     return found
 
@@ -79,7 +79,7 @@ def _is_waiting(job: SlurmJob, view: View) -> bool:
     return job.launch_failed or job.reason in _DELAYED
 
 
-def _failed_there(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
+def _failed_launch_on_node(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
     """Return whether the time at which a job was requeued is that of a launch that a node
     failed."""
     if not set(job.partition.split(",")) & set(node.partitions):

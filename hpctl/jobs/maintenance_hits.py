@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.view import View
-from hpctl.jobs.restart import restart_of
+from hpctl.jobs.restart import choose_restart_way
 from hpctl.jobs.run_cases import RunCase
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
@@ -28,7 +28,7 @@ def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCas
     if not view.maintenance:
         return None
     registered = read_comment(job.comment) or Registration()
-    if job.running and restart_of(registered).has_supervisor:
+    if job.running and choose_restart_way(registered).has_supervisor:
         return None
     for node in job.nodes:
         held_by, judged = view.maintenance.get(node), view.assessments.get(node)

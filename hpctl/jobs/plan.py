@@ -30,7 +30,7 @@ from hpctl.engine.view import View
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
 from hpctl.jobs.exclusions import can_spare, usable_nodes
 from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
-from hpctl.jobs.restart import restart_of
+from hpctl.jobs.restart import choose_restart_way
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
@@ -260,7 +260,7 @@ def _delay_restart(
 HUNG: Final = RuleId("run-hang")
 
 
-def found_hanging(job: SlurmJob, state: State) -> bool:
+def was_found_hanging(job: SlurmJob, state: State) -> bool:
     """Return whether this run hung when a daemon last looked: it is treated for that, or held."""
     rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
     if rec is not None and rec.hang and rec.attempt == job.attempt:
@@ -279,7 +279,7 @@ def _decide_hang(
         return GateBlocked(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
     registered, hangs = read_comment(job.comment), policy.hangs
-    way = restart_of(registered or Registration())
+    way = choose_restart_way(registered or Registration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     other = own or hang.other
     if other:

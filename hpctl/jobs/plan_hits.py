@@ -8,14 +8,14 @@ from typing import Final
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, is_urgent
-from hpctl.jobs.departures import find_first, had_left
-from hpctl.jobs.restart import restart_of
+from hpctl.jobs.departures import find_first, left_before_fault
+from hpctl.jobs.restart import choose_restart_way
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import Attempt, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, waits_for_provider
 from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.recovery import recovery_id
 from hpctl.vocabulary.registration import Registration, read_comment
@@ -69,7 +69,7 @@ def _job_decision(
         )
     bad = tuple(sorted(n for n in set(job.nodes) if view.state.is_treated(n))) or (cause.node,)
     # A notice comes minutes before the instance goes: until then its jobs can save.
-    well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
+    well = cause.urgency is not Urgency.NOW or waits_for_provider(cause.ladder)
     alive = job.running and (bool(cause.by) or well)
     registered = read_comment(job.comment) or Registration()
     return JobRecoveryOpened(
@@ -85,7 +85,7 @@ def _job_decision(
         save_signal=registered.save_signal if alive else "",
         over_budget="" if cause.of_maintenance else _over_budget(job, view, policy, now),
         # All of its nodes may be in the window: it saves and starts again elsewhere.
-        supervised=restart_of(registered).has_supervisor
+        supervised=choose_restart_way(registered).has_supervisor
         and job.running
         and not cause.of_maintenance,
         nodes=len(job.nodes) or job.wants,
@@ -131,7 +131,7 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
         and not job.put_off
-        and not had_left(job, cause, view, slack)
+        and not left_before_fault(job, cause, view, slack)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
         return Attempt(job.id, job.submit, job.restarts - 1)

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
@@ -184,7 +184,7 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     from hpctl.vocabulary.policy_file import merge_policies, read_policy
     from hpctl.vocabulary.run_policy import STOPS, Action
 
-    with as_typed():
+    with raise_usage_errors():
         files, story = [read_policy(path) for path in policies], rehearsal.read_scenario(scenario)
     entries = rehearsal.play_scenario(merge_policies(files), story)
     stop = next((p for p in reversed(entries) if p.action in STOPS), None)
@@ -248,7 +248,7 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     """
     from hpctl.vocabulary.policy_file import read_policy
 
-    with as_typed():
+    with raise_usage_errors():
         own = [read_policy(path) for path in files]
     layers = [*_of_the_cluster(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]

@@ -1,6 +1,6 @@
 """When a job that runs on a faulty node may be stopped, as the node's recovery asks."""
 
-from hpctl.engine.view import View, script_first
+from hpctl.engine.view import View, requeues_before_down
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -20,4 +20,4 @@ def may_be_stopped(job: SlurmJob, view: View) -> bool:
     recovery = view.state.job_recovery(job.id)
     if recovery is None or recovery.phase not in _MAY_BE_STOPPED:
         return False
-    return not script_first(recovery, view)
+    return not requeues_before_down(recovery, view)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, worth_growing
+from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_growing_worthwhile
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import FileProblems
@@ -92,7 +92,7 @@ def read_scenario(path: str | Path) -> Scenario:
 
 def parse_scenario(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return yaml_files.struct_of(Scenario, text, place, ScenarioError)
+    return yaml_files.parse_struct(Scenario, text, place, ScenarioError)
 
 
 class PlayedEvent(Struct, frozen=True):
@@ -232,12 +232,12 @@ def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Pl
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
-    action, why = _after_return(run)
+    action, why = _plan_after_return(run)
     node = event.node or ",".join(event.returned)
     return PlayedEvent(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
 
 
-def _after_return(run: _RehearsedRun) -> tuple[str, str]:
+def _plan_after_return(run: _RehearsedRun) -> tuple[str, str]:
     """Return what the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
         _allocate_again(run, ())
@@ -246,7 +246,7 @@ def _after_return(run: _RehearsedRun) -> tuple[str, str]:
     inside = min(size, len(_find_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
-    if not have or not worth_growing(run.policy, have, could, left, cost):
+    if not have or not is_growing_worthwhile(run.policy, have, could, left, cost):
         return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:

@@ -170,7 +170,7 @@ class JobReportHandler:
             self._keep_event(JobReported(self._loop.clock.now(), report, uid))
         pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
         pause = find_pause(pauses, now, job.nodes, job.partition.split(","))
-        why = shut_now(job, self._live.policy, self._loop.observer.stopped(), pause)
+        why = shut_now(job, self._live.policy, self._loop.observer.find_stop_reason(), pause)
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
         state = self._loop.memory.state
         former = describe_former_end(state, job.id, report.restarts) if report.restarts else ""

@@ -50,7 +50,7 @@ class RestartWay(Enum):
         return self in (RestartWay.PROCESS, RestartWay.IN_PROCESS)
 
 
-def restart_of(registered: Registration) -> RestartWay:
+def choose_restart_way(registered: Registration) -> RestartWay:
     """Return the way of a registered job. Only its supervisor knows which launcher is in it."""
     return choose_restart(RestartSetup(registered.supervised))
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
-from hpctl.engine.named_jobs import names_job
+from hpctl.engine.named_jobs import matches_job_id
 from hpctl.engine.request_client import invoking_user
 from hpctl.engine.restart_time import CLOCK_MARGIN_S
 from hpctl.nodes.orders_command import lift_pause
@@ -147,7 +147,7 @@ def resume(
         )
     scheduler, found = _read_job(config, job)
     registered = _refuse_others(found, job)
-    directory = _directory_of(found, registered)
+    directory = _find_directory(found, registered)
     skip = "" if skip_batches is None else f"{from_step}:{from_step + skip_batches}"
     with acting_as(found.uid):
         checkpoint, later = _find_place(directory, registered, from_step)
@@ -186,7 +186,7 @@ def _go_back(
     from hpctl.checkpoints.mark_command import write_or_explain
 
     with acting_as(job.uid):
-        path = write_or_explain(directory, _mark_of(view))
+        path = write_or_explain(directory, _find_mark(view))
     outcome, done = _start_again(view.action, scheduler, job)
     ok = outcome.kind is OutcomeKind.ACCEPTED
     if not ok:
@@ -198,7 +198,7 @@ def _go_back(
     return replace(view, mark=str(path), done=done, ok=ok)
 
 
-def _mark_of(view: ResumeView) -> CheckpointMark:
+def _find_mark(view: ResumeView) -> CheckpointMark:
     from hpctl.checkpoints.marks import CheckpointMark
 
     return CheckpointMark(
@@ -222,7 +222,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
     scheduler = make_scheduler(loaded)
-    jobs = [job for job in scheduler.view().jobs.values() if names_job(asked, job)]
+    jobs = [job for job in scheduler.view().jobs.values() if matches_job_id(asked, job)]
     if not jobs:
         raise HpctlError(
             f"Slurm does not know job {text}: there is none, or it ended too long ago",
@@ -270,7 +270,7 @@ def _action_for(job: SlurmJob) -> str:
     return "release" if by_slurm or is_held(JobRecord(job)) else "none"
 
 
-def _directory_of(job: SlurmJob, registered: Registration) -> Path:
+def _find_directory(job: SlurmJob, registered: Registration) -> Path:
     values = {"{job_id}": str(job.array_job or job.id), "{array_task_id}": job.array_task or "0"}
     directory = registered.ckpt
     for name, value in values.items():
@@ -289,7 +289,7 @@ def _find_place(
 
     declared = parse_patterns(registered.files)
     named = [str(directory), *(t for t in registered.tiers if not t.startswith("local:"))]
-    tiers, unseen = search.tiers_of(named, open_place)
+    tiers, unseen = search.parse_tiers(named, open_place)
     found = search.last_complete(tiers, declared=declared, most=step)
     for away in (*unseen, *found.unseen):
         output.echo(f"hpctl: cannot read {away.place}: {away.why}", err=True)

@@ -56,7 +56,7 @@ def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
     command.print_warnings(submission, quiet="quiet" in line.given)
     for base in submission.bases:
         command.make_directory(base)
-    return ["sbatch", *command.laid_out(line, submission, directory)]
+    return ["sbatch", *command.build_sbatch_arguments(line, submission, directory)]
 
 
 def _rewrite_srun(_directory: Path, policy: str, args: list[str]) -> list[str]:

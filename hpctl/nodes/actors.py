@@ -15,8 +15,8 @@ from hpctl.engine.node_history import (
     is_lost,
     is_returning,
     let_go,
+    list_steps_since_drain,
     may_be_under_way,
-    since_drain,
     was_marked,
 )
 from hpctl.faults.hma_marks import CHECK, MARKS, is_spent, mark_in, mark_of
@@ -42,8 +42,8 @@ from hpctl.vocabulary.recovery import (
     StepKind,
     Wait,
     answer_text,
+    describe_takeover,
     last_step,
-    taken_over,
 )
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
@@ -114,7 +114,7 @@ class NodeFacts(Struct, frozen=True):
 NodeCase = Case[NodeRecovery, NodeFacts]
 
 
-def left_to_others(c: NodeCase) -> Move | None:
+def end_removal_of_others(c: NodeCase) -> Move | None:
     """End a removal whose node another actor closes before its deletion was ordered."""
     rec, node = c.rec, c.facts.slurm
     if rec.rule != SCALE_DOWN or node is None or may_be_under_way(rec):
@@ -282,7 +282,7 @@ def detect_takeover(c: NodeCase) -> Move | None:
         return None
     if c.rec.remedy is Remedy.DELETE and may_be_under_way(c.rec):
         return None  # A deletion cannot be undone.
-    how = taken_over(c.facts.slurm, c.rec.id)
+    how = describe_takeover(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
@@ -306,7 +306,7 @@ def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
     return another or (node.boot_time is not None and node.boot_time > rec.opened)
 
 
-def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
+def find_recovered_reason(rec: NodeRecovery, facts: NodeFacts) -> str:
     """Return why nothing is left to remedy: the node can be reached again."""
     judged = facts.assessment
     again = judged is not None and judged.condition is Condition.HEALTHY
@@ -325,7 +325,7 @@ def attempt_step(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> 
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
     outrun = bool(mark) and refused and last is not None and last.attempt < _limit_closings(c)
-    if last is not None and (outrun or last_step(since_drain(c.rec), kind) is None):
+    if last is not None and (outrun or last_step(list_steps_since_drain(c.rec), kind) is None):
         return Do(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.node_deadlines import deadline_of, held_until
+from hpctl.engine.node_deadlines import find_node_deadline, held_until
 from hpctl.engine.node_history import (
     ORDERS,
     advise_service_order,
@@ -26,8 +26,8 @@ from hpctl.nodes.actors import (
     NodeFacts,
     attempt_step,
     detect_takeover,
+    end_removal_of_others,
     find_deletion,
-    left_to_others,
     make_repeat,
     note_mark,
     replacement_asked,
@@ -56,9 +56,9 @@ from hpctl.vocabulary.recovery import (
     StepKind,
     Wait,
     answer_text,
+    describe_takeover,
     in_time,
     last_step,
-    taken_over,
 )
 
 
@@ -73,7 +73,7 @@ def advance(  # noqa: PLR0913 -- pure: all that decides is an argument
     """Return what the facts make of a recovery: a move, a step, or waiting. Total over open
     phases."""
     held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
-    ends = held_until(rec, policy) if held else deadline_of(rec, policy)
+    ends = held_until(rec, policy) if held else find_node_deadline(rec, policy)
     deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, make_repeat(policy))
     changed = maintenance.find_change(c)
@@ -81,14 +81,14 @@ def advance(  # noqa: PLR0913 -- pure: all that decides is an argument
         return changed
     by_others = (
         find_deletion(c)
-        or left_to_others(c)
+        or end_removal_of_others(c)
         or note_mark(c)
         or restore_lost_drain(c)
         or restore_reason(c)
         or detect_takeover(c)
     )
     answer = by_others or _return_node(c) or _advance_phase(c, testing, before)
-    return maintenance.wait_out(c, answer) or c.timed(answer, _too_late(c))
+    return maintenance.wait_out(c, answer) or c.limit_wait(answer, _too_late(c))
 
 
 def _advance_phase(c: NodeCase, testing: NodeTesting, before: BeforeRemedy) -> Next:
@@ -161,7 +161,7 @@ def _advance_open(c: NodeCase) -> Next:
     if last is not None and last.accepted and node is not None:
         # slurmctld drains before it answers, so this view is of a node that was drained: to drain
         # it again would overrule an operator who acted since.
-        how = taken_over(node, c.rec.id)
+        how = describe_takeover(node, c.rec.id)
         return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
     if isinstance(answer, Do):
@@ -390,7 +390,7 @@ def _has_rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
 def _advance_remedying(c: NodeCase) -> Next:
     node = c.facts.slurm
     at_once = c.policy.attended and c.rec.urgency is Urgency.NOW and c.facts.running
-    if at_once and not taken_over(node, c.rec.id) and node is not None and not node.down:
+    if at_once and not describe_takeover(node, c.rec.id) and node is not None and not node.down:
         # Only now that the service has accepted: what it refuses ends no job.
         return resolve_answer(
             attempt_step(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over"
@@ -469,12 +469,12 @@ def _advance_rejoining(c: NodeCase) -> Next:
         return c.wait(f"the cloud calls the instance {state}", RequeueInterval.SLOWLY)
     if node is not None and node.powered_down:
         return c.wait(_POWERED_DOWN, RequeueInterval.SLOWLY)
-    if node is None or not node.responding or (node.down and not _registered_anew(c)):
+    if node is None or not node.responding or (node.down and not _has_registered_again(c)):
         return c.wait("its slurmd has not registered yet", RequeueInterval.SLOWLY)
     return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
 
 
-def _registered_anew(c: NodeCase) -> bool:
+def _has_registered_again(c: NodeCase) -> bool:
     """Return whether another slurmd has registered for a node that was set DOWN: with
     ReturnToService 0 or 1 slurmctld leaves it so, and only a RESUME ends that."""
     node, ordered = c.facts.slurm, c.last(ORDERS.get(c.rec.remedy, StepKind.REBOOT))

@@ -7,7 +7,7 @@ from hpctl.engine import test_reservation
 from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
 from hpctl.engine.maintenance import find_hold, maintenance_text
 from hpctl.engine.pauses import find_able_since
-from hpctl.engine.view import View, find_assessment, is_fresh, taken_away
+from hpctl.engine.view import View, find_assessment, is_being_taken, is_fresh
 from hpctl.faults.health import reset_answer
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.evidence import find_answer
@@ -36,7 +36,7 @@ def node_facts(
         completing=completing,
         stuck=_find_stuck_job(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
-        taken_away=taken_away(rec.node, view),
+        taken_away=is_being_taken(rec.node, view),
         able_since=find_able_since(rec.id, view, now),
         booted=view.scheduler.booted,
         reset=reset_answer(rec.id, health.findings) if health else None,
@@ -44,7 +44,7 @@ def node_facts(
         silent=health is None or not is_fresh(health.last_heard, policy.ages.silent_s, now),
         held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
         test=_find_test_job(rec, view),
-        left_in=_left_in(rec, view),
+        left_in=_find_left_reservation(rec, view),
         absent=view.absent.get(rec.node),
         maintenance=maintenance_text(held_by, now) if held_by else "",
         begins=_next_window(rec, view, now),
@@ -72,7 +72,7 @@ def _find_stuck_job(
     return describe_completing(late[0], now)
 
 
-def _left_in(rec: NodeRecovery, view: View) -> str:
+def _find_left_reservation(rec: NodeRecovery, view: View) -> str:
     """Return the reservation in which an earlier recovery of the node has left it."""
     holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
     if not holding or rec.phase is not NodePhase.VERIFYING:

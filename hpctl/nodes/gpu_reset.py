@@ -201,7 +201,7 @@ class Reset:
                 comm = (process / "comm").read_text(errors="replace").strip()
                 if comm not in _KEPT:
                     pid = int(process.name)
-                    yield pid, comm, _job_of(jobs, pid)
+                    yield pid, comm, _find_job(jobs, pid)
 
     def _list_active_units(self, units: Sequence[str]) -> list[str]:
         answer = self._try_command((*ACTIVE, *units))
@@ -249,7 +249,7 @@ def _set_persistence(uuid: str, mode: str) -> list[str]:
     return [argument.format(mode=mode, uuid=uuid) for argument in PERSISTENCE]
 
 
-def _job_of(jobs: ProcessJobs, pid: int) -> str:
+def _find_job(jobs: ProcessJobs, pid: int) -> str:
     """Return the Slurm job of a process; empty for none, and for a process that has gone."""
     try:
         return jobs.holder(pid)

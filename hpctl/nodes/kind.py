@@ -13,7 +13,7 @@ from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.nodes import advance
-from hpctl.nodes.actors import NodeFacts, passed_by_itself
+from hpctl.nodes.actors import NodeFacts, find_recovered_reason
 from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
 from hpctl.nodes.facts import node_facts
 from hpctl.nodes.stuck import find_stuck
@@ -134,7 +134,7 @@ def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
     """Return the facts with what the mass event that `why` describes means for this one."""
     if why and rec.rule in OWN_HARDWARE:
         return facts
-    return replace(facts, correlated=why or passed_by_itself(rec, facts))
+    return replace(facts, correlated=why or find_recovered_reason(rec, facts))
 
 
 def _was_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:

@@ -42,7 +42,7 @@ def find_stuck(
             node = view.scheduler.nodes.get(name)
             if node is None or name in treated or name in found or view.is_quarantined(name):
                 continue
-            if node.down or not node.responding or _was_left(name, job, view):
+            if node.down or not node.responding or _left_by_operator(name, job, view):
                 continue
             since, why = job.completing_since or now, describe_completing(job, now)
             generation = generation_for("reboot", name, view)
@@ -50,7 +50,7 @@ def find_stuck(
     return list(found.values())
 
 
-def _was_left(node: NodeName, job: SlurmJob, view: View) -> bool:
+def _left_by_operator(node: NodeName, job: SlurmJob, view: View) -> bool:
     """Return whether a recovery of the node for this very wait has ended: an operator left it
     so."""
     rid = view.state.last_of_node.get(node)

@@ -35,11 +35,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 from hpctl.sagemaker.classify import (
     UNREADABLE,
     call_hint,
-    code_of,
     error_text,
     is_absent,
     is_refused,
-    never_taken,
+    read_error_code,
+    was_never_accepted,
 )
 from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 
@@ -195,7 +195,7 @@ class AwsService:
         self._again = Retrying(
             stop=stop_after_delay(ORDER_FOR_S),
             wait=wait_random_exponential(multiplier=0.5, max=15.0),
-            retry=retry_if_exception(never_taken),
+            retry=retry_if_exception(was_never_accepted),
             sleep=sleep,
             reraise=True,
         )
@@ -232,7 +232,7 @@ class AwsService:
             answer = self._whole(operation, self._again.copy()(call, **request))
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and no look is needed.
-            unknown = Refused if never_taken(error) else InDoubt
+            unknown = Refused if was_never_accepted(error) else InDoubt
             raise self._make_error(error, operation, unknown) from error
         return answer
 
@@ -256,11 +256,11 @@ class AwsService:
             message = f"{action}: the answer cannot be read: {error_text(error)}"
             hint = _NOT_THE_SERVICE
         if is_absent(error):
-            return Absent(message, hint, code=code_of(error))
+            return Absent(message, hint, code=read_error_code(error))
         if is_refused(error):
-            return Refused(message, hint, code=code_of(error))
+            return Refused(message, hint, code=read_error_code(error))
         if issubclass(unknown, Refused):
-            return unknown(message, hint, code=code_of(error))
+            return unknown(message, hint, code=read_error_code(error))
         return unknown(message, hint)
 
 

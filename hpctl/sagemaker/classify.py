@@ -127,7 +127,7 @@ def of_failed(entry: Mapping[str, Any]) -> Outcome:
 def of_error(error: Exception) -> Outcome:
     """Return the outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
-        code, message = code_of(error), str(error.response["Error"].get("Message", ""))
+        code, message = read_error_code(error), str(error.response["Error"].get("Message", ""))
         if code in REFUSED_CALL:
             return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
         return Outcome.ambiguous(code, message)
@@ -162,16 +162,16 @@ def worth_retrying(error: BaseException) -> bool:
     """Return whether a read that failed so may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return code_of(error) in THROTTLED or status >= 500
+        return read_error_code(error) in THROTTLED or status >= 500
     if isinstance(error, (ParamValidationError, NoRegionError, PartialCredentialsError)):
         return False
     return isinstance(error, BotoCoreError)
 
 
-def never_taken(error: BaseException) -> bool:
+def was_never_accepted(error: BaseException) -> bool:
     """Return whether an order that failed so certainly was not taken, and may be sent again."""
     if isinstance(error, ClientError):
-        return code_of(error) in THROTTLED
+        return read_error_code(error) in THROTTLED
     return isinstance(error, NEVER_SENT)
 
 
@@ -180,7 +180,7 @@ def is_absent(error: BaseException) -> bool:
     # A proxy's page may have any status.
     if not isinstance(error, ClientError) or _error_message(error).startswith("<"):
         return False
-    code = code_of(error)
+    code = read_error_code(error)
     # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
     return (
         code in ("ResourceNotFound", "404", "NotFound")
@@ -196,7 +196,7 @@ def is_refused(error: BaseException) -> bool:
     if not isinstance(error, ClientError):
         return False
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return code_of(error) not in THROTTLED and status < 500
+    return read_error_code(error) not in THROTTLED and status < 500
 
 
 def error_text(error: BaseException) -> str:
@@ -207,14 +207,14 @@ def error_text(error: BaseException) -> str:
     message = _error_message(error).rstrip(".")
     if message.startswith("<"):
         message = "the answer is a web page, not the service's"
-    return f"{message} ({code_of(error)})" if message else code_of(error)
+    return f"{message} ({read_error_code(error)})" if message else read_error_code(error)
 
 
 def _error_message(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
 
 
-def code_of(error: BaseException) -> str:
+def read_error_code(error: BaseException) -> str:
     """Return the error code of an answer, `Unknown` where it has none; else the error's own
     name."""
     if not isinstance(error, ClientError):
@@ -257,12 +257,14 @@ def _error_code(error: BaseException) -> str:
     if not isinstance(error, ClientError):
         return "never sent" if isinstance(error, NEVER_SENT) else "no answer"
     kinds = {"denied": DENIED, "unsigned": UNSIGNED | EXPIRED, "throttled": THROTTLED}
-    return next((kind for kind, codes in kinds.items() if code_of(error) in codes), "")
+    return next((kind for kind, codes in kinds.items() if read_error_code(error) in codes), "")
 
 
 def call_hint(error: BaseException, action: str) -> str:
     """Return what a user at a terminal does about a failed call; "" where its words say it."""
-    late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
+    late = (
+        read_error_code(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
+    )
     if late:
         return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
     return _HINTS[_error_code(error)][0].format(action=action)
@@ -270,6 +272,6 @@ def call_hint(error: BaseException, action: str) -> str:
 
 def hint_for(error: BaseException, cluster: str, operation: str) -> str:
     """Return what an operator does about a call that failed for good."""
-    if code_of(error) == "ResourceNotFound":
+    if read_error_code(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
     return _HINTS[_error_code(error)][1].format(action=f"sagemaker:{operation}")

@@ -64,7 +64,7 @@ _FIX = {
 }
 
 
-def cause_of(message: str) -> Cause:
+def classify_message(message: str) -> Cause:
     """Return which kind of failure a message of the service's speaks of."""
     for cause, pattern in _CAUSES:
         if re.search(pattern, message, re.IGNORECASE):
@@ -86,7 +86,7 @@ class Where(Struct, frozen=True):
 
 def explain_node_failure(message: str, where: Where | None = None) -> NodeFailureCause:
     """Return what a failure of a node means; `where` its group looks for instances."""
-    cause = cause_of(message)
+    cause = classify_message(message)
     if cause is Cause.CAPACITY:
         return _explain_capacity(where or Where())
     return NodeFailureCause(cause, _MEANING[cause], _FIX[cause])

@@ -37,7 +37,7 @@ from hpctl.sagemaker.classify import (
     NO_CREDENTIALS,
     UNREADABLE,
     UNSIGNED,
-    code_of,
+    read_error_code,
 )
 from hpctl.toolkit.errors import HpctlError
 
@@ -266,7 +266,7 @@ class S3Bucket:
             raise OSError(errno.EIO, f"the answer is not one of S3: {error}", key) from error
 
     def _make_os_error(self, error: ClientError, key: str, action: str) -> OSError:
-        code, text = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+        code, text = read_error_code(error), str(error.response.get("Error", {}).get("Message", ""))
         if code == "NoSuchBucket":
             return OSError(errno.ENXIO, f"there is no bucket {self._bucket}", key)
         if code in _GONE:

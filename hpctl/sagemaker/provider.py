@@ -50,7 +50,7 @@ from hpctl.sagemaker.classify import (
     update_fix,
     worth_retrying,
 )
-from hpctl.sagemaker.update_cluster import IMAGES, group_of
+from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
 from hpctl.toolkit.bounds import in_utc, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
@@ -213,7 +213,7 @@ def update_request(
     for known in answer.get("InstanceGroups", ()):
         if known["InstanceGroupName"] != group:
             continue
-        same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
+        same = {key: value for key, value in make_group_update(known).items() if key not in IMAGES}
         if same["InstanceCount"] >= size:
             return Outcome.accepted(f"{group} is set to {same['InstanceCount']} instances already")
         return {"ClusterName": cluster, "InstanceGroups": [{**same, "InstanceCount": size}]}
@@ -306,7 +306,7 @@ class SageMakerProvider:
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
         summaries = list(self._list_summaries(continuous=_is_continuous(cluster)))
-        listed, flaws = instances_of(summaries, protected, self._ahead)
+        listed, flaws = parse_instances(summaries, protected, self._ahead)
         found = self._details.complete(listed)
         return ProviderView(
             as_of=as_of,
@@ -513,7 +513,7 @@ def measure_lead(date: str | None, now: datetime) -> timedelta:
     return lead if CLOCK_TOLERANCE <= abs(lead) <= timedelta(days=1) else timedelta()
 
 
-def instances_of(
+def parse_instances(
     summaries: Iterable[Mapping[str, Any]],
     protected: Collection[str],
     ahead: timedelta = timedelta(),

@@ -17,7 +17,7 @@ _SAME_OF_GROUP = (
 )  # fmt: skip
 
 
-def group_of(description: Mapping[str, Any]) -> dict[str, Any]:
+def make_group_update(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return one group of it: what UpdateCluster wants restated, with the count that it is to
     have."""
     group = {

@@ -64,7 +64,7 @@ class Watch:
             self._marks.pop(name, None)
             self._tests[name] = test
 
-    def seen(self, name: str) -> float | None:
+    def find_mark(self, name: str) -> float | None:
         """Return when the test first held, on the monotonic clock."""
         with self._changed:
             return self._marks.get(name)
@@ -142,7 +142,7 @@ HMA_LATENCY_S = (0.1, 0.3)
 """Sooner than a real one, as everything here is: the mark comes while the node is treated."""
 
 SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
-"""What `hpctl doctor` advises, on both clusters: a startable job waits no 3 s for a look."""
+"""The delay that hpctl advises, on both clusters: a startable job waits no 3 s for a look."""
 
 
 class DemoScreen(Protocol):
@@ -187,7 +187,7 @@ class DemoResult(Struct):
         return {"schema": "hpctl.sandbox.demo/1", **asdict(self)}
 
 
-class _Race(Struct, frozen=True):
+class _ClusterRace(Struct, frozen=True):
     """One job on each cluster, and the node of ours that breaks under it."""
 
     healed: Watch
@@ -312,7 +312,7 @@ class Demo:
         directory = self._find_run_directory(self._healed, "train")
         self._until_step(directory, FAULT_AFTER_STEP)
         victim = self._break_node(healed, plain, mine, theirs)
-        self._report_healing(_Race(healed, plain, mine, theirs, victim, directory))
+        self._report_healing(_ClusterRace(healed, plain, mine, theirs, victim, directory))
         final = _read_final(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
@@ -349,7 +349,7 @@ class Demo:
         found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
         return str(found[0].get("instance_id", "")) if found else ""
 
-    def _report_healing(self, race: _Race) -> None:
+    def _report_healing(self, race: _ClusterRace) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
         story = _Story(self._healed, self._fault_at)
@@ -360,7 +360,7 @@ class Demo:
                 seconds = (line.at - self._fault_at).total_seconds()
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
-            if "drained" not in noted and healed.seen("drained"):
+            if "drained" not in noted and healed.find_mark("drained"):
                 back = node_is(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
             self._note_mark(healed, "drained", "fault_to_drained_s", noted)
@@ -379,7 +379,7 @@ class Demo:
     def _note_mark(
         self, watch: Watch, mark: str, name: str, noted: set[str], key: str = ""
     ) -> bool:
-        seen = watch.seen(mark)
+        seen = watch.find_mark(mark)
         if seen is None or (key or mark) in noted:
             return False
         noted.add(key or mark)
@@ -393,7 +393,7 @@ class Demo:
         at = iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
-    def _describe_progress(self, race: _Race) -> dict[str, str]:
+    def _describe_progress(self, race: _ClusterRace) -> dict[str, str]:
         node, job = race.healed.node(race.victim), race.healed.job(race.mine)
         other = race.plain.job(race.theirs)
         flags = "+".join(sorted(node.flags)) if node else ""

@@ -182,7 +182,7 @@ class Recovery:
             marked = node.reason in MARKS and not node.in_service
             began = self._treated.get(name)
             if began is not None:
-                if self._is_back(node, began):
+                if self._is_node_back(node, began):
                     if marked:
                         self._slurm.scontrol("update", f"NodeName={name}", "State=RESUME")
                     del self._treated[name]
@@ -192,7 +192,7 @@ class Recovery:
                     log.info("%s is marked %s; the service acts", name, node.reason)
                     self._treated[name] = began
 
-    def _is_back(self, node: SlurmNode, began: float) -> bool:
+    def _is_node_back(self, node: SlurmNode, began: float) -> bool:
         booted = node.boot_time is not None and node.boot_time.timestamp() >= int(began)
         return booted and node.responding and not node.down and self._settled(str(node.name))
 
@@ -245,7 +245,7 @@ class NodeFaults:
 
     def inject(self, node: str, kind: str, **how: Any) -> str:
         """Do it; a line that says what was done. Raises HpctlError."""
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         if machine is None or machine.role != "compute":
             names = ", ".join(m.node for m in self._machines.machines() if m.role == "compute")
             raise HpctlError(f"there is no node {node}", f"Nodes here: {names}.")
@@ -337,7 +337,7 @@ class NodeFaults:
         return f"{node}: {len(done)} processes {'stopped' if stop else 'continued'}"
 
     def _one(self, node: str, what: str, number: signal.Signals) -> str:
-        pid = self._machines.pid_of(node, what)
+        pid = self._machines.find_pid(node, what)
         if pid not in self._machines.processes(node):
             raise HpctlError(f"{node} runs no {what}", f"Its log: {self._spec.layout.logs}")
         send_signal([pid], number)

@@ -82,7 +82,7 @@ class HyperPod:
                 access_key=spec.access_key,
                 places=spec.places + 1,
                 zones=aws.filled["subnets"] if aws else {},
-                moved=spec.moved,
+                moved=spec.find_new_address,
                 give_notice=machines.give_notice,
             ),
         )
@@ -98,7 +98,7 @@ class HyperPod:
             return
         self.emulator.create(cluster_request(self._spec))
         self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
-        failed = [n for n in self._spec.names if self._machines.machine_of(n) is None]
+        failed = [n for n in self._spec.names if self._machines.find_machine(n) is None]
         if failed:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
@@ -138,7 +138,7 @@ class HyperPod:
     def _resource_config(self, machine: EmulatedMachine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""
         with self.emulator.world.lock:
-            cluster = self.emulator.cluster_of(machine.logical_id)
+            cluster = self.emulator.find_cluster(machine.logical_id)
             if cluster is None:
                 return {}
             instances = [n.machine() for n in cluster.nodes.values() if n.state.instance_id]
@@ -148,7 +148,7 @@ class HyperPod:
     def _ship_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
         """Ship an instance's lifecycle log to where HyperPod puts it."""
         with self.emulator.world.lock:
-            cluster = self.emulator.cluster_of(machine.logical_id)
+            cluster = self.emulator.find_cluster(machine.logical_id)
         if cluster is None or self._aws is None:
             return
         where = log_place(cluster.arn, cluster.name, machine.group, machine.instance_id)
@@ -190,10 +190,10 @@ class HyperPod:
                 f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."
             ) from None
         self.emulator.capacity.set(given)
-        return f"api: {json.dumps(self.emulator.capacity.shown())}"
+        return f"api: {json.dumps(self.emulator.capacity.show_bounds())}"
 
     def _interrupt_node(self, node: str, notice_s: float) -> str:
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         if machine is None or not self.emulator.interrupt(machine.instance_id, notice_s):
             raise HpctlError(
                 f"{node or 'nothing'} is no spot instance",
@@ -203,25 +203,25 @@ class HyperPod:
 
     def recover_node(self, node: str, how: str) -> bool:
         """Let the service's recovery act on a node; return False where it is off, or cannot now."""
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         if machine is None:
             return False
         with self.emulator.world.lock:
-            cluster = self.emulator.cluster_of(machine.logical_id)
+            cluster = self.emulator.find_cluster(machine.logical_id)
         automatic = cluster is not None and cluster.automatic
         return automatic and self.emulator.act_without_order(machine.instance_id, how)
 
     def is_settled(self, node: str) -> bool:
         """Return whether a node's instance runs and nothing is being done to it."""
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         with self.emulator.world.lock:
-            cluster = self.emulator.cluster_of(machine.logical_id) if machine else None
+            cluster = self.emulator.find_cluster(machine.logical_id) if machine else None
             known = cluster.of_instance(machine.instance_id) if cluster and machine else None
             running = known is not None and known.state.status is InstanceStatus.RUNNING
             return running and known is not None and not known.operation
 
     def _second_actor(self, node: str) -> str:
-        machine = self._machines.machine_of(node)
+        machine = self._machines.find_machine(node)
         if machine is None or not self.emulator.act_without_order(machine.instance_id):
             raise HpctlError(
                 f"the service cannot replace {node or 'no node'} without an order",

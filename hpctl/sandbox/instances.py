@@ -64,7 +64,7 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
         if time.monotonic() > deadline:
             raise HpctlError(f"process {pid} got no separate network namespace")
         time.sleep(0.005)
-    port, ip = port_of(address), programs["ip"]
+    port, ip = find_bridge_port(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
     subprocess.run([ip, "link", "del", port], capture_output=True, timeout=10, check=False)
     _run_ip([ip, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid)])
@@ -77,10 +77,10 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
 
 def set_cable(programs: Programs, address: str, *, up: bool) -> None:
     """Pull a node's cable, or plug it in again."""
-    _run_ip([programs["ip"], "link", "set", port_of(address), "up" if up else "down"])
+    _run_ip([programs["ip"], "link", "set", find_bridge_port(address), "up" if up else "down"])
 
 
-def port_of(address: str) -> str:
+def find_bridge_port(address: str) -> str:
     """Return the bridge's end of a node's cable."""
     return "node" + address.rsplit(".")[-1]
 
@@ -266,7 +266,7 @@ class LocalMachines:
         """See Machines."""
         if machine.role != "compute":
             return True
-        return bool(start_time(self.pid_of(machine.node, "slurmd")))
+        return bool(start_time(self.find_pid(machine.node, "slurmd")))
 
     def has_drifted(self) -> bool:
         """See Machines."""
@@ -276,7 +276,7 @@ class LocalMachines:
         """See Machines."""
         self._slots.rewrite()
 
-    def machine_of(self, node: str) -> EmulatedMachine | None:
+    def find_machine(self, node: str) -> EmulatedMachine | None:
         """Return the machine that stands for this node now."""
         with self._lock:
             return next((m for m in self._machines.values() if m.node == node), None)
@@ -295,7 +295,7 @@ class LocalMachines:
             return []
         return [init.pid, *list_descendants(init.pid)]
 
-    def pid_of(self, node: str, what: str) -> int:
+    def find_pid(self, node: str, what: str) -> int:
         """Return the pid of a node's `slurmd` or `agent`; 0 where it has none."""
         try:
             text = (self._spec.layout.of_node(node) / f"{what}.pid").read_text()
@@ -308,14 +308,14 @@ class LocalMachines:
         failure = self._failures.get(node)
         if failure is not None:
             return HpctlError(f"{node}: {failure}", failure.hint)
-        if start_time(self.pid_of(node, "slurmd")):
+        if start_time(self.find_pid(node, "slurmd")):
             return None
         log = self._spec.layout.logs / f"slurmd.{node}.out"
         return HpctlError(f"{node}: slurmd does not run: {last_lines(log)}", f"Its log: {log}")
 
     def crash(self, node: str) -> None:
         """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
-        machine = self.machine_of(node)
+        machine = self.find_machine(node)
         if machine is not None:
             self._kill_processes(machine)
 

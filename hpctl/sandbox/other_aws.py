@@ -260,7 +260,7 @@ class OtherAws:
             ]["SubnetId"]: zone
             for at, zone in enumerate(ZONES)
         }
-        self._way_out(vpc, list(subnets))
+        self._add_nat_gateway(vpc, list(subnets))
         group = ec2.create_security_group(
             GroupName="sandbox", Description="Lets itself in and out", VpcId=vpc
         )["GroupId"]
@@ -269,7 +269,7 @@ class OtherAws:
         ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
         return {"vpc": vpc, "subnets": subnets, "security_group": group}
 
-    def _way_out(self, vpc: str, subnets: list[str]) -> None:
+    def _add_nat_gateway(self, vpc: str, subnets: list[str]) -> None:
         """Private subnets, with a NAT gateway for what lies outside."""
         ec2 = self.client("ec2")
         address = ec2.allocate_address(Domain="vpc")["AllocationId"]

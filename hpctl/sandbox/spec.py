@@ -171,7 +171,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
             return f"gpu-compute-{number}"
         return guess_node_name(self.address(number), "")
 
-    def moved(self, address: str) -> str:
+    def find_new_address(self, address: str) -> str:
         """Return the address of an instance that takes the place of one at `address`.
 
         The last octet stays: it is the place's number, which its slurmd's port is made from.

@@ -264,7 +264,7 @@ class Supervisor:
 
     def node_status(self, node: str) -> dict[str, Any]:
         """Return one instance."""
-        machine = self.machines.machine_of(node)
+        machine = self.machines.find_machine(node)
         if machine is None:
             return {"node": node, "alive": False}
         boot = self.spec.layout.of_node(node) / "boot_id"
@@ -277,8 +277,8 @@ class Supervisor:
             "address": machine.address,
             "alive": self.machines.alive(machine),
             "boot_id": boot.read_text().strip() if boot.exists() else "",
-            "slurmd_pid": self.machines.pid_of(node, "slurmd"),
-            "agent_pid": self.machines.pid_of(node, "agent"),
+            "slurmd_pid": self.machines.find_pid(node, "slurmd"),
+            "agent_pid": self.machines.find_pid(node, "agent"),
         }
 
     def live(self) -> None:

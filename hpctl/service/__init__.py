@@ -15,7 +15,8 @@ by another process or another thread.
 
 The routes of the intake hand what they accept to those that own it: `hpctl/engine/node_health.py`
 for reports, `hpctl/engine/request_intake.py` for requests. Routes of other rooms come from the list
-in `hpctl/daemon/intake.py`. `checks` is what `hpctl doctor` and `hpctl config check` look at here.
+in `hpctl/daemon/intake.py`. `checks` says whether this room's settings can work before the daemon
+starts.
 
 `notify/decide.py` and `notify/outbox.py` are pure. Begin with `intake/app.py` and
 `intake/process.py`. Nothing here changes a node or a job, and the page writes nothing.

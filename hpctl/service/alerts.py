@@ -210,7 +210,7 @@ class Webhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._now_there(make_alert(notice, node, heard)))
+                firing.append(self._fill_generation(make_alert(notice, node, heard)))
         try:
             stored = self._alerts.take(firing, resolved)
         except OSError as error:
@@ -223,10 +223,10 @@ class Webhook:
             raise self._refuse_unknown_nodes(unknown, nodes, len(notification.alerts), done)
         return done
 
-    def _now_there(self, alert: Alert) -> Alert:
+    def _fill_generation(self, alert: Alert) -> Alert:
         """Of the generation that is there now; of the first to come where there is none yet, or
         where this daemon does not know: a standby hears no agent."""
-        known = self._directory.generation_of(alert.node)
+        known = self._directory.find_generation(alert.node)
         return alert if known is None else _bind_to_instance(alert, known)
 
     def _refuse_unknown_nodes(

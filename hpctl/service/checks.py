@@ -1,4 +1,4 @@
-"""What `hpctl doctor` and `hpctl config check` look at in this room."""
+"""Check that notifications can be sent and that the page can read its token."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime

@@ -99,7 +99,7 @@ _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 Recovery = NodeRecovery | JobRecovery | Change
 
 
-def family_of(rule: RuleId) -> str:
+def find_rule_family(rule: RuleId) -> str:
     """Return the family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
@@ -447,9 +447,9 @@ class _Recoveries:
             self._counts.restarted.inc()
             self._counts.restart.set(_seconds_between(line, running))
             self._counts.detection.set(_seconds_between(line, opened))
-        lost = _seconds_between(line, running or rec.since) + _redone_s(rec, line, state)
+        lost = _seconds_between(line, running or rec.since) + _count_redone_s(rec, line, state)
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
-        why = family_of(cause.rule) if cause is not None else _opened_class(rec)
+        why = find_rule_family(cause.rule) if cause is not None else _opened_class(rec)
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
@@ -486,7 +486,7 @@ _RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSigna
 
 def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
-        return family_of(rec.rule)
+        return find_rule_family(rec.rule)
     if rec.trouble is None:
         return str(TroubleKind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
@@ -501,7 +501,7 @@ def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
     return next((move.at for move in trail if move.signal == signal), None)
 
 
-def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
+def _count_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
     """Return seconds of work after the last complete checkpoint that its supervisor reported; 0
     where it reported none."""
     reports = [
@@ -538,7 +538,7 @@ class _Sampler:
         self._counts.spares.labels("configured").set(sum(policy.spares.values()))
         self._sample_agents(view, slurm.known_at, policy.ages.silent_s)
         gpus = self._sample_nodes(view)
-        self._of_jobs(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
+        self._update_job_metrics(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
         self._sample_jobs(view)
 
     def _sample_agents(self, view: View, now: datetime, silent_s: float) -> None:
@@ -568,7 +568,9 @@ class _Sampler:
             self._counts.gpus.labels(label).set(gpus[label])
         return each
 
-    def _of_jobs(self, view: View, gpus: Mapping[NodeName, int], passed_s: float) -> None:
+    def _update_job_metrics(
+        self, view: View, gpus: Mapping[NodeName, int], passed_s: float
+    ) -> None:
         found, held = Counted[tuple[str, str]](), Counted[str]()
         for job in view.scheduler.jobs.values():
             label = self._counts.partition(job.partition.partition(",")[0])

@@ -57,6 +57,6 @@ class NodeDirectory:
                 self._known_until = time.monotonic() + READ_S
             return self._known
 
-    def generation_of(self, node: NodeName) -> Generation | None:
+    def find_generation(self, node: NodeName) -> Generation | None:
         """Return which generation of a node spoke last; None where that is not known."""
-        return self._health.generation_of(node) if self._leadership.serves else None
+        return self._health.find_generation(node) if self._leadership.serves else None

@@ -43,7 +43,7 @@ _SILENT = re.compile(rb"Nodes .* not responding\s*$")
 _HOST = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<address>[^)]*)\))?")
 
 
-def news_of(line: bytes) -> ControllerNews:
+def parse_news(line: bytes) -> ControllerNews:
     """Return what one line of the log says."""
     if _DEBUG.match(line):
         return ControllerNews.NONE
@@ -103,7 +103,7 @@ class ControllerLog:
         self._reopens = False
 
     @property
-    def followed(self) -> bool:
+    def is_following(self) -> bool:
         """Return whether `read` has returned, or will return, each change since `open`."""
         active = not self._several or self._active_here()
         return self._path is not None and not self._reopens and active
@@ -163,9 +163,9 @@ class ControllerLog:
         if len(found) == MOST_AT_ONCE or len(self._rest) > LONGEST_LINE:
             self._offset, self._rest = size, b""
             return ControllerNews.NODE
-        return max(map(self._news_of, lines), default=ControllerNews.NONE)
+        return max(map(self._read_fresh_news, lines), default=ControllerNews.NONE)
 
-    def _news_of(self, line: bytes) -> ControllerNews:
+    def _read_fresh_news(self, line: bytes) -> ControllerNews:
         """Return what a line says that no line before it has said."""
         self._reopens = self._reopens or _RELOADED.search(line) is not None
         silent = _SILENT.search(line)
@@ -173,7 +173,7 @@ class ControllerLog:
             if silent[0] == self._silent:
                 return ControllerNews.NONE
             self._silent = silent[0]
-        return news_of(line)
+        return parse_news(line)
 
 
 def _find_end(file: BinaryIO) -> tuple[tuple[int, int], int]:

@@ -119,7 +119,7 @@ def find_hazards(
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
-def _begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
+def _find_begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
     delay = None
     if slurm.version >= (25, 11):
         delay = slurm.option("SchedulerParameters", "requeue_delay")
@@ -211,7 +211,7 @@ def _topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
 
 
 BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
-    "begin_delay": _begin_delay,
+    "begin_delay": _find_begin_delay,
     "unkillable_floor": _unkillable_floor,
     "prolog_hold": _prolog_hold,
     "prolog_cancels": _prolog_cancels,

@@ -29,13 +29,13 @@ from hpctl.slurm.records import (
     Hostlists,
     JobRecord,
     Size,
-    gres_of,
-    least_of,
     node_states,
     node_tres,
+    parse_gres,
+    parse_least_count,
     parse_mebibytes,
-    tasks_of,
-    tres_of,
+    parse_task_limit,
+    parse_tres,
 )
 from hpctl.toolkit.bounds import EARLIEST, at_text, make_printable, parse_count
 from hpctl.toolkit.compat import UTC
@@ -169,7 +169,7 @@ def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
     version = _parse_word(line, " Version=", max(at, 0))
     memory = parse_count(_parse_word(line, " RealMemory=", max(at, 0)))
     at = max(at, 0)
-    state, flags = _states_of(_parse_word(line, " State=", at))
+    state, flags = _parse_states(_parse_word(line, " State=", at))
     at = max(line.find(" State=", at), 0)
     partitions = _parse_word(line, " Partitions=", at)
     reason, set_at, who = _parse_reason(line, at)
@@ -224,7 +224,7 @@ def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode 
     if name != known.name or not ends:
         return None
     none = set_at == "Unknown" and reason == "none"
-    state, flags = _states_of(shown.upper())
+    state, flags = _parse_states(shown.upper())
     return replace(
         known,
         state=state,
@@ -298,7 +298,7 @@ def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted:
 
 
 @lru_cache(maxsize=1024)
-def _states_of(text: str) -> tuple[str, frozenset[str]]:
+def _parse_states(text: str) -> tuple[str, frozenset[str]]:
     return node_states(text.split("+"))
 
 
@@ -331,7 +331,7 @@ class FrameError(ValueError):
     """An answer that is not made of whole records."""
 
 
-def fields_of(release: tuple[int, ...]) -> tuple[str, ...]:
+def list_squeue_fields(release: tuple[int, ...]) -> tuple[str, ...]:
     """Return what is asked of a release's squeue."""
     fields: tuple[str, ...] = FIELDS
     if release >= EXCLUSIVE_SINCE:
@@ -411,7 +411,7 @@ def _parse_record(
         eligible=at_text(values["EligibleTime"]),
         comment="" if values["Comment"] == "(null)" else values["Comment"],
         uid=uid,
-        wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
+        wants=parse_least_count(values["NumNodes"]) * parse_task_limit(task) if pending else 0,
         asks=parse_demand(values) if pending else None,
         completing_on=hosts(values["NodeList"]) if COMPLETING in flags else (),
         array_job=parse_count(values["ArrayJobID"]) if task else 0,
@@ -424,7 +424,7 @@ def _parse_record(
     )
     size = Size(
         parse_count(values["NumNodes"]),
-        parse_count(tres_of(values["tres-alloc"]).get("node", "")),
+        parse_count(parse_tres(values["tres-alloc"]).get("node", "")),
         parse_count(values["NumTasks"]),
         parse_count(values["NTPerNode"]),
     )
@@ -460,16 +460,16 @@ _SHARED: Final = ("", "OK", "YES")
 
 def parse_demand(fields: Mapping[str, str]) -> Demand:
     """Return what a pending job asks for, of each node and together."""
-    tres = tres_of(fields["tres-alloc"])
-    nodes = max(parse_count(tres.get("node", ""), least_of(fields["NumNodes"])), 1)
-    each, tasks = gres_of(fields["tres-per-node"]), max(parse_count(fields["NumTasks"]), 1)
-    together = dict(gres_of(fields["tres-per-job"]))
-    for listed, times in ((gres_of(fields["tres-per-task"]), tasks), (each, nodes)):
+    tres = parse_tres(fields["tres-alloc"])
+    nodes = max(parse_count(tres.get("node", ""), parse_least_count(fields["NumNodes"])), 1)
+    each, tasks = parse_gres(fields["tres-per-node"]), max(parse_count(fields["NumTasks"]), 1)
+    together = dict(parse_gres(fields["tres-per-job"]))
+    for listed, times in ((parse_gres(fields["tres-per-task"]), tasks), (each, nodes)):
         for name, count in listed:
             together[name] = max(together.get(name, 0), count * times)
     return Demand(
         nodes=nodes,
-        tasks=max(tasks_of(fields["ArrayTaskID"]), 1),
+        tasks=max(parse_task_limit(fields["ArrayTaskID"]), 1),
         each=Tres(parse_count(fields["MinCpus"]), 0, each),
         total=Tres(
             parse_count(tres.get("cpu", ""), parse_count(fields["NumCPUs"])),

@@ -33,7 +33,7 @@ from hpctl.slurm import parse
 from hpctl.slurm.cli import CliScheduler, Rule, update_nodes
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
-from hpctl.slurm.records import Hostlists, node_states, tasks_of, whole_jobs
+from hpctl.slurm.records import Hostlists, node_states, parse_task_limit, whole_jobs
 from hpctl.slurm.run import SlurmRunner, of_text
 from hpctl.toolkit.bounds import EARLIEST, at_stamp, make_printable
 from hpctl.toolkit.compat import SAFE_PATH
@@ -329,7 +329,7 @@ def _convert_node(item: tuple[str, Any]) -> SlurmNode:
 def _count_wanted_nodes(job: Any) -> int:
     """Return the nodes of all tasks of a pending job that may run at once."""
     limit = job.array_tasks_parallel or ""
-    return (job.num_nodes or 0) * tasks_of(f"{job.array_tasks_waiting or ''}%{limit}")
+    return (job.num_nodes or 0) * parse_task_limit(f"{job.array_tasks_waiting or ''}%{limit}")
 
 
 def _format_tasks(job: Any) -> str:

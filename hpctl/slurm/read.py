@@ -277,7 +277,7 @@ class SlurmCommandReader:
         group = group_components(record.job for record in records).get(job)
         if group is not None:
             found = JobRecord(whole_job(group), group)
-        return self._held_by_admin(self._add_expedited(found))
+        return self._mark_admin_hold(self._add_expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
         """Return those of these jobs that slurmctld knows, one entry for each task of an array.
@@ -302,7 +302,7 @@ class SlurmCommandReader:
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
 
-    def _held_by_admin(self, record: JobRecord) -> JobRecord:
+    def _mark_admin_hold(self, record: JobRecord) -> JobRecord:
         """Return a job whose launch failed, with the Reason JobHeldAdmin where an operator has held
         it since: slurmctld keeps its own description then, which all text shows in its place.
 
@@ -333,7 +333,7 @@ class SlurmCommandReader:
     def _read_squeue(
         self, *options: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[InconsistentState]]:
-        mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
+        mark, fields = secrets.token_hex(8), parse.list_squeue_fields(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)

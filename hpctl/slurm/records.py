@@ -191,12 +191,12 @@ def whole_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
     return {**found, **{leader: whole_job(group) for leader, group in groups.items()}}
 
 
-def least_of(count: str) -> int:
+def parse_least_count(count: str) -> int:
     """Return the least of a node count as `2`, `2-4`; 0 where it is none."""
     return parse_count(count.partition("-")[0])
 
 
-def tasks_of(array: str) -> int:
+def parse_task_limit(array: str) -> int:
     """Return how many tasks of an array may run at once, of `7`, `1-3,9`, `0-20:2%4`; 1 for none.
 
     Slurm cuts a long list off with `...`: what is cut off is not counted.
@@ -243,11 +243,11 @@ def node_tres(cpus: int, memory: int, gres: str, by: Dealt) -> Tres:
     """Return what jobs can have of a node; NOTHING_KNOWN where it goes to one job as a whole."""
     if by.whole or cpus <= 0:
         return NOTHING_KNOWN
-    return Tres(cpus, memory if by.memory else 0, gres_of(gres))
+    return Tres(cpus, memory if by.memory else 0, parse_gres(gres))
 
 
 @lru_cache(maxsize=1024)
-def gres_of(text: str) -> tuple[tuple[str, int], ...]:
+def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
     """GRES by name, of `gpu:h100:8(S:0-1),nvme:1`, `gres:gpu:1`, `gres/gpu:2`; types added up.
 
     24.11 has `cpu=2` among what is asked for by task: other fields have that.
@@ -268,7 +268,7 @@ def parse_mebibytes(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
-def tres_of(text: str) -> dict[str, str]:
+def parse_tres(text: str) -> dict[str, str]:
     """Return a TRES string as `cpu=16,mem=2000M,node=2`."""
     pairs = (part.partition("=") for part in text.split(","))
     return {name: count for name, _, count in pairs}

@@ -52,7 +52,7 @@ class BoundedChild:
         own_group: bool = True,
     ) -> None:
         """Start it. Raises OSError."""
-        _reap_left()
+        _reap_children_left()
         self._own_group = own_group
         self.process = subprocess.Popen(
             list(command),
@@ -162,6 +162,6 @@ def _bound_chunk(
         raise ChildTooLoud
 
 
-def _reap_left() -> None:
+def _reap_children_left() -> None:
     with _lock:
         unreaped[:] = [each for each in unreaped if each.poll() is None]

@@ -237,7 +237,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
         texts = [tuple(heading_text(one, view) for one in columns)]
         for row in rows:
             values = (_format_column_value(one, row, view) for one in columns)
-            texts.append(tuple(map(_on_one_line, values)))
+            texts.append(tuple(map(_join_lines, values)))
         lines = format_plain_columns(texts)
         out.print(lines, soft_wrap=True)
         return
@@ -247,7 +247,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     out.print(_indent_part(table, part))
 
 
-def _on_one_line(cell: str | Text) -> str:
+def _join_lines(cell: str | Text) -> str:
     text = str(cell)
     return "; ".join(text.splitlines()) if "\n" in text else text
 

@@ -102,7 +102,7 @@ def format_problems(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     for loc, message in found:
         args = [str(part) if str(part).isprintable() else repr(part) for part in loc]
         where = ".".join(args) or "(top level)"
-        line = line_of(root, loc)
+        line = find_line(root, loc)
         place = f"{where} (line {line})" if line else where
         lines.append((line or 0, f"{place}: {message}"))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
@@ -116,7 +116,7 @@ def suggest_word(word: str, args: list[str], cutoff: float = 0.6) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def line_of(node: Any, loc: tuple[Any, ...]) -> int | None:
+def find_line(node: Any, loc: tuple[Any, ...]) -> int | None:
     """Return the line of the deepest key of a place that is in the file."""
     line = None
     for part in loc:
@@ -160,7 +160,7 @@ _THAN = {
 _EXPECTED = re.compile(r"Expected `(\w+)(?: \| null)?`(?:( of length)? ([<>]=?) ([-+.\de]+))?")
 
 
-def struct_of(kind: type[_Struct], text: str, path: str, error: type[FileProblems]) -> _Struct:
+def parse_struct(kind: type[_Struct], text: str, path: str, error: type[FileProblems]) -> _Struct:
     """Return a struct of a YAML text. Raises `error` with every problem that it has."""
     found, problems = build_struct(kind, load_mapping(text, path, error))
     if found is None:

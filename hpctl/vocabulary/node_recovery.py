@@ -194,7 +194,7 @@ OF_MAINTENANCE: Final = frozenset({MAINTENANCE_BEGINS, MAINTENANCE_OVER})
 _OF_CAPACITY: Final = frozenset({SCALE_DOWN, REMOVAL_OVER})
 
 
-def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
+def waits_for_provider(ladder: tuple[Remedy, ...]) -> bool:
     """Return whether hpctl only makes room before the provider takes the instance.
 
     No budget holds that back, and many at once are no broken check: a spot pool runs dry.

@@ -170,7 +170,7 @@ def read_policy(path: str | Path) -> PolicyFile:
 
 def parse_policy(text: str, place: str = "<text>") -> PolicyFile:
     """Validate YAML text. Raises PolicyError with every problem it has."""
-    return yaml_files.struct_of(PolicyFile, text, place, PolicyError)
+    return yaml_files.parse_struct(PolicyFile, text, place, PolicyError)
 
 
 def from_json(keys: object) -> PolicyFile:

@@ -336,7 +336,7 @@ class Case(Struct, Generic[R, F], frozen=True):
             return Move(refused, f"{cannot}: {answer_text(answer)}")
         return replace(answer, **details) if isinstance(answer, Do) else answer
 
-    def timed(self, answer: Next, too_late: StrEnum) -> Next:
+    def limit_wait(self, answer: Next, too_late: StrEnum) -> Next:
         """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
         long."""
         if not isinstance(answer, Wait):
@@ -346,7 +346,7 @@ class Case(Struct, Generic[R, F], frozen=True):
         return replace(answer, until=min(answer.until, self.deadline))
 
 
-def taken_over(node: SlurmNode | None, owner: RecoveryId) -> str:
+def describe_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
     """Return how a node that `owner` drained was taken over: who resumes it, or gives it another
     Reason, wins. Empty where it was not: a node that is FAIL or DOWN was not resumed."""
     if node is None:

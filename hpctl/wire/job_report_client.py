@@ -100,18 +100,18 @@ def report_start(environment: Mapping[str, str], *, step: int | None, place: str
 
     def tell(reply: DaemonReply | None) -> None:
         if reply is not None and reply.former:
-            line = f"hpctl: {former_run_text(restarts_of(environment), reply.former, place)}"
+            line = f"hpctl: {former_run_text(read_restarts(environment), reply.former, place)}"
             print(make_printable(line), file=sys.stderr, flush=True)
 
-    if step is None and not restarts_of(environment):
+    if step is None and not read_restarts(environment):
         return
-    heard = tell if restarts_of(environment) else None
+    heard = tell if read_restarts(environment) else None
     _report_beside(
         environment, lambda job, restarts: JobReport(job, restarts, progress=step), heard
     )
 
 
-def restarts_of(environment: Mapping[str, str]) -> int:
+def read_restarts(environment: Mapping[str, str]) -> int:
     """Return how often a job was started before this run."""
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
@@ -176,7 +176,7 @@ def head_settings(environment: Mapping[str, str]) -> HeadSettings:
     socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
     return HeadSettings(
         tuple(re.split(r"[\s,]+", heads.strip())) if heads.strip() else (),
-        socket or _slurms_socket(environment.get("SLURM_CONF")),
+        socket or _find_munge_socket(environment.get("SLURM_CONF")),
     )
 
 
@@ -203,7 +203,7 @@ def _agent_env(path: Path) -> dict[str, str]:
     return found
 
 
-def _slurms_socket(conf: str | None) -> str | None:
+def _find_munge_socket(conf: str | None) -> str | None:
     found = _AUTH_INFO.search(_read_text(Path(conf))) if conf else None
     return found[1] if found else None
 

@@ -325,7 +325,7 @@ def read_request(body: bytes) -> OperatorRequest:
     return asked
 
 
-def copy_of(journal: Path) -> Path:
+def find_journal_copy(journal: Path) -> Path:
     """Return where the copy of a SQLite journal lies that every user of the machine may read."""
     return journal.parent / "public" / journal.name
 

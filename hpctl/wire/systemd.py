@@ -47,7 +47,7 @@ def passed_sockets() -> list[socket.socket]:
     return found
 
 
-def hand_on(listener: int) -> None:
+def pass_socket_on(listener: int) -> None:
     """Have `passed_sockets` of the program that takes this one's place find a socket."""
     os.dup2(listener, _FIRST_PASSED, inheritable=True)
     os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}

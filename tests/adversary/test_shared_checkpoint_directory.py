@@ -74,7 +74,9 @@ def test_an_account_is_written_through_no_link_of_another(monkeypatch):
     with placed("file") as (place, own):
         known = place.with_name(f".run-7.account.{os.getpid()}")
         known.symlink_to(own)
-        AccountWriter(place.with_name("run-7.account"), "7.0").generation_began(0, "", ["n1"])
+        AccountWriter(place.with_name("run-7.account"), "7.0").record_generation_start(
+            0, "", ["n1"]
+        )
         assert own.read_text() == "what the owner keeps\n"
         assert read_account(place.with_name("run-7.account")).run_id == "7.0"
 

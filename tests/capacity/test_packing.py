@@ -77,7 +77,7 @@ def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(jobs, free):
         assert new is not None
         assert 0 <= new <= nodes
         wanted += 8 * nodes if whole else count * nodes
-    assert -(-wanted // 8) <= pool.used <= sum(nodes for _, nodes, _, _ in jobs)
+    assert -(-wanted // 8) <= pool.busy_count <= sum(nodes for _, nodes, _, _ in jobs)
     for node in pool._nodes:
         assert all(0 <= r <= h for r, h in zip(node.rest, node.has, strict=True))
         assert node.free == (node.rest == node.has)

@@ -56,15 +56,15 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
     point = find_resume_point(ResumePlaces(tmp_path))
-    assert (last_complete(tmp_path).unknown, point.unknown) == ("", "")
+    assert (last_complete(tmp_path).unknown_note, point.unknown) == ("", "")
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")
     found = last_complete(tmp_path)
-    assert (found.verdict, found.unknown) == ("found", "")
+    assert (found.verdict, found.unknown_note) == ("found", "")
     (tmp_path / "step-00000007/data").unlink()
     found = last_complete(tmp_path)
-    assert (found.verdict, found.unknown) == ("incomplete", "")
+    assert (found.verdict, found.unknown_note) == ("incomplete", "")
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
 
 
@@ -98,4 +98,4 @@ def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "open", refused)
     search = last_complete(tmp_path)
     assert search.verdict == "none"
-    assert "11 files in" in search.unknown
+    assert "11 files in" in search.unknown_note

@@ -107,7 +107,7 @@ def test_the_weights_that_save_model_leaves_are_named(tmp_path):
     model = accelerate_files()["model.safetensors"]
     write(tmp_path / "final", {"model.safetensors": model, "training_args.bin": torch_save({})})
     search = last_complete(tmp_path)
-    assert (search.verdict, search.unknown) == ("none", "")
+    assert (search.verdict, search.unknown_note) == ("none", "")
     assert "only the weights" in search.passed_over[0].why
 
 

@@ -89,7 +89,7 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     assert [(p.path.name, p.why) for p in search.passed_over] == [
         ("step-2", "__1_0.distcp is missing")
     ]
-    snapshot = place("u/step-1").taken()
+    snapshot = place("u/step-1").take_snapshot()
     s3.delete_object(Bucket=BUCKET, Key="u/step-1/__1_0.distcp")
     row = last.judge_checkpoint(snapshot)
     assert isinstance(row, PassedOver)

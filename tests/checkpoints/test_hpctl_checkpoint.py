@@ -290,7 +290,7 @@ def test_ranks_that_do_not_agree_are_refused(root):
 def test_who_a_process_is(root, monkeypatch, environment, told):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert hpctl_checkpoint._launched_as() == tuple(told)
+    assert hpctl_checkpoint._read_rank() == tuple(told)
 
 
 def test_it_takes_any_python_since_3_8_and_nothing_else():

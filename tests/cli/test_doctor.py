@@ -171,7 +171,7 @@ def test_exactly_one_replaces():
         (True, Mode.ASSIST): "ok",
     }
     for (automatic, mode), verdict in expected.items():
-        found = doctor.one_doctor(ProviderView(worlds.NOW, True, automatic), mode)
+        found = doctor.check_single_replacer(ProviderView(worlds.NOW, True, automatic), mode)
         assert (found.verdict, "`hpctl cluster update`" in found.fix) == (verdict, verdict != "ok")
 
 

@@ -109,9 +109,9 @@ def test_many_problems_leave_room_and_say_how_many_more_there_are() -> None:
     assert len(listed) == 4
     assert listed[-1] == "! and 18 more: press 1"
     screen = TopScreen()
-    assert screen.press("1", found) == ""
+    assert screen.handle_key("1", found) == ""
     assert screen.rows(found)[20].cells[0] == "ip-10-1-0-6: GSP RPC timeout"
-    assert screen.press("enter", found) == "explain"
+    assert screen.handle_key("enter", found) == "explain"
 
 
 def test_a_daemon_that_is_silent_is_a_problem_with_its_command() -> None:
@@ -125,7 +125,7 @@ def test_keys_move_filter_sort_and_ask() -> None:
     found, screen = everything(), TopScreen()
 
     def press(*names: str) -> str:
-        return [screen.press(name, found) for name in names][-1]
+        return [screen.handle_key(name, found) for name in names][-1]
 
     press("down", "down")
     assert screen.target == "ip-10-1-0-6"
@@ -157,7 +157,7 @@ def test_a_cursor_in_a_long_list_stays_in_sight() -> None:
         ("end", "n1983", "n1999"),
         ("home", "n0", "n0"),
     ):
-        screen.press(key, found)
+        screen.handle_key(key, found)
         lines = shown(screen, found)
         heading = next(n for n, line in enumerate(lines) if line.startswith("NODE"))
         assert (lines[heading + 1].split()[0], screen.target) == (first, cursor)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.engine.gates import GATES
-from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
@@ -280,5 +280,5 @@ def world(*events: list[Event], **change) -> World:
     }  # fmt: skip
     made = World(**settings)
     return (
-        made if made.cloud is None else replace(made, joined=joined_now(made.cloud, made.slurm)[1])
+        made if made.cloud is None else replace(made, joined=join_once(made.cloud, made.slurm)[1])
     )

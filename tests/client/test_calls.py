@@ -7,6 +7,8 @@ from hpctl.client import (
     CommandFailedError,
     CommandNotFoundError,
     Job,
+    RunTrouble,
+    Trouble,
     checkpoints,
     explain,
     status,
@@ -83,10 +85,14 @@ def test_explain_returns_cause_and_standstill(programs):
     programs.hpctl.say(EXPLAINED)
     said = explain(Job("17"))
     assert (said.headline, said.next) == ("Job 17 crashed.", "nothing")
-    assert said.trouble is not None
+    assert isinstance(said.trouble, RunTrouble)
     assert (said.trouble.kind, said.trouble.node, said.trouble.rank) == ("crash", "n1", 1)
     assert said.standing_still == "all wait on a futex"
     assert programs.hpctl.calls == ["explain 17 --json"]
+
+
+def test_trouble_stays_importable_under_its_earlier_name():
+    assert Trouble is RunTrouble
 
 
 def test_checkpoints_of_a_job_or_a_directory(programs):

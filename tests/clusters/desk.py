@@ -54,7 +54,7 @@ class Desk:
 
     def carry_out(self, order, **how):
         looks = [*itertools.islice(self.begin(order, **how).iter_progress(), 500)]
-        assert all(one.ended for one in looks[-1]), looks[-1]
+        assert all(one.has_ended for one in looks[-1]), looks[-1]
         return list(looks[-1])
 
     def rejoin(self, *names: str) -> Callable[[], None]:

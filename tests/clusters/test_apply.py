@@ -8,7 +8,7 @@ import pytest
 from hpctl.clusters import apply
 from hpctl.clusters.apply import Patience, require_cluster
 from hpctl.clusters.diff import diff_cluster
-from hpctl.clusters.migration import jobs_in_the_way
+from hpctl.clusters.migration import refuse_running_jobs
 from hpctl.sandbox.emulator.faults import ApiError
 from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
@@ -83,11 +83,11 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
 def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
     """The migration guide, "Before you begin", running jobs."""
-    jobs_in_the_way("Merge", [1])
-    jobs_in_the_way(strategy, [])
+    refuse_running_jobs("Merge", [1])
+    refuse_running_jobs(strategy, [])
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
-            jobs_in_the_way(strategy, running)
+            refuse_running_jobs(strategy, running)
 
 
 def added(bed):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import (
-    images_of,
+    import_spec,
     list_unknown_settings,
+    read_images,
     spec_from,
-    spec_of,
     spec_of_json,
     to_yaml,
 )
@@ -40,7 +40,7 @@ def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
     request = create_request(spec)
     assert complaints(request) == ""
     answer = described(request)
-    imported = spec_of(answer, spec.tags, parameters(spec))
+    imported = import_spec(answer, spec.tags, parameters(spec))
     assert create_request(imported) == request
     assert diff_cluster(request, answer, spec.tags).changes == ()
     assert diff_cluster(create_request(imported), answer, spec.tags).changes == ()
@@ -111,18 +111,18 @@ def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
 
 def test_the_ami_is_shown_and_not_pinned() -> None:
     answer = described(create_request(files()["full"]))
-    assert images_of(answer)["h100"] == {
+    assert read_images(answer)["h100"] == {
         "image_id": "ami-00000000",
         "image_release_version": "1.2.3",
     }
-    spec = spec_of(answer)
+    spec = import_spec(answer)
     assert not any(g.image_id or g.image_release_version for g in spec.groups)
     assert "whether a group's AMI was chosen" in " ".join(list_unknown_settings(spec))
 
 
 def test_roles_that_are_unknown_are_left_open_and_said() -> None:
     answer = described(create_request(files()["provisioning"]))
-    spec = spec_of(answer)
+    spec = import_spec(answer)
     assert [group.role for group in spec.groups] == [None, None, None]
     parts = list_unknown_settings(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
@@ -133,7 +133,7 @@ def test_roles_that_are_unknown_are_left_open_and_said() -> None:
 def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
     answer = described(create_request(files()["provisioning"]))
     with pytest.raises(SpecError, match="fsx_lustre"):
-        spec_of(answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"})
+        import_spec(answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"})
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
 def test_a_cluster_of_eks_is_refused(more):
     answer = described(create_request(files()["continuous"]))
     with pytest.raises(HpctlError, match="orchestrated by EKS"):
-        spec_of({**answer, **more})
+        import_spec({**answer, **more})

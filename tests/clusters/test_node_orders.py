@@ -262,7 +262,7 @@ def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
     monkeypatch.setattr(advance, "advance", advances)
     run = desk.begin(desk.plan(Verb.DELETE, broken, sound))
     looks = itertools.islice(run.iter_progress(), 500)
-    last = next(look for look in looks if sum(one.ended for one in look) == 1)
+    last = next(look for look in looks if sum(one.has_ended for one in look) == 1)
     found = {one.node: one for one in last}
     assert "ZeroDivisionError" in found[broken].text
     assert found[sound].phase is OrderPhase.DONE

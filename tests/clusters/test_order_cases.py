@@ -121,7 +121,7 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
         for looks, last in enumerate(itertools.islice(run.iter_progress(), 450), 1):
             if interrupts(case, looks, last):
                 break
-        if not all(one.ended for one in last):
+        if not all(one.has_ended for one in last):
             last = run.let_go()
     except Exception as raised:  # noqa: BLE001 -- what a case raises is its result
         error = str(raised)
@@ -138,7 +138,7 @@ def interrupts(case: dict[str, Any], looks: int, last: Any) -> bool:
     """Whether an operator presses Ctrl-C: after so many looks, or when only jobs are waited for."""
     wanted = case.get("interrupt", 0)
     if wanted == "jobs":
-        return all(one.ended or one.jobs for one in last)
+        return all(one.has_ended or one.jobs for one in last)
     return looks == wanted
 
 

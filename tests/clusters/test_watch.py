@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpctl.clusters import failures, progress
 from hpctl.clusters.progress import ClusterProgress, GroupProgress, NodeProgress, WaitState
 from hpctl.clusters.watch import watch_cluster
-from hpctl.sagemaker.failure_causes import Cause, Where, cause_of, explain_node_failure
+from hpctl.sagemaker.failure_causes import Cause, Where, classify_message, explain_node_failure
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -170,7 +170,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
         cluster=CLUSTER, status=status, at=START,
         groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
         nodes=tuple(made),
-        failures=tuple(node for node in made if node.failed or node.instance_id in again),
+        failures=tuple(node for node in made if node.has_failed or node.instance_id in again),
         seen=frozenset({status, *more.pop("seen", ())}), **more,
     )  # fmt: skip
 
@@ -212,7 +212,7 @@ def test_when_a_cluster_is_in_service(seen, verdict):
     ],
 )
 def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
-    assert cause_of(message) is cause
+    assert classify_message(message) is cause
     answer = explain_node_failure(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
     assert answer.meaning
     assert answer.fix

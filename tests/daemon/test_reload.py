@@ -77,12 +77,12 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     observer = Observer(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()
-    assert observer.stopped() == ""
+    assert observer.find_stop_reason() == ""
     after.touch()
-    assert str(after) in observer.stopped()
+    assert str(after) in observer.find_stop_reason()
     after.unlink()
     after.symlink_to(after)
-    assert "cannot be seen" in observer.stopped()
+    assert "cannot be seen" in observer.find_stop_reason()
 
 
 @pytest.mark.parametrize("text", ["modee: own", "mode: own", "catalogue: {no-such-rule: {}}", "["])

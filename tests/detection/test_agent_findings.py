@@ -83,8 +83,8 @@ def test_nothing_is_believed_before_its_time():
 def test_not_being_able_to_tell_neither_adds_nor_ends():
     conditions = Conditions(SPEC)
     run(conditions, True, True)
-    assert conditions.could_not_tell("no answer", at(500))
-    assert not conditions.could_not_tell("no answer", at(510)), "told once"
+    assert conditions.record_unknown("no answer", at(500))
+    assert not conditions.record_unknown("no answer", at(510)), "told once"
     known, unknown = conditions.findings()
     assert known.code == "full"
     assert (unknown.verdict, unknown.detail, unknown.count) == (Verdict.UNKNOWN, "no answer", 2)
@@ -107,8 +107,8 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
     conditions = Conditions(replace(SPEC, clears=clears))
     run(conditions, True, True)
     conditions.saw([FULL], at(30 - HOUR))
-    conditions.could_not_tell("no answer", at(40 - HOUR))
-    conditions.could_not_tell("no answer", at(50 - 2 * HOUR))
+    conditions.record_unknown("no answer", at(40 - HOUR))
+    conditions.record_unknown("no answer", at(50 - 2 * HOUR))
     found = tuple(conditions.findings())
     assert len(found) == 2
     assert all(f.first <= f.last <= at(50 - 2 * HOUR) for f in found)
@@ -122,7 +122,7 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
     conditions = Conditions(replace(SPEC, seen=(1, 1)))
     conditions.saw([odd], at(0))
     conditions.saw([replace(odd, verdict=Verdict.FAIL)], at(10))
-    conditions.could_not_tell(name, at(20))
+    conditions.record_unknown(name, at(20))
     found = tuple(conditions.findings())
     report = Report("n1", "i-1", "b-1", 1, at(30), at(0), found)
     assert [f.detail for f in wire.decode_report(wire.encode_report(report)).findings] == [

@@ -215,11 +215,11 @@ def test_the_highest_level_goes_first_and_level_0_never():
     meter = Meter()
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS - 1, 3)
-    assert not budget.shed(2)
+    assert not budget.is_shed(2)
     meter.windows(budget, 1, 3)
-    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, False, False)
+    assert (budget.is_shed(2), budget.is_shed(1), budget.is_shed(0)) == (True, False, False)
     meter.windows(budget, 10 * OVER_WINDOWS, 3)
-    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, True, False)
+    assert (budget.is_shed(2), budget.is_shed(1), budget.is_shed(0)) == (True, True, False)
     (reported,) = budget.observations(["host.zombies", "gpu.clocks"])
     assert reported.detail == "not run to save resources: gpu.clocks, host.zombies"
     assert "3.00 % of a core" in reported.evidence
@@ -230,7 +230,7 @@ def test_memory_counts_too():
     budget = budget_of(meter)
     meter.memory_mb = 41
     meter.windows(budget, OVER_WINDOWS, 0.1)
-    assert budget.shed(2)
+    assert budget.is_shed(2)
 
 
 def test_they_come_back_after_a_long_calm():
@@ -238,6 +238,6 @@ def test_they_come_back_after_a_long_calm():
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS, 3)
     meter.windows(budget, CALM_WINDOWS - 1, 0.1)
-    assert budget.shed(2)
+    assert budget.is_shed(2)
     meter.windows(budget, 1, 0.1)
-    assert not budget.shed(2)
+    assert not budget.is_shed(2)

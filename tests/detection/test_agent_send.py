@@ -12,7 +12,7 @@ from hpctl.detection import send
 from hpctl.detection.send import REPEATS_EVERY, Delivery, Reply, Sender
 from hpctl.detection.send_pace import SendPace
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.spool import Recalled, Spool
+from hpctl.detection.spool import RecalledFindings, Spool
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
@@ -233,7 +233,7 @@ BOTH = (FINDING, OPERATOR)
 def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
     """Of this boot all; of an earlier one what no boot clears and nobody heard."""
     Spool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
-    assert Spool(tmp_path / "spool").recall(now.generation) == Recalled(known, NOON)
+    assert Spool(tmp_path / "spool").recall(now.generation) == RecalledFindings(known, NOON)
     assert caplog.text.count("not heard before this boot") == logged
     assert ("kernel.xid line" in caplog.text) is bool(logged)
 
@@ -245,7 +245,7 @@ def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
 def test_a_damaged_state_is_renamed(tmp_path, damage, caplog):
     (tmp_path / "state.json").write_bytes(damage)
     spool = Spool(tmp_path)
-    assert spool.recall(REPORT.generation) == Recalled()
+    assert spool.recall(REPORT.generation) == RecalledFindings()
     assert (tmp_path / "state.bad").read_bytes() == damage
     assert "renamed to" in caplog.text
     spool.save(REPORT, acked=False)

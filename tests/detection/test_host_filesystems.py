@@ -3,7 +3,12 @@
 import pytest
 
 from hpctl.detection.checks import host_mounts, host_readonly
-from hpctl.detection.checks.host_filesystems_reading import LOCAL, NETWORK, one_each, read_mounts
+from hpctl.detection.checks.host_filesystems_reading import (
+    LOCAL,
+    NETWORK,
+    list_file_systems,
+    read_mounts,
+)
 from hpctl.detection.checks.host_mounts import MountAnswer
 from hpctl.detection.probe import ProbePending, ProbeResult, Probes
 from hpctl.vocabulary.model import Verdict
@@ -23,7 +28,9 @@ def judged_mounts(*asked):
 
 
 def points(made):
-    return [mount.point for mount in one_each(read_mounts(made), NETWORK, host_readonly.MOST)]
+    return [
+        mount.point for mount in list_file_systems(read_mounts(made), NETWORK, host_readonly.MOST)
+    ]
 
 
 def test_each_file_system_that_is_reached_is_found_once(tmp_path):
@@ -89,7 +96,7 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 
 def signs(machine, answer=WELL):
-    local = one_each(read_mounts(machine), LOCAL, 32)
+    local = list_file_systems(read_mounts(machine), LOCAL, 32)
     return {disk.point: disk.sign for disk in host_readonly.judge_disks(machine, local, answer)}
 
 

@@ -78,6 +78,6 @@ def test_a_row_says_whether_a_recording_holds_a_line_of_it() -> None:
     """H200: tests/gpu/recordings/h200-580.159."""
     in_recordings = {(f.check, f.code) for text in recorded() for f in judged(text)}
     rows = [row for spec in KERNEL_CHECKS for row in rows_of(spec.name)]
-    recorded_rows = [row for row in rows if any(one.recorded for one in row.sightings)]
+    recorded_rows = [row for row in rows if any(one.is_recorded for one in row.sightings)]
     said = {(row.check, code) for row in recorded_rows for code in row.codes}
     assert said == in_recordings

@@ -178,5 +178,5 @@ def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
         )
     }
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
-    _, found = instance_resolver.joined_now(cloud, SchedulerView(T0, nodes))
+    _, found = instance_resolver.join_once(cloud, SchedulerView(T0, nodes))
     assert (ids(found), resolver.asked) == ({"gpu-1": OLD, "ip-10-1-0-5": NEW}, ["gpu-1"])

@@ -173,6 +173,6 @@ def test_more_than_is_kept_of_a_node_is_not_taken_over_from_an_older_daemon() ->
     many = tuple(replace(XID, code=str(n)) for n in range(3 * wire.MAX_FINDINGS))
     known = {N1: Health(report(N1).generation, T0, many)}
     bench = Bench(known)
-    assert len(bench.book.findings_of(N1)) == wire.MAX_FINDINGS + 1
+    assert len(bench.book.list_findings(N1)) == wire.MAX_FINDINGS + 1
     bench.book.take_over(known)
-    assert len(bench.book.findings_of(N1)) == wire.MAX_FINDINGS + 1
+    assert len(bench.book.list_findings(N1)) == wire.MAX_FINDINGS + 1

@@ -9,8 +9,8 @@ from hpctl.engine.reading_pace import (
     NODE_S,
     SinceReading,
     find_unannounced,
+    log_wakes_loop,
     reading_due,
-    wakes_loop,
 )
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -29,9 +29,9 @@ def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) 
 def test_a_reading_is_due_and_ends_the_rest_the_sooner_the_more_urgent_the_news(news, after_s):
     early, late = since(after_s - 0.1, news), since(after_s, news)
     assert not reading_due(early, PACE)
-    assert not wakes_loop(early)
+    assert not log_wakes_loop(early)
     assert reading_due(late, PACE)
-    assert wakes_loop(late)
+    assert log_wakes_loop(late)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_without_news_a_reading_is_due_rarely_and_ends_no_rest(sizes_capacity, a
     early, late = (replace(one, sizes_capacity=sizes_capacity) for one in (early, late))
     assert not reading_due(early, PACE)
     assert reading_due(late, PACE)
-    assert not wakes_loop(late)
+    assert not log_wakes_loop(late)
 
 
 def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():

@@ -40,16 +40,16 @@ class Log:
     """slurmctld's log: what was written, whether it is there, and how often it was asked for."""
 
     def __init__(self) -> None:
-        self.news, self.trouble, self.followed, self.opened = ControllerNews.NONE, "", False, 0
+        self.news, self.trouble, self.is_following, self.opened = ControllerNews.NONE, "", False, 0
 
     def open(self) -> str:
         self.opened += 1
-        self.followed = not self.trouble
+        self.is_following = not self.trouble
         return self.trouble
 
     def read(self) -> ControllerNews:
         news, self.news = self.news, ControllerNews.NONE
-        return news if self.followed else ControllerNews.NONE
+        return news if self.is_following else ControllerNews.NONE
 
 
 class Slurm(SimSlurm):
@@ -94,7 +94,7 @@ class Head:
     def settle(self) -> None:
         """The log is found, and what was written meanwhile is read."""
         assert self.look(quiet=False).reading is ReadScope.WHOLE
-        assert self.log.followed
+        assert self.log.is_following
         assert self.look(NODE_S).reading is ReadScope.WHOLE, "what came before it was followed"
 
 

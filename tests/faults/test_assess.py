@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.faults.assess import assess_health, fault_classes
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.incidents import are_one_event, incidents_of, is_repeated
+from hpctl.faults.incidents import are_one_event, fold_incidents, is_repeated
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Health, Verdict
@@ -302,7 +302,7 @@ def seen(code: str, minute: float, job: str = "", until: float | None = None, wh
 
 
 def again(*findings: Finding) -> bool:
-    (incident,) = incidents_of(findings)
+    (incident,) = fold_incidents(findings)
     return is_repeated(incident, DAY_S, APART)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.faults.reachability import find_sign, left_alone
+from hpctl.faults.reachability import find_sign, is_out_on_purpose
 from hpctl.faults.slurm_reasons import (
     closed_by_slurm,
     find_closed,
@@ -86,7 +86,7 @@ def test_each_text_of_slurm_has_its_row(reason, code):
 def test_what_slurm_closed_is_a_sign_of_its_row(reason, code):
     for node in (drained(reason), SlurmNode("n1", "DOWN", frozenset(), reason)):
         assert find_sign(node) == f"slurm.{code}"
-        assert not left_alone(node)
+        assert not is_out_on_purpose(node)
         assert find_closed(node) in list_closed()
     assert closed_by_slurm(drained(reason))
 
@@ -102,7 +102,7 @@ def test_every_other_text_is_a_persons(reason):
 def test_the_same_words_under_a_persons_account_are_a_persons(reason, code):
     node = drained(reason, by="ann")
     assert find_row(node) is None, code
-    assert left_alone(node)
+    assert is_out_on_purpose(node)
     assert not closed_by_slurm(node)
 
 

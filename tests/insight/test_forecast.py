@@ -14,11 +14,11 @@ from hpctl.insight.forecast.decide import CHECK, PRIORS, STEPS, Break, ForecastI
 from hpctl.insight.forecast.history import (
     Forecast,
     compute_error,
+    count_needed_spares,
     forecast_nodes,
     make_finding,
     measure_calibration,
     read_history,
-    spares_for,
 )
 from hpctl.vocabulary.assessment import Condition
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -172,8 +172,10 @@ def test_what_was_predicted_is_compared_with_what_happened() -> None:
 
 def test_spares_are_enough_for_a_day() -> None:
     found = list(forecast_of(treated(10)).values())
-    assert spares_for([replace(f, day=0.02) for f in found]) == 5  # Poisson of 2: 0.983 at 5
-    assert spares_for([]) == 0
+    assert (
+        count_needed_spares([replace(f, day=0.02) for f in found]) == 5
+    )  # Poisson of 2: 0.983 at 5
+    assert count_needed_spares([]) == 0
 
 
 def test_a_forecast_of_ten_thousand_nodes_is_the_same_in_any_order() -> None:

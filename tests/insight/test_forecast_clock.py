@@ -10,10 +10,10 @@ from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.insight.forecast.history import (
     compute_weights,
+    count_needed_spares,
     forecast_nodes,
     make_finding,
     measure_calibration,
-    spares_for,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName, RecoveryId
@@ -65,7 +65,7 @@ def test_a_clock_that_jumps_and_any_report_leave_every_chance_a_chance(
         assert all(math.isfinite(p) and 0 <= p <= 1 for p in (one.day, one.week, one.month))
         assert all(math.isfinite(part) and part >= 0 for part in one.classes.values())
         make_finding(one)
-    assert spares_for(found) >= 0
+    assert count_needed_spares(found) >= 0
     assert all(1 <= weight <= 21 for weight in compute_weights(found))
     for band in measure_calibration(state, FLEET, now):
         assert math.isfinite(band.predicted)

@@ -203,7 +203,7 @@ def view(*jobs) -> SchedulerView:
 
 def test_peers_are_the_nodes_of_one_running_job_of_one_kind():
     kinds = {n: "p5" if n in NAMES[:5] else "p4d" for n in NAMES}
-    (group,) = decide.groups_of(view(slurm_job(nodes=NAMES)), kinds, at(0))
+    (group,) = decide.group_peers(view(slurm_job(nodes=NAMES)), kinds, at(0))
     assert (group.nodes, group.parts) == (NAMES, (NAMES[:5], NAMES[5:]))
 
 
@@ -213,10 +213,10 @@ def test_peers_are_the_nodes_of_one_running_job_of_one_kind():
     ids=str,
 )
 def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change):
-    assert decide.groups_of(view(slurm_job(**{"nodes": NAMES, **change})), {}, at(0)) == ()
+    assert decide.group_peers(view(slurm_job(**{"nodes": NAMES, **change})), {}, at(0)) == ()
 
 
 def test_a_node_that_two_jobs_share_is_no_nodes_peer():
     jobs = slurm_job(1, nodes=NAMES), slurm_job(2, nodes=NAMES[:1])
-    (group,) = decide.groups_of(view(*jobs), {}, at(0))
+    (group,) = decide.group_peers(view(*jobs), {}, at(0))
     assert group.nodes == NAMES[1:]

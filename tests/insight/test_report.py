@@ -13,7 +13,7 @@ from hpctl.engine.journal.events import (
     SignalSeen,
 )
 from hpctl.engine.journal.state import State, replay_events
-from hpctl.insight.report.decide import CountedNode, build_report, class_of
+from hpctl.insight.report.decide import CountedNode, build_report, classify_rule
 from hpctl.insight.report.held import HeldFault, HeldFaults
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
@@ -172,4 +172,4 @@ def test_offenders_spares_and_unknown_prices() -> None:
      ("report-nhc", "other"), ("xid-1190", "GPU")],
 )  # fmt: skip
 def test_a_rule_has_a_class(rule: str, name: str) -> None:
-    assert class_of(RuleId(rule)) == name
+    assert classify_rule(RuleId(rule)) == name

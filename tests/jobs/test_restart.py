@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart, restart_of
+from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart, choose_restart_way
 from hpctl.jobs.run.settings import TorchRanks, read_settings
 from hpctl.jobs.run.srun import parse_srun
 from hpctl.vocabulary.registration import read_comment
@@ -48,8 +48,8 @@ def test_submission_supervisor_and_daemon_agree(line, torch, supervisors, daemon
     (comment,) = (w for w in submitted.options if w.startswith("--comment="))
     registered = read_comment(comment.partition("=")[2])
     assert registered is not None
-    assert restart_of(registered) is daemons
+    assert choose_restart_way(registered) is daemons
     if supervisors is not None:
         run = read_settings(parse_srun(["./train"]), ENVIRONMENT, torch=torch)
         assert run.restart_way is supervisors
-        assert run.restart_way.has_supervisor == restart_of(registered).has_supervisor
+        assert run.restart_way.has_supervisor == choose_restart_way(registered).has_supervisor

@@ -5,7 +5,13 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, list_unreachable, worth_growing
+from hpctl.jobs.decide import (
+    PastTrouble,
+    RestartMeans,
+    decide,
+    is_growing_worthwhile,
+    list_unreachable,
+)
 from hpctl.vocabulary.run_policy import Action, Backoff, RunDecision, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0
@@ -75,7 +81,7 @@ def test_a_run_grows_where_the_restart_pays(
 ) -> None:
     """Half the nodes: half of the rest is saved, and 3 times the restart's 200 s is asked for."""
     policy = RunPolicy(nodes=nodes, grow_gain=3.0)
-    assert worth_growing(policy, have, could, remaining_s, 200.0) is worth
+    assert is_growing_worthwhile(policy, have, could, remaining_s, 200.0) is worth
 
 
 THREE = (Action.PROCESS, Action.STEP, Action.REQUEUE)

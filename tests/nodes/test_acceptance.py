@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import NodeRecoveryOpened, RequestTaken, SignalSeen, StepStarted
 from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.node_deadlines import deadline_of
-from hpctl.engine.test_reservation import ADDED, find_test_job, level_of, name_of
+from hpctl.engine.node_deadlines import find_node_deadline
+from hpctl.engine.test_reservation import ADDED, choose_test_level, find_test_job, name_of
 from hpctl.engine.view import Request
 from hpctl.faults.catalogue import build_rules
 from hpctl.nodes import advance as node_advance
@@ -92,7 +92,7 @@ def by_slurm(reason: str):
     ],
 )
 def test_what_was_done_chooses_the_level(rule, now, level):
-    assert level_of(replace(BASE, rule=rule, generation=now), TESTED) == level
+    assert choose_test_level(replace(BASE, rule=rule, generation=now), TESTED) == level
 
 
 def test_a_healthy_node_is_tested_before_it_serves():
@@ -193,7 +193,9 @@ def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
     ended = replace(INSIDE, test=job("COMPLETED", end=at(100)))
     assert isinstance(advance(OPEN, ended, TESTED, at(150)), Wait)
     assert isinstance(advance(OPEN, replace(INSIDE, test=job("PENDING")), TESTED, at(290)), Wait)
-    late = moves(advance(OPEN, replace(INSIDE, test=job()), TESTED, deadline_of(OPEN, TESTED)))
+    late = moves(
+        advance(OPEN, replace(INSIDE, test=job()), TESTED, find_node_deadline(OPEN, TESTED))
+    )
     assert late.signal is NodeSignal.DEADLINE
 
 
@@ -276,7 +278,7 @@ def failed_after_all(seen: NodeFacts) -> None:
     again = rec.on(move.signal, at(11), move.why)
     assert (again.phase, again.rung) == (NodePhase.UNRESERVING, rec.rung + 1)
     assert does(advance(again, seen, TESTED, at(12))).kind is StepKind.DRAIN
-    assert [t.result for t in command.tests_of(again)] == ["failed"]
+    assert [t.result for t in command.list_tests(again)] == ["failed"]
     again = replace(again, steps=(*again.steps, replace(DRAIN, attempt=2)))
     free = replace(seen, slurm=DRAINED, held=False)
     assert moves(advance(again, free, TESTED, at(13))).signal is NodeSignal.UNRESERVED
@@ -333,7 +335,7 @@ def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
 def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the_end():
     rec, now = ended(NodeSignal.TEST_PASSED), 11.0
     refused = Outcome.rejected("busy", "its job is completing", transient=True)
-    due, asked = deadline_of(rec, TESTED), 0
+    due, asked = find_node_deadline(rec, TESTED), 0
     while at(now) < due:
         answer, asked = does(advance(rec, INSIDE, TESTED, at(now))), asked + 1
         tried = StepRecord(answer.kind, answer.attempt, answer.target, at(now), refused, at(now))
@@ -491,7 +493,7 @@ def test_every_phase_of_a_test_has_a_deadline_that_ends_it(phase):
     refused = Outcome.rejected("away", transient=True)
     drain = StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9))
     stuck = replace(BASE, phase=phase, steps=(drain,))
-    due = deadline_of(stuck, OWN)
+    due = find_node_deadline(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
     assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due

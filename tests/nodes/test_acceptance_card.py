@@ -41,14 +41,14 @@ def machine(tmp_path, monkeypatch):
 def test_the_recorded_card_is_named_as_the_table_names_it() -> None:
     found = parse_card(RECORDED)
     assert found == GpuCard("NVIDIA H200", 700.0, 700.0)
-    assert not found.capped
+    assert not found.is_power_limited
     assert found.name in {row.card for row in FIGURES}
 
 
 def test_of_several_gpus_the_lowest_limit_counts() -> None:
     lowered = RECORDED.replace("<current_power_limit>700.00 W", "<current_power_limit>500.00 W")
     found = parse_card(RECORDED + lowered + RECORDED)
-    assert (found.name, found.power_limit_w, found.capped) == ("NVIDIA H200", 500.0, True)
+    assert (found.name, found.power_limit_w, found.is_power_limited) == ("NVIDIA H200", 500.0, True)
     silent = RECORDED.replace("default_power_limit>700.00 W", "default_power_limit>N/A")
     assert parse_card(RECORDED + silent) == GpuCard("NVIDIA H200", 700.0, 0.0)
 

@@ -108,7 +108,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
     assert run.main([*given, "--id", "r-1"]) == 1
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode_results(path.read_bytes())
-    assert (found.id, found.failed[0].remedy, found.card) == ("r-1", "reboot", card)
+    assert (found.id, found.failed_results[0].remedy, found.card) == ("r-1", "reboot", card)
     assert result.parse_result_line("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err

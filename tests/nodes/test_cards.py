@@ -27,7 +27,7 @@ from hpctl.nodes.acceptance.limits import (
     find_slow_figures,
     judge_results,
 )
-from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, findings_of
+from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, make_findings
 from hpctl.vocabulary.cloud_facts import InstanceGroup
 from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Health, Verdict
 from hpctl.vocabulary.node_recovery import NodeSignal
@@ -64,7 +64,7 @@ def judged(
     site: Floors = NO_FLOORS,
 ) -> Finding:
     """What a first node without any peers is told of them."""
-    found = judge_results(findings_of(results_of(figures, card)), instance_type, (), site)
+    found = judge_results(make_findings(results_of(figures, card)), instance_type, (), site)
     return found[0]
 
 
@@ -113,7 +113,7 @@ def test_the_recorded_runs_pass_and_so_does_what_lies_within_their_spread() -> N
 
 def test_the_first_node_of_a_cluster_fails_its_recovery_at_once() -> None:
     for share, signal in ((0.10, NodeSignal.TEST_FAILED), (0.05, NodeSignal.TEST_PASSED)):
-        found = findings_of(results_of(slower("bf16_tflops", share)))
+        found = make_findings(results_of(slower("bf16_tflops", share)))
         mine = tuple(replace(f, device="n-1-1") for f in found)
         state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
         view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), mine)})
@@ -158,7 +158,7 @@ def test_a_result_that_names_no_card_is_judged_by_its_instance_type() -> None:
     "evidence", ["{", "[]", '{"name": 7}', "[" * 9000, '{"name": "x"' + " " * 9]
 )
 def test_a_card_that_was_cut_short_is_none(evidence: str) -> None:
-    speed, closing = findings_of(results_of({"bf16_tflops": 100.0}))
+    speed, closing = make_findings(results_of({"bf16_tflops": 100.0}))
     assert closing.check == TEST_SUMMARY
     told = (speed, replace(closing, evidence=evidence))
     assert judge_results(told, "", ()) == told
@@ -206,7 +206,7 @@ def test_a_site_sets_other_floors(site: Floors, fails: bool) -> None:
 def test_the_policy_hands_its_floors_to_the_judgment() -> None:
     floors = {"NVIDIA H200": {"bf16_tflops": 600.0}}
     policy = replace(TESTED, acceptance=replace(TESTED.acceptance, floors=floors))
-    found = findings_of(results_of(slower("bf16_tflops", 0.10)))
+    found = make_findings(results_of(slower("bf16_tflops", 0.10)))
     mine = tuple(replace(f, device="n-1-1") for f in found)
     state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
     view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), mine)})

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hpctl.detection.settings import AgentSettings
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.faults import health as faults_health
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
@@ -226,7 +226,7 @@ def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
 )
 def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
     waiting = replace(RESETTING, phase=NodePhase.REMEDYING, steps=(STEP,), since=at(60))
-    due = deadline_of(waiting, OWN)
+    due = find_node_deadline(waiting, OWN)
     assert (due - at(60)).total_seconds() == OWN.node.reset_deadline_s
     facts = replace(FACTS, reset=said(code) if code else None)
     if not code:

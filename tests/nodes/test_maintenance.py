@@ -11,7 +11,7 @@ from hpctl.engine.gates import count_tally
 from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance, maintenance_text
-from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import build_rules
@@ -179,7 +179,7 @@ def test_the_beginning_and_the_end_are_written_down_once_and_change_no_phase(pha
     assert ended.signal is NodeSignal.MAINTENANCE_ENDED
     over = held.on(ended.signal, at(3000), ended.why)
     assert (over.phase, over.in_maintenance) == (phase, False)
-    assert deadline_of(over, OWN) > at(3000), "the phase has its whole time again"
+    assert find_node_deadline(over, OWN) > at(3000), "the phase has its whole time again"
 
 
 @pytest.mark.parametrize("phase", WAITING)

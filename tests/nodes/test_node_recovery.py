@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.timeline import find_awaited
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
@@ -71,7 +71,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     # The drain was tried and refused for now, so that OPEN waits too.
     refused = Outcome.rejected("away", transient=True)
     stuck = rec(phase, steps=(StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9)),))
-    due = deadline_of(stuck, OWN)
+    due = find_node_deadline(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
     assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
@@ -83,7 +83,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
 def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     reboot = StepRecord(StepKind.REBOOT, 1, "i-n1", at(0), Outcome.accepted(), at(1))
     waiting = rec(phase, steps=(reboot,))
-    due = deadline_of(waiting, OWN)
+    due = find_node_deadline(waiting, OWN)
     moved = moves(advance(waiting, STUCK[phase], OWN, due))
     assert moved.signal is NodeSignal.REBOOT_IN_VAIN
     climbed = waiting.on(NodeSignal.REBOOT_IN_VAIN, due, "", None)
@@ -309,7 +309,7 @@ def test_a_node_that_is_powered_down_is_not_taken_for_one_that_came_back():
 def test_a_reboot_of_a_node_that_was_powered_down_since_is_not_called_in_vain(phase):
     rebooting = did(replace(rec(phase), ladder=(Remedy.REBOOT, Remedy.REPLACE)), StepKind.REBOOT)
     facts = replace(FACTS, slurm=POWERED_DOWN)
-    answer = moves(advance(rebooting, facts, OWN, deadline_of(rebooting, OWN)))
+    answer = moves(advance(rebooting, facts, OWN, find_node_deadline(rebooting, OWN)))
     assert answer.signal is NodeSignal.DEADLINE
 
 

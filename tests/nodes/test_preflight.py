@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.nodes.acceptance import preflight
 from hpctl.nodes.acceptance.result import AcceptanceResult, to_line
-from hpctl.nodes.acceptance.run import format_bad_nodes, on_nodes, passed_on
+from hpctl.nodes.acceptance.run import format_bad_nodes, list_passed_variables, on_nodes
 from hpctl.slurm.run import End, Ran
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.job_report_client import DaemonReply
@@ -84,5 +84,5 @@ def test_what_a_step_prints_is_believed_only_about_its_nodes_and_bounded() -> No
     ]  # fmt: skip
     found, said = on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
     assert found == {"n1": (AcceptanceResult("disk", "Failed", reason="\ufffd[2J"),)}
-    assert (said, passed_on({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
+    assert (said, list_passed_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
     assert format_bad_nodes(dict.fromkeys(NODES, "w")).endswith(", 4 more")

@@ -18,7 +18,7 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.maintenance_times import END_LEAD_S, find_due_nodes, lead_s
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.requests import take_request
-from hpctl.engine.test_reservation import level_of
+from hpctl.engine.test_reservation import choose_test_level
 from hpctl.engine.view import Request, View
 from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.plan_hits import job_decisions
@@ -426,7 +426,7 @@ def test_the_node_is_tested_as_a_returned_or_rebooted_one(boot, levels, level):
         rec = replace(rec, generation=replace(rec.generation, boot=BootId(boot)))
     command = ("run",)
     policy = Policy(acceptance=AcceptancePolicy(command=command, **levels))
-    assert level_of(rec, policy) == level
+    assert choose_test_level(rec, policy) == level
 
 
 def test_jobs_are_saved_and_requeued_but_their_restarts_are_not_counted():

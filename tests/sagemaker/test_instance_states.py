@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.sagemaker.aws import _load_model
-from hpctl.sagemaker.provider import instances_of
+from hpctl.sagemaker.provider import parse_instances
 from hpctl.toolkit.bounds import make_printable
 from hpctl.vocabulary.cloud_facts import LEAVING, MOVED_BY_OTHERS, Instance, InstanceStatus
 
@@ -21,7 +21,7 @@ def read(status: object) -> tuple[list[Instance], list[Any]]:
     """Read a list of two nodes, of which the first has this InstanceStatus."""
     first: Mapping[str, Any] = {"InstanceId": "i-1", "InstanceStatus": status}
     second = {"InstanceId": "i-2", "InstanceStatus": {"Status": "Running"}}
-    return instances_of([{**one, "InstanceGroupName": "g"} for one in (first, second)], ())
+    return parse_instances([{**one, "InstanceGroupName": "g"} for one in (first, second)], ())
 
 
 @given(st.text() | st.sampled_from([*InstanceStatus, "Failed"]).map(str), st.text(max_size=9))

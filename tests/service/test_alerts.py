@@ -99,7 +99,7 @@ class Head:
         (store or self.book).add_to(health)
         return health
 
-    def generation_of(self, node: str) -> Generation | None:
+    def find_generation(self, node: str) -> Generation | None:
         known = self.health.get(node)
         return known.generation if known else None
 

@@ -9,7 +9,7 @@ from hpctl.slurm.controller_log import (
     MOST_AT_ONCE,
     ControllerLog,
     choose_log,
-    news_of,
+    parse_news,
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -46,7 +46,7 @@ AT = "[2026-11-27T18:12:09.708] "
     ],
 )
 def test_what_a_line_means(line: str, news: ControllerNews):
-    assert news_of((AT + line).encode()) is news
+    assert parse_news((AT + line).encode()) is news
 
 
 LOCAL = {
@@ -105,10 +105,10 @@ DOWN, STARTED = f"{AT}update_node: node n1 state set to DOWN\n", f"{AT}Allocate 
 
 
 def test_what_was_written_before_is_no_news_and_what_is_written_since_is_news_once(head):
-    assert not head.log.followed
+    assert not head.log.is_following
     assert head.log.read() is NONE
     assert head.log.open() == ""
-    assert head.log.followed
+    assert head.log.is_following
     assert head.log.read() is NONE
     head.write(STARTED + DOWN)
     assert head.log.read() is NODE
@@ -160,9 +160,9 @@ def test_a_slurmctld_that_restarts_is_asked_again_for_its_log(head):
     head.log.open()
     head.write(f"{AT}slurmctld version 25.11.2 started on cluster a\n")
     assert head.log.read() is NODE
-    assert not head.log.followed, "it may log elsewhere by now"
+    assert not head.log.is_following, "it may log elsewhere by now"
     assert head.log.open() == ""
-    assert head.log.followed
+    assert head.log.is_following
 
 
 def test_of_several_controllers_the_active_one_is_followed(head):
@@ -171,9 +171,9 @@ def test_of_several_controllers_the_active_one_is_followed(head):
     assert "several controllers" in head.log.open()
     head.active = True
     assert head.log.open() == ""
-    assert head.log.followed
+    assert head.log.is_following
     head.active = False
-    assert not head.log.followed
+    assert not head.log.is_following
 
 
 def test_a_log_that_cannot_be_had_is_not_followed(head):
@@ -182,4 +182,4 @@ def test_a_log_that_cannot_be_had_is_not_followed(head):
     head.away = False
     head.path.unlink()
     assert "cannot be read" in head.log.open()
-    assert not head.log.followed
+    assert not head.log.is_following

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.slurm import parse
-from hpctl.slurm.records import Dealt, gres_of, node_tres, parse_dealt, parse_mebibytes
+from hpctl.slurm.records import Dealt, node_tres, parse_dealt, parse_gres, parse_mebibytes
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 
 NODE = Tres(16, 1000, (("gpu", 8),))
@@ -20,7 +20,7 @@ NODE = Tres(16, 1000, (("gpu", 8),))
     ],
 )  # fmt: skip
 def test_generic_resources(text, found):
-    assert gres_of(text) == found
+    assert parse_gres(text) == found
 
 
 def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str) -> Demand:

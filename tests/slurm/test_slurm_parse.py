@@ -167,13 +167,13 @@ def test_a_batch_job_stays_one_when_slurm_has_requeued_it(flag: str, batch: bool
 
 @pytest.mark.parametrize("release", [(24, 5, 0), (24, 11, 5), (26, 5, 5)])
 def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> None:
-    fields = parse.fields_of(release)
+    fields = parse.list_squeue_fields(release)
     output = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
     line = "".join(f"{output[name]}m{MARK};" for name in fields[:-1]) + f"{output['Name']}m{MARK}."
     (record,), flaws = parse.parse_jobs(line.encode(), b"", MARK, Hostlists(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")
-    assert "ExcNodes" not in parse.fields_of((22, 5, 8))
+    assert "ExcNodes" not in parse.list_squeue_fields((22, 5, 8))
 
 
 def test_array_tasks_are_named_by_array_and_task() -> None:

@@ -353,7 +353,7 @@ class Helper:
     def _finish_job(self) -> None:
         """The job ends: what is newest is flushed while all are still there."""
         begun = time.monotonic()
-        self._peers.again()  # a helper that was silent a moment ago may lead
+        self._peers.forget_silence()  # a helper that was silent a moment ago may lead
         if self.leads():
             self._node.look()
             try:
@@ -375,7 +375,7 @@ class Helper:
         has answered, no longer runs a helper, or the deadline passes."""
         left = list(self._spec.hosts)
         while left:
-            self._peers.again()
+            self._peers.forget_silence()
             left = [host for host in left if not self._say_bye(host, over)]
             left = [host for host in left if host in self._lead.answering]
             if time.monotonic() > deadline:

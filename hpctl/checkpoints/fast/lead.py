@@ -304,7 +304,7 @@ class Leader:
         if self._flushing is not None:
             self._flushing.join(limit_s / 4)
         self._flush_at = math.inf
-        self._peers.again()
+        self._peers.forget_silence()
         self._found.clear()
         self.turn(everyone=True)
         left = max(0.0, deadline - time.monotonic())
@@ -415,11 +415,11 @@ class Leader:
 def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
     """Prove a step over the files of all nodes. One that is a single file, written by several
     nodes, is complete where each of them is, and all are of the same step."""
-    result = search.judge_checkpoint(Remote(whole, step).fresh())
+    result = search.judge_checkpoint(Remote(whole, step).without_snapshot())
     for single in whole.split_singles(step):
         if not isinstance(result, CompleteCheckpoint):
             break
-        other = search.judge_checkpoint(Remote(single, step).fresh())
+        other = search.judge_checkpoint(Remote(single, step).without_snapshot())
         if isinstance(other, CompleteCheckpoint) and other.step != result.step:
             why = "the nodes' files of this name are of different steps"
             return PassedOver(other.path, why, format=other.format)

@@ -56,6 +56,8 @@ MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
 LOCK_S = 5.0
 """How long a helper waits for the helper of the run before to exit."""
+_MOVED = "moved"
+"""Directory below META for the steps that a restore moved away."""
 _AT_ONCE = 4
 """Files that are pulled side by side."""
 
@@ -119,7 +121,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         return cls(
             job=spec.job,
             host=host,
-            start=_digest_of(spec),
+            start=_digest_spec(spec),
             boot=_boot_id(),
             pid=pid,
             began=_read_start_time(pid),
@@ -174,7 +176,7 @@ class NodeSaves:
         self._pace = TransferLimit(spec.saves.rate)
         self._tasks: dict[str, SaveTask] = {}
         self._seen: object = None
-        job, mark = _digest_of(spec), self.meta / "start"
+        job, mark = _digest_spec(spec), self.meta / "start"
         self.start = Start("")
         with suppress(OSError, msgspec.MsgspecError):
             self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
@@ -356,7 +358,7 @@ class NodeSaves:
             "live": self.live(),
             "copies": self.list_copies(),
             "rows": rows,
-            "used": self.used(),
+            "used": self.measure_bytes(),
         }
         mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
@@ -580,14 +582,14 @@ class NodeSaves:
     def _check_room(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
-        if most and self.used() + size > most:
+        if most and self.measure_bytes() + size > most:
             raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
         if self.spec.saves.memory and (room := memory_room()) is not None and size > room:
             raise OSError(
                 errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
             )
 
-    def used(self) -> int:
+    def measure_bytes(self) -> int:
         """Return the bytes of all files here, also unfinished or moved away by a restore."""
         found = {}
         for place, _, names in os.walk(self.root):
@@ -637,7 +639,7 @@ class NodeSaves:
     def _make_room(self, wanted: SavedStep) -> None:
         """The disk is full: what a restore moved away goes, or the oldest step, never the newest
         whole one."""
-        moved = self.meta / "aside"
+        moved = self.meta / _MOVED
         if moved.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
             with self._lock:
                 shutil.rmtree(moved, ignore_errors=True)
@@ -715,7 +717,7 @@ class NodeSaves:
     def move_newer_away(self, above: int | None, name: str | None) -> None:
         """Move away what is newer than a step, or has its name: a later save of the same number
         would mix with it. What was moved away before is removed."""
-        moved = self.meta / "aside"
+        moved = self.meta / _MOVED
         shutil.rmtree(moved, ignore_errors=True)
         moved.mkdir(mode=0o700)
         for found in self.live():
@@ -800,7 +802,7 @@ def _boot_id() -> str:
     return ""
 
 
-def _digest_of(spec: FastSaveSpec) -> str:
+def _digest_spec(spec: FastSaveSpec) -> str:
     """Return what tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 

@@ -58,7 +58,7 @@ class PeerConnections:
                 answers[host] = self.ask(host, what, **given)
         return answers
 
-    def again(self) -> None:
+    def forget_silence(self) -> None:
         """Ask also those that have just not answered."""
         self._silent.clear()
 

@@ -19,8 +19,8 @@ from hpctl.checkpoints.files import (
     Place,
     directory_names,
     for_each,
-    need_last,
     read_small_file,
+    require_last_file,
     saved_over,
     step_in,
 )
@@ -62,7 +62,7 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
     def prove_lightning(deep: bool) -> None:
         torch_files.reject_unfinished(path)
-        need_last(path, _LATEST)
+        require_last_file(path, _LATEST)
         prove_latest(path, {_LIGHTNINGS})
         prove_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
         torch_files.require_resumable(path, example)
@@ -135,7 +135,7 @@ def prove_files(
             {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
             {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
         )
-        files.one_start(root, times)
+        files.require_one_start(root, times)
 
 
 def _require_step(root: Place, name: str, first: str, step: int) -> None:

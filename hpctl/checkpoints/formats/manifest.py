@@ -25,7 +25,7 @@ from hpctl.checkpoints.files import (
     Place,
     for_each,
     open_file,
-    size_of,
+    read_size,
 )
 from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
 from hpctl.toolkit.compat import UTC
@@ -121,7 +121,7 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     """
 
     def compare_file(file: ManifestFile) -> None:
-        size = size_of(directory, file.path)
+        size = read_size(directory, file.path)
         if size != file.size:
             raise NotWhole(f"{file.path} has {size} of {file.size} bytes")
         if deep and file.sha256 is None:

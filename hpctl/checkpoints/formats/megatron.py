@@ -132,7 +132,7 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
 
     times = for_each(path, expected, prove_rank)
     if isinstance(path, Path):
-        files.one_start(path, chain.from_iterable(times))
+        files.require_one_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
             _require_pointer(path, step)
 

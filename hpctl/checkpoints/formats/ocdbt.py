@@ -20,8 +20,8 @@ from hpctl.checkpoints.files import (
     Unprovable,
     for_each,
     open_file,
+    read_size,
     read_small_file,
-    size_of,
 )
 
 MANIFEST = "manifest.ocdbt"
@@ -198,7 +198,7 @@ def read_values(directory: Place) -> dict[str, Stored]:
             needed[value.path] = max(needed.get(value.path, 0), value.offset + value.size)
 
     def long_enough(path: str) -> None:
-        size = size_of(directory, path)
+        size = read_size(directory, path)
         if size < needed[path]:
             raise NotWhole(f"{path} has {size} of {needed[path]} bytes")
 

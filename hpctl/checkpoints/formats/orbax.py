@@ -47,8 +47,8 @@ from hpctl.checkpoints.files import (
     json_object,
     modified_ns,
     open_file,
+    read_size,
     read_small_file,
-    size_of,
     step_in,
 )
 from hpctl.checkpoints.formats import ocdbt, zstd_frame
@@ -108,7 +108,7 @@ class _Values(Struct, frozen=True):
     def find(self, key: str) -> ocdbt.Stored:
         """Return where a value lies. Raises FileMissing, NotWhole, OSError."""
         if self.database is None:
-            return ocdbt.Stored(size_of(self.directory, key), key)
+            return ocdbt.Stored(read_size(self.directory, key), key)
         if key not in self.database:
             raise FileMissing(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
         return self.database[key]
@@ -251,7 +251,7 @@ def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) ->
     if strings:
         _text_values(place, strings)
     if in_jax and _SHARDINGS not in names and isinstance(step, Path) and isinstance(place, Path):
-        _no_shardings(step, place)
+        _refuse_missing_shardings(step, place)
 
 
 def _text_values(place: Place, names: list[str]) -> None:
@@ -273,7 +273,7 @@ def _prove_shardings(place: Place) -> None:
             json_object(text.encode(), f"an entry of {_SHARDINGS}")
 
 
-def _no_shardings(step: Path, place: Path) -> None:
+def _refuse_missing_shardings(step: Path, place: Path) -> None:
     """Raise NotWhole where that file was removed: the directory was changed since the commit, and a
     directory in it was not. In a copy without times all are newer, and it cannot be known: a
     program may save without the file, and then loads with a target. Raises OSError."""

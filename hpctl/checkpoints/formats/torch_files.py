@@ -44,8 +44,8 @@ from hpctl.checkpoints.files import (
     exists,
     for_each,
     modified_ns,
-    need_last,
     open_file,
+    require_last_file,
     saved_over,
     step_in,
 )
@@ -98,7 +98,7 @@ class Archive(Struct, frozen=True):
                 return member
         raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
 
-    def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
+    def load_fields(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
         """Return some fields of the saved object, which is never executed.
 
         Raises FileTooLarge where its pickle has more than `limit` bytes.
@@ -122,7 +122,7 @@ class Archive(Struct, frozen=True):
         if isinstance(top, StorageRef):
             return SavedNumbers(self._read_number(top))
         if isinstance(top, dict):
-            return numbers_of(SavedFields(_with_numbers(top, self._read_number)))
+            return read_numbers(SavedFields(_with_numbers(top, self._read_number)))
         return SavedNumbers(top if type(top) is int else None)
 
     def _read_top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
@@ -215,7 +215,7 @@ class Stream(Struct, frozen=True):
     fields: dict[str, object]
     numbers: dict[str, int]
 
-    def saved(self) -> SavedFields:
+    def load_fields(self) -> SavedFields:
         """Return the FIELDS of the saved object, which is never executed."""
         found = _with_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
         return SavedFields(found)
@@ -450,8 +450,8 @@ def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields
 def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
     """Return the same of an open file."""
     if is_stream(file):
-        return read_stream(file).saved()
-    return read_archive(file).saved(FIELDS, limit)
+        return read_stream(file).load_fields()
+    return read_archive(file).load_fields(FIELDS, limit)
 
 
 def find_step(saved: SavedFields) -> int | None:
@@ -476,7 +476,7 @@ class SavedNumbers(Struct, frozen=True):
     ranks: int | None = None
 
 
-def numbers_of(saved: SavedFields) -> SavedNumbers:
+def read_numbers(saved: SavedFields) -> SavedNumbers:
     """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
     return SavedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
@@ -556,7 +556,7 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
     def prove_sharded(deep: bool) -> None:
         reject_unfinished(path)
-        need_last(path, "meta.pt")
+        require_last_file(path, "meta.pt")
         prove_archive(path, "meta.pt", deep=deep)
         require_resumable(path, "meta.pt")
         prove_dcp(path, deep=deep)
@@ -746,7 +746,7 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
 
     I/O: `.metadata` once, then one open and one read of 22 bytes a data file; `deep` reads all.
     """
-    need_last(directory, METADATA)
+    require_last_file(directory, METADATA)
     with open_file(directory, METADATA) as metadata:
         files = data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns

@@ -54,7 +54,7 @@ def claim(layout: Listing) -> Claim | None:
 def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
     with open_file(path.parent, _STATE) as file:
         archive = torch_files.read_archive(file)
-        done = archive.saved(frozenset({_FIELD})).integer(_FIELD)
+        done = archive.load_fields(frozenset({_FIELD})).integer(_FIELD)
         written_ns = file.modified_ns
         if deep:
             archive.compare()

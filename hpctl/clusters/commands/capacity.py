@@ -11,8 +11,8 @@ from click.core import ParameterSource
 from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
-from hpctl.clusters.capacity import Plan, capacity_of, read_plans
-from hpctl.clusters.commands.context import fleet_of, place_options, read_known, resolve_place
+from hpctl.clusters.capacity import Plan, count_capacity, read_plans
+from hpctl.clusters.commands.context import find_fleet, place_options, read_known, resolve_place
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import NameType, aws_options
@@ -46,7 +46,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
             )
         return
     here = resolve_place(**where)
-    fleet = fleet_of(here, details=True)
+    fleet = find_fleet(here, details=True)
     plans, unread = read_plans(here.aws, fleet.description)
     answer = read_known(here, live=False, placement=True)
     rows = answer.join(fleet.rows, here)
@@ -57,7 +57,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
         found, why = try_to_ask(True, make_scheduler(here.settings()).reservations)
         reservations = None if found is None else reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
-    view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)
+    view = count_capacity(fleet.description, rows, plans, reservations, output.now(), unknown)
     output.show_view("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:

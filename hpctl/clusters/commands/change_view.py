@@ -515,12 +515,12 @@ class ClusterChangeView(Struct, frozen=True):
         *REMOVALS,
         Lines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
         Line(_write_last_line),
-        Line("  {pick_up}", when="goes_on"),
+        Line("  {pick_up}", when="is_under_way"),
     )
     json_only: ClassVar[JsonOnly] = ("arn",)
 
     @property
-    def goes_on(self) -> bool:
+    def is_under_way(self) -> bool:
         """Return whether a command follows what is still under way."""
         return bool(self.pick_up) and self.outcome in ("ordered", "deadline", "interrupted")
 

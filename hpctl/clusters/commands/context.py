@@ -86,13 +86,13 @@ class KnownNodes(Struct, frozen=True):
         return rows
 
 
-def here_options(command: F) -> F:
+def add_aws_options(command: F) -> F:
     """`--config` and the AWS options, for commands that name their cluster otherwise."""
     return output.config_option(aws_options(command))
 
 
 def place_options(command: F) -> F:
-    """`--cluster` and the `here_options`; give their values to `place`."""
+    """`--cluster` and the `add_aws_options`; give their values to `place`."""
     return click.option(
         "--cluster",
         metavar="NAME",
@@ -101,7 +101,7 @@ def place_options(command: F) -> F:
         show_envvar=True,
         shell_complete=complete_cluster,
         help="The cluster, by name or ARN. On a head node: its own.",
-    )(here_options(command))
+    )(add_aws_options(command))
 
 
 def resolve_place(
@@ -189,7 +189,7 @@ def read_known(place: ClusterPlace, *, live: bool = True, placement: bool = Fals
     return KnownNodes(slurm, slurm_error, world, health_error)
 
 
-def fleet_of(here: ClusterPlace, *, details: bool = False) -> Fleet:
+def find_fleet(here: ClusterPlace, *, details: bool = False) -> Fleet:
     """Return the cluster and its nodes. Raises Absent with the nearest where it is not there."""
     from hpctl.clusters.fleet_reading import read_fleet
 

@@ -22,7 +22,7 @@ from hpctl.clusters.commands.change_view import (
 from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
-    here_options,
+    add_aws_options,
     no_cluster,
     read_known,
     resolve_place,
@@ -30,7 +30,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.node_orders import (
     make_removal_views,
     need_slurm,
-    order_for,
+    plan_node_order,
     removal_now_option,
     summarize_removals,
     take_out,
@@ -43,7 +43,7 @@ from hpctl.clusters.commands.waiting import (
     wait_options,
     yes_option,
 )
-from hpctl.clusters.diff import diff_cluster, types_of
+from hpctl.clusters.diff import diff_cluster, format_types
 from hpctl.clusters.node_order_plan import pick_nodes, rank_node
 from hpctl.clusters.order_call import node_key
 from hpctl.clusters.progress import in_service, judge_migration
@@ -125,7 +125,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
     """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
-    return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
+    return ", ".join(f"{g['InstanceCount']} x {format_types(g, ' or ')}" for g in groups)
 
 
 @click.command()
@@ -136,7 +136,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
 @yes_option
 @wait_options
 @output.json_option
-@here_options
+@add_aws_options
 def update(
     path: str,
     validate: bool,
@@ -165,7 +165,7 @@ def update(
         raise no_cluster(here.aws, here.cluster, error) from error
     changes = diff_cluster(request, found, _read_tags(here, found, request))
     run = _ClusterUpdate(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
-    plan = apply.plan_update(request, found, changes) if not changes.impossible else None
+    plan = apply.plan_update(request, found, changes) if not changes.impossible_changes else None
     if plan is None:
         why = "parts of this cannot be changed in place; nothing was done"
         return run.tell("failed", why=why, changes=changes.changes)
@@ -228,14 +228,14 @@ class _ClusterUpdate(Struct):
             view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
-            migration.jobs_in_the_way(self.migration.strategy, running)
+            migration.refuse_running_jobs(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
         """Return the order for the nodes that go. Raises HpctlError where one may not."""
         assert self.known_now is not None
         assert self.fleet is not None
         need_slurm(self.here, self.known_now, self.now)
-        return order_for(self.fleet, picks, self.known_now)
+        return plan_node_order(self.fleet, picks, self.known_now)
 
     def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""

@@ -9,8 +9,8 @@ import click
 from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_followed_fields
 from hpctl.clusters.commands.context import (
     ClusterPlace,
+    add_aws_options,
     complete_cluster,
-    here_options,
     no_cluster,
     read_known,
     resolve_place,
@@ -50,9 +50,9 @@ class _ByShape(click.Command):
         **extra: Any,
     ) -> click.Context:
         """That of the command which these words are for."""
-        from hpctl.clusters.fleet_joining import shaped_as_node
+        from hpctl.clusters.fleet_joining import looks_like_node_name
 
-        if not any(shaped_as_node(word) for word in args):
+        if not any(looks_like_node_name(word) for word in args):
             return super().make_context(info_name, args, parent, **extra)
         from hpctl.clusters.commands.node_orders import delete_nodes
 
@@ -70,7 +70,7 @@ class _ByShape(click.Command):
 @yes_option
 @wait_options
 @output.json_option
-@here_options
+@add_aws_options
 def delete(
     name: str,
     if_exists: bool,

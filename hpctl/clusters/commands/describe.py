@@ -11,7 +11,12 @@ import click
 from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import describe_failures
-from hpctl.clusters.commands.context import cluster_argument, fleet_of, place_options, resolve_place
+from hpctl.clusters.commands.context import (
+    cluster_argument,
+    find_fleet,
+    place_options,
+    resolve_place,
+)
 from hpctl.clusters.failures import of_rows
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.progress import NodeProgress
@@ -203,7 +208,7 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
     Exit code: 0, or 1 where something is wrong.
     """
     here = resolve_place(name or cluster, **where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     at = output.now()
     view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
     output.show_view("cluster-describe", view, as_json)

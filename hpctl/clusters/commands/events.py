@@ -17,7 +17,7 @@ from hpctl.clusters.commands.context import (
     cluster_argument,
     complete_group,
     complete_node,
-    fleet_of,
+    find_fleet,
     place_options,
     resolve_place,
 )
@@ -159,7 +159,7 @@ def events(
     if follow and as_json:
         raise click.UsageError("--json prints one object: it cannot --follow")
     here = resolve_place(name or cluster, **where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     rows = fleet.rows
     if group:
         find_group(fleet.description, group)

@@ -287,7 +287,7 @@ def _import_request(file: str, path: str) -> ClusterImportView:
 
 
 def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.cluster_file import images_of, list_unknown_settings, spec_of, to_yaml
+    from hpctl.clusters.cluster_file import import_spec, list_unknown_settings, read_images, to_yaml
     from hpctl.clusters.request import read_parameters
 
     sagemaker = aws.service("sagemaker")
@@ -303,10 +303,10 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
     except HpctlError as error:
         silent.append(f"the tags: {error}")
     parameters, why = read_parameters(aws, describe)
-    spec = spec_of(describe, tags, parameters)
+    spec = import_spec(describe, tags, parameters)
     silent = [*list_unknown_settings(spec, why), *silent]
     remarks = {}
-    for group, images in images_of(describe).items():
+    for group, images in read_images(describe).items():
         if images:
             pins = [f"{key}: {value}" for key, value in images.items()]
             remarks[group] = ("The AMI that it has. Without the #, the file pins it:", *pins)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import describe_failures
 from hpctl.clusters.commands.context import (
-    fleet_of,
+    find_fleet,
     groups_option,
     nodes_argument,
     place_options,
@@ -118,7 +118,7 @@ class ClusterNodesView(Struct, frozen=True):
         remarks = []
         for row in self.nodes:
             for text, style in _list_remarks(row):
-                remarks.append(style_text(f"{row.shown}: {text}", style))
+                remarks.append(style_text(f"{row.display_name}: {text}", style))
         return remarks
 
     @property
@@ -169,7 +169,7 @@ def instances(
     Exit code: 0, or 3 where something that is at hand could not be read.
     """
     here = resolve_place(**where)
-    fleet = fleet_of(here, details=details)
+    fleet = find_fleet(here, details=details)
     answer = read_known(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:

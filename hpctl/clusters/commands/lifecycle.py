@@ -164,7 +164,7 @@ def bundle(
     target = _parse_target(python_version, machine, python)
     directory = directory.absolute()
     bundles.require_replaceable(directory)
-    with _room_beside(directory) as room:
+    with _make_temporary_folder(directory) as room:
         made = room / "bundle"
         made.mkdir()
         house = wheelhouse
@@ -201,7 +201,7 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
 
 
 @contextmanager
-def _room_beside(target_file: Path) -> Iterator[Path]:
+def _make_temporary_folder(target_file: Path) -> Iterator[Path]:
     """Where a bundle is made, on the same file system: it moves to its place whole or not at all.
 
     Raises HpctlError where that cannot be written.
@@ -348,12 +348,12 @@ def push(
     exit_with(Exit.FINE)
 
 
-def _steps_taken(trial: Trial) -> list[StepState]:
+def _list_taken_steps(trial: Trial) -> list[StepState]:
     steps = trial.run.steps if trial.run else ()
     return [step for step in steps if step.state not in ("not_applicable", "off")]
 
 
-def _not_tried(trial: Trial) -> str:
+def _list_untried_steps(trial: Trial) -> str:
     """Return the steps that need what a directory lacks and a node has."""
     steps = trial.run.steps if trial.run else ()
     left = [step.step for step in steps if " below /" in step.why]
@@ -378,8 +378,8 @@ class TestView(Struct, frozen=True):
                 Line(
                     "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
                 ),
-                Section(_steps_taken),
-                Line(_not_tried),
+                Section(_list_taken_steps),
+                Line(_list_untried_steps),
                 Blank(),
             ),
         ),
@@ -453,9 +453,9 @@ def _with_slurm(directory: Path) -> str:
 @json_option
 def show(root: Path, as_json: bool) -> None:
     """Show the result of each step on this node."""
-    from hpctl.clusters.bundle_checks import state_of
+    from hpctl.clusters.bundle_checks import read_run_state
 
-    run = state_of(root)
+    run = read_run_state(root)
     if run is None:
         raise Unavailable(
             "no lifecycle script of hpctl's has run on this machine",

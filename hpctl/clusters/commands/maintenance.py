@@ -18,7 +18,7 @@ from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
     cluster_argument,
-    fleet_of,
+    find_fleet,
     groups_option,
     nodes_argument,
     place_options,
@@ -28,7 +28,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.waiting import (
     FOLLOW,
     GIVE_UP,
-    all_of,
+    combine_options,
     confirm_or_exit,
     duration_option,
     wait_option,
@@ -124,7 +124,7 @@ class MaintenanceView(Struct, frozen=True):
         return f"{text}: {self.failed}" if self.failed else text
 
 
-_common = all_of(
+_common = combine_options(
     click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
     yes_option,
     wait_option(FOLLOW),
@@ -228,7 +228,7 @@ def health_check(
     named = resolve_all(fleet.rows, names)
     # A node that is named beside its group is one node.
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
-    heads = [row.shown for row in rows if row.role in ("controller", "login")]
+    heads = [row.display_name for row in rows if row.role in ("controller", "login")]
     if heads:
         raise HpctlError(f"deep health checks run on workers only; leave out {', '.join(heads)}")
     chosen = checks or CHECKS[:2]
@@ -251,7 +251,7 @@ def health_check(
         return _show_view(_join_slurm(view, outcome="ordered"), as_json)
     view = _follow_maintenance(view, following.health())
     if view.outcome != "interrupted":
-        after = fleet_of(here)
+        after = find_fleet(here)
         became = compare_nodes(rows, after.rows)
         view = _join_slurm(
             view, nodes=tuple(_read_check_result(aws, after, node, ordered) for node in became)
@@ -279,7 +279,7 @@ def compare_nodes(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[
         elif now is not None:
             same = now.instance_id == old.instance_id
             result, new = ("passed", "") if same else ("replaced", now.instance_id)
-        results.append(CheckedNode(old.shown, old.instance_id, new, result, why))
+        results.append(CheckedNode(old.display_name, old.instance_id, new, result, why))
     return tuple(results)
 
 
@@ -294,7 +294,7 @@ def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetim
 
 def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterPlace, Fleet]:
     here = resolve_place(cluster, **where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(
@@ -331,7 +331,9 @@ def _join_slurm(view: MaintenanceView, **changed: Any) -> MaintenanceView:
 
 def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
-    output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
+    output.echo(
+        f"  {', '.join(row.display_name for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True
+    )
     if view.jobs is None:
         output.echo(
             "  which jobs run there is unknown: Slurm is not available on this host", err=True

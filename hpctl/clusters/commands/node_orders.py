@@ -21,13 +21,13 @@ from hpctl.clusters.commands.context import (
     ClusterPlace,
     KnownNodes,
     complete_node,
-    fleet_of,
+    find_fleet,
     place_options,
     read_known,
     resolve_place,
 )
 from hpctl.clusters.commands.waiting import (
-    all_of,
+    combine_options,
     confirm_or_exit,
     duration_option,
     wait_option,
@@ -85,7 +85,7 @@ removal_now_option = click.option(
 )
 
 
-def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
+def plan_node_order(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
     """Return the order that removes these nodes. Raises HpctlError where one of them may not go."""
 
     alive = answer.world is not None and answer.world.daemon_alive
@@ -93,8 +93,8 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOr
     order = plan_order(
         Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
     )
-    wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
-    if order.refused:
+    wrong = [f"{t.row.display_name}: {t.refusal}" for t in order.targets if t.refusal]
+    if order.is_refused:
         lines = [line for line in (order.refusal, *wrong) if line]
         raise HpctlError("\n  ".join(["these nodes cannot be removed; nothing was done", *lines]))
     return order
@@ -130,7 +130,7 @@ def take_out(
     return carry_out(_begin_run(here, order, options))
 
 
-class Looks(Protocol):
+class OrderFollower(Protocol):
     """An order on its way, carried out here or by the daemon."""
 
     progress: dict[str, OrderNodeProgress]
@@ -144,14 +144,14 @@ class Looks(Protocol):
         """Stop waiting."""
 
 
-def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
+def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
     """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
     Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
     SIGTERM and a closed terminal are as Ctrl-C: nodes must not stay drained without a command.
     """
     try:
-        with _ended_by(signal.SIGTERM, signal.SIGHUP):
+        with _treat_signals_as_interrupt(signal.SIGTERM, signal.SIGHUP):
             _print_looks(run.iter_progress())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
@@ -162,7 +162,7 @@ def carry_out(run: Looks) -> tuple[dict[str, OrderNodeProgress], bool]:
 
 
 @contextlib.contextmanager
-def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+def _treat_signals_as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
     """Treat these signals as Ctrl-C, except those that are set to be ignored (nohup)."""
 
     def raise_ended(_number: int, _frame: FrameType | None) -> None:
@@ -187,7 +187,7 @@ def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
         answer |= {one.instance_id: one for one in fresh}
         lines = [_format_line(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
-            lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
+            lines = [f"still waiting for {sum(not one.has_ended for one in look)} node(s)"]
         for text in lines:
             output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
             spoke = time.monotonic()
@@ -337,7 +337,7 @@ class PlannedNode(Struct, frozen=True):
         return not self.node.jobs and not self.is_unread
 
     @property
-    def fates(self) -> list[str]:
+    def job_fates(self) -> list[str]:
         """Return what becomes of each job on it."""
         return [describe_job_fate(job, now=self.now) for job in self.node.jobs]
 
@@ -347,14 +347,14 @@ class OrderPlanView(NodeOrderView, frozen=True):
 
     layout: ClassVar[Layout] = (
         Each(
-            "planned",
+            "planned_nodes",
             (
                 Line(
                     "{node.node}: {verb} {node.instance_id}"
                     " ({node.group}, {node.status}, Slurm: {slurm_state})",
                     style="bold",
                 ),
-                Lines("fates", style=WARN, indent=2),
+                Lines("job_fates", style=WARN, indent=2),
                 Line(
                     "what runs there is unknown, and would be lost",
                     style=WARN,
@@ -388,7 +388,7 @@ class OrderPlanView(NodeOrderView, frozen=True):
     json_only: ClassVar[JsonOnly] = ("cluster",)
 
     @property
-    def planned(self) -> list[PlannedNode]:
+    def planned_nodes(self) -> list[PlannedNode]:
         """Return the nodes, each with what its text takes from the order."""
         return [PlannedNode(node, self.verb, self.now) for node in self.nodes]
 
@@ -410,21 +410,31 @@ class OrderResultView(NodeOrderView, frozen=True):
                 Line("{node}: {fix}", style=WARN, when=lambda one: one.fix and not one.code),
             ),
         ),
-        Line("still drained in Slurm: {failed}", style=WARN, when="failed"),
-        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed"),
-        Line("  hpctl cluster {command} {failed}", style=WARN, unbroken=True, when="failed"),
-        Line("still drained in Slurm: {going}", style=WARN, when="going"),
-        Line("Their deletion continues; this follows it:", style=WARN, when="going"),
-        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="going"),
-        Line("still drained in Slurm: {coming}", style=WARN, when="coming"),
-        Line("When they are back,", style=WARN, when="coming"),
-        Line("  hpctl cluster {verb} {coming}", style=WARN, unbroken=True, when="coming"),
-        Line("waits for them and gives them back; by hand:", style=WARN, when="coming"),
+        Line("still drained in Slurm: {failed_hostlist}", style=WARN, when="failed_hostlist"),
+        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed_hostlist"),
         Line(
-            "  scontrol update NodeName={coming} State=RESUME",
+            "  hpctl cluster {command} {failed_hostlist}",
             style=WARN,
             unbroken=True,
-            when="coming",
+            when="failed_hostlist",
+        ),
+        Line("still drained in Slurm: {deleted_hostlist}", style=WARN, when="deleted_hostlist"),
+        Line("Their deletion continues; this follows it:", style=WARN, when="deleted_hostlist"),
+        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="deleted_hostlist"),
+        Line("still drained in Slurm: {returning_hostlist}", style=WARN, when="returning_hostlist"),
+        Line("When they are back,", style=WARN, when="returning_hostlist"),
+        Line(
+            "  hpctl cluster {verb} {returning_hostlist}",
+            style=WARN,
+            unbroken=True,
+            when="returning_hostlist",
+        ),
+        Line("waits for them and gives them back; by hand:", style=WARN, when="returning_hostlist"),
+        Line(
+            "  scontrol update NodeName={returning_hostlist} State=RESUME",
+            style=WARN,
+            unbroken=True,
+            when="returning_hostlist",
         ),
     )
     json_only: ClassVar[JsonOnly] = ("dry_run", "refusal", "by_daemon", "why_not_daemon", "now")
@@ -435,17 +445,17 @@ class OrderResultView(NodeOrderView, frozen=True):
         return "delete-nodes" if self.verb == Verb.DELETE else self.verb
 
     @property
-    def failed(self) -> str:
+    def failed_hostlist(self) -> str:
         """Return the nodes that failed and are still drained, as a hostlist."""
         return ",".join(n.node for n in self.nodes if n.left_drained and n.phase == "failed")
 
     @property
-    def going(self) -> str:
+    def deleted_hostlist(self) -> str:
         """Return the nodes that are deleted and still drained, as a hostlist."""
         return self._list_drained if self.verb == Verb.DELETE else ""
 
     @property
-    def coming(self) -> str:
+    def returning_hostlist(self) -> str:
         """Return the nodes that are to come back and still drained, as a hostlist."""
         return "" if self.verb == Verb.DELETE else self._list_drained
 
@@ -487,7 +497,7 @@ def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> Or
     return copy_view(
         OrderedNode,
         target.row,
-        node=target.row.shown,
+        node=target.row.display_name,
         instance_id=target.instance,
         jobs=tuple(copy_view(JobHere, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
@@ -505,7 +515,7 @@ def _describe_result(one: OrderNodeProgress | None) -> dict[str, str]:
     return {word: str(getattr(one, word, "")) for word in args}
 
 
-order_options = all_of(
+order_options = combine_options(
     click.argument(
         "names",
         metavar="NODE...",
@@ -591,14 +601,14 @@ def _run_order(
         by_daemon=by_daemon,
         why_not=why_not,
     )
-    if dry_run or order.refused:
+    if dry_run or order.is_refused:
         output.show_view("cluster-order", planned, as_json)
-        output.exit_with(Exit.PROBLEM if order.refused else Exit.FINE)
+        output.exit_with(Exit.PROBLEM if order.is_refused else Exit.FINE)
         return
     output.on_stderr(output.draw_declared, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
-    run: Looks | None = None
+    run: OrderFollower | None = None
     if not by_daemon:
         run = _begin_run(here, order, options)
     else:
@@ -625,7 +635,7 @@ def _plan_order(
     here: ClusterPlace, verb: Verb, names: tuple[str, ...], *, now: bool
 ) -> tuple[KnownNodes, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     answer = read_known(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(

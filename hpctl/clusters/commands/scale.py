@@ -19,7 +19,7 @@ from hpctl.clusters.commands.change_view import (
 from hpctl.clusters.commands.context import (
     ClusterPlace,
     complete_group,
-    fleet_of,
+    find_fleet,
     place_options,
     read_known,
     resolve_place,
@@ -27,7 +27,7 @@ from hpctl.clusters.commands.context import (
 from hpctl.clusters.commands.node_orders import (
     make_removal_views,
     need_slurm,
-    order_for,
+    plan_node_order,
     removal_now_option,
     summarize_removals,
     take_out,
@@ -91,7 +91,7 @@ class _Scale(Struct):
         answer = read_known(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
         going = make_removal_views(picks)
-        order = order_for(self.fleet, picks, answer)
+        order = plan_node_order(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
         need_slurm(self.here, answer, self.now)
@@ -189,7 +189,7 @@ def scale(
     """
 
     here = resolve_place(**where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError("say how many instances the group shall have, or --nodes")

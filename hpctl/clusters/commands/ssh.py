@@ -12,7 +12,7 @@ import click
 from hpctl.clusters.commands.context import (
     ClusterPlace,
     complete_node,
-    fleet_of,
+    find_fleet,
     place_options,
     resolve_place,
 )
@@ -40,7 +40,7 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     """
     options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
     here = resolve_place(**where)
-    fleet = fleet_of(here)
+    fleet = find_fleet(here)
     row = resolve_node(_find_rows(fleet.rows, here), node)
     args = session_command(
         make_ssm_target(str(fleet.description["ClusterArn"]), row),
@@ -60,7 +60,7 @@ def make_ssm_target(arn: str, row: NodeRow) -> str:
     """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(
-            f"no session: {row.shown} has no instance yet", "wait for it: hpctl cluster wait"
+            f"no session: {row.display_name} has no instance yet", "wait for it: hpctl cluster wait"
         )
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 

@@ -20,7 +20,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.clusters.storage import Link, WantedLink, list_links, looked_up, wait_for_link
+from hpctl.clusters.storage import Link, WantedLink, find_existing_link, list_links, wait_for_link
 from hpctl.clusters.storage import create_link as make
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
@@ -86,7 +86,7 @@ class LinkView(Struct, frozen=True):
                 "The names are there; contents come from S3 at the first read."
                 f" Load them ahead: hpctl cluster storage preload MOUNT{one.path}"
             )
-        if one.settled:
+        if one.is_settled:
             return ""
         return f"It continues in the service: hpctl cluster storage ls {one.file_system}"
 
@@ -145,7 +145,7 @@ def link(
         raise make_usage_error(error) from error
     aws = open_aws(**account)
     if dry_run:
-        there = looked_up(aws, wanted)
+        there = find_existing_link(aws, wanted)
         planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
         view = LinkView(planned, False, True)
         output.show_view("storage-link", view, as_json)
@@ -156,7 +156,7 @@ def link(
     output.show_view("storage-link", LinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
         output.exit_with(output.Exit.PROBLEM)
-    if waits and not known.settled:
+    if waits and not known.is_settled:
         output.exit_with(output.Exit.CANNOT_TELL)
 
 
@@ -194,7 +194,7 @@ class LinksView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         Section("links", LINK_COLUMNS, otherwise="{none_linked}"),
-        Lines("troubled", "{file_system}{path} ({id}): {why}"),
+        Lines("troubled_links", "{file_system}{path} ({id}): {why}"),
     )
 
     @property
@@ -205,7 +205,7 @@ class LinksView(Struct, frozen=True):
         return "No file system here is linked to S3."
 
     @property
-    def troubled(self) -> list[Link]:
+    def troubled_links(self) -> list[Link]:
         """Return the links of which FSx says what is wrong."""
         return [link for link in self.links if link.why]
 

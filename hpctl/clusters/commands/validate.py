@@ -137,7 +137,7 @@ def validate(
     output.show_view(
         "cluster-validate", view, as_json, lambda out, v: draw_verdicts(out, v, verbose)
     )
-    output.exit_with(exit_of(view, strict))
+    output.exit_with(choose_exit(view, strict))
 
 
 def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
@@ -157,7 +157,7 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
         )
 
 
-def exit_of(view: ValidateView, strict: bool) -> Exit:
+def choose_exit(view: ValidateView, strict: bool) -> Exit:
     """Return a failed check outweighs one that cannot tell."""
     if view.counts["FAIL"] or (strict and view.counts["WARN"]):
         return Exit.PROBLEM

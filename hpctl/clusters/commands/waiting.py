@@ -68,7 +68,7 @@ dry_run_option = click.option(
 )
 
 
-def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return these options, in this order."""
 
     def with_options(command: F) -> F:
@@ -95,11 +95,11 @@ def duration_option(
 
 
 def wait_options(command: F) -> F:
-    """`--wait/--no-wait` and the `looking_options`: the command gets them as `waiting`."""
-    return wait_option(FOLLOW)(looking_options(command))
+    """`--wait/--no-wait` and the `add_wait_options`: the command gets them as `waiting`."""
+    return wait_option(FOLLOW)(add_wait_options(command))
 
 
-def looking_options(command: F) -> F:
+def add_wait_options(command: F) -> F:
     """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
 
     @functools.wraps(command)
@@ -117,7 +117,7 @@ def looking_options(command: F) -> F:
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     patience = "How long to wait for failed nodes when only these are missing."
-    return all_of(
+    return combine_options(
         duration_option("timeout", "3h", GIVE_UP),
         duration_option("patience", "15min", patience),
         duration_option("every", "10s", "How often to look."),
@@ -178,7 +178,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
 @click.command()
 @cluster_argument
 @click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
-@looking_options
+@add_wait_options
 @output.json_option
 @place_options
 def wait(

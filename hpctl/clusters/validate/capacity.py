@@ -126,7 +126,7 @@ def plan_fits(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
         types = {str(r.get("InstanceType")) for r in plan.get("ReservedCapacitySummaries") or ()}
         if types and not types & set(group.types):
             yield make_failure(
-                group.at_types,
+                group.types_place,
                 f"{group.name} is of {', '.join(group.types)}; plan {_format_plan(plan)} has "
                 f"{', '.join(sorted(types))}",
                 "use the plan's type, or another plan",
@@ -223,7 +223,7 @@ def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
                 continue
             offer = ", ".join(sorted(there))
             yield make_warning(
-                group.at_types,
+                group.types_place,
                 f"{group.name} has subnets in {', '.join(sorted(here))}, and EC2 offers {kind} in "
                 f"{offer or f'no zone of {facts.region}'}",
                 "name subnets in one of them; capacity that AWS reserved for you may be elsewhere"
@@ -363,7 +363,7 @@ def of_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
             continue
         key = group.types[0], group.spot
         counts[key] += group.count
-        places.setdefault(key, group.at_types)
+        places.setdefault(key, group.types_place)
     if isinstance(elsewhere, Unanswered):
         yield make_unknown(GROUPS, elsewhere)
     for (kind, spot), count in counts.items():

@@ -86,7 +86,7 @@ def list_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-class Guarded(Struct, frozen=True):
+class GuardedFileSystem(Struct, frozen=True):
     """A file system (FSx's own entry) with its security groups and its zones."""
 
     entry: Mapping[str, Any]
@@ -231,7 +231,7 @@ class SpecFacts(Struct, frozen=True):
     model: ModelFacts = field(default_factory=ModelFacts)
     scripts: ScriptFacts = field(default_factory=ScriptFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
-    storage: Mapping[str, Guarded | Unanswered | None] = field(default_factory=dict)
+    storage: Mapping[str, GuardedFileSystem | Unanswered | None] = field(default_factory=dict)
     """By file system id; None where there is none of that id."""
     bucket: Mapping[str, Prefix] = field(default_factory=dict)
     """By SourceS3Uri as given."""

@@ -279,7 +279,7 @@ def _find_places(wanted: WantedCluster) -> dict[str, Place]:
 def _find_lacking_services(
     subnet: str, place: Place, network: NetworkFacts, region: str
 ) -> Iterator[SpecFinding]:
-    table = _table_of(subnet, network)
+    table = _find_route_table(subnet, network)
     routes = table.get("Routes") or ()
     default = [
         route
@@ -307,7 +307,7 @@ def _find_lacking_services(
     )
 
 
-def _table_of(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
+def _find_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     """The subnet's own route table, else its VPC's main one."""
     assert not isinstance(network.route_tables, Unanswered)
     assert not isinstance(network.subnets, Unanswered)
@@ -451,14 +451,14 @@ def check_mutual_access(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spe
             continue
         names = ", ".join(group.name for group in groups)
         yield from default_to_ok(
-            _both_ways(network, entries, peers, efa),
+            _check_both_directions(network, entries, peers, efa),
             f"{names}: {', '.join(entries)} allow each other both ways",
             (*network.place, "SecurityGroupIds"),
         )
 
 
 @GROUPS.check("each-other")
-def each_other(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_groups_reach_each_other(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Groups in different networks reach each other.
 
     Head nodes and workers must.
@@ -485,7 +485,7 @@ def each_other(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
         yield _judge_access(by_network[here], by_network[there], here, there, closed)
 
 
-def _both_ways(
+def _check_both_directions(
     network: Network, entries: Entries, peers: RulePeers, efa: Sequence[str]
 ) -> Iterator[SpecFinding]:
     place = (*network.place, "SecurityGroupIds")

@@ -444,7 +444,7 @@ Named = tuple[Prefix, Place, list[WantedGroup]]
 
 
 @BUCKET.check("bucket")
-def bucket_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_bucket(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The bucket is there, and in the cluster's region."""
     for group in wanted.groups:
         uri = group.lifecycle.get("SourceS3Uri", "")
@@ -474,7 +474,7 @@ def bucket_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
 
 
 @BUCKET.check("entry")
-def entry_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_entry_points(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Each entry point lies under its prefix and can be run."""
     for prefix, place, groups in _find_prefixes(wanted, facts):
         if isinstance(prefix.names, Unanswered):
@@ -491,7 +491,7 @@ def entry_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @BUCKET.check("scripts")
-def readable_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_script_text(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
     for prefix, place, _ in _find_prefixes(wanted, facts):
         read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
@@ -536,7 +536,7 @@ def check_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFind
 
 
 @BUCKET.check("who-sets-slurm-up")
-def parameters_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_provisioning_parameters(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`provisioning_parameters.json` is there where scripts set Slurm up, names the groups, and
     is used without roles of the API.
     """
@@ -557,7 +557,7 @@ def parameters_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFi
 
 
 @BUCKET.check("roles")
-def roles_there(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_bundle_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Where the API sets Slurm up, the `config.json` of a bundle of hpctl's says which group's
     nodes are login nodes: on a node nothing else does.
     """

@@ -60,7 +60,7 @@ def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
     strange = [kind for kind in named if kind not in known]
     for kind in strange:
         yield make_failure(
-            named[kind].at_types,
+            named[kind].types_place,
             f"the service's model has no instance type {kind!r}{suggest_word(kind, sorted(known))}",
             "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
@@ -74,7 +74,7 @@ def head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
             continue
-        place, role = group.at_types, group.role.lower()
+        place, role = group.types_place, group.role.lower()
         for kind in group.types:
             if _ACCELERATED.match(kind):
                 yield make_warning(
@@ -140,7 +140,7 @@ def deep_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @FAMILY.check("one-view")
-def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_same_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes mount what compute nodes mount."""
     mounts = {}
     for group in wanted.groups:
@@ -162,7 +162,7 @@ def one_view(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("someone-fixes")
-def someone_fixes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_node_replacement(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):

@@ -7,7 +7,7 @@ from typing import Any
 from hpctl.clusters.validate.facts import (
     Ec2Listing,
     Family,
-    Guarded,
+    GuardedFileSystem,
     SpecFacts,
     find_security_groups,
     list_blocks,
@@ -31,14 +31,16 @@ from hpctl.vocabulary.ports import Aws
 FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Guarded | Unanswered | None]:
+def gather_facts(
+    aws: Aws, wanted: WantedCluster
+) -> dict[str, GuardedFileSystem | Unanswered | None]:
     """A few calls a file system."""
     file_systems = chain.from_iterable(group.file_systems for group in wanted.groups)
     ids = {file_system.id for file_system in file_systems if file_system.id}
     return {file_system: _read_guarded(aws, file_system) for file_system in sorted(ids)}
 
 
-def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
+def _read_guarded(aws: Aws, file_system: str) -> GuardedFileSystem | Unanswered | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
@@ -67,10 +69,10 @@ def _read_guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )
     if isinstance(interfaces, Unanswered):
-        return Guarded(entry, interfaces, subnets)
+        return GuardedFileSystem(entry, interfaces, subnets)
     groups = chain.from_iterable(one.get("Groups") or () for one in interfaces.values())
     ids = sorted({str(group["GroupId"]) for group in groups})
-    return Guarded(entry, find_security_groups(ec2, ids), subnets)
+    return GuardedFileSystem(entry, find_security_groups(ec2, ids), subnets)
 
 
 PORTS = {
@@ -83,7 +85,7 @@ PORTS = {
 }
 """What a file system must let its clients in on."""
 
-Mounted = tuple[FileSystem, WantedGroup, Guarded]
+Mounted = tuple[FileSystem, WantedGroup, GuardedFileSystem]
 
 
 @FAMILY.check("file-system")
@@ -248,7 +250,7 @@ def _list_rules(entries: Any, key: str) -> list[Any]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries))
 
 
-def _list_cidrs(guarded: Guarded) -> tuple[str, ...]:
+def _list_cidrs(guarded: GuardedFileSystem) -> tuple[str, ...]:
     if isinstance(guarded.subnets, Unanswered):
         return ()
     return list_blocks(guarded.subnets.values())
@@ -268,5 +270,5 @@ def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[FileSystem, WantedGrou
 def _find_mounted(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
     for fs, group in _find_mounts(wanted):
         found = facts.storage.get(fs.id)
-        if isinstance(found, Guarded):
+        if isinstance(found, GuardedFileSystem):
             yield fs, group, found

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from hpctl.clusters.request import CLUSTER, GROUP, create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.toolkit.compat import StrEnum
-from hpctl.toolkit.yaml_files import line_of
+from hpctl.toolkit.yaml_files import find_line
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 
@@ -104,7 +104,7 @@ class WantedGroup(Struct, frozen=True):
         return (*self.place, *more)
 
     @property
-    def at_types(self) -> Place:
+    def types_place(self) -> Place:
         """Where its type is named, or its types are."""
         flexible = ("InstanceRequirements", "InstanceTypes")
         return self.at(*(flexible if flexible[0] in self.raw else ("InstanceType",)))
@@ -338,7 +338,7 @@ class SpecLines:
 
     def of(self, place: Place) -> int | None:
         """The line of the place, or of the nearest that there is above it."""
-        return line_of(self._root, in_file(place))
+        return find_line(self._root, in_file(place))
 
 
 def _to_snake_case(word: str) -> str:

@@ -14,7 +14,7 @@ from hpctl.detection.check import (
     make_failure,
     make_warning,
 )
-from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.instance_shapes import find_shape
 from hpctl.detection.rdma import efa_functions, list_devices
 
 # Whether all EFA devices are present: on the bus, with a driver, as many as there should be.
@@ -71,7 +71,7 @@ def _set_expected(machine: CheckedMachine, sample: EfaDeviceSample, most: int) -
     configured = machine.expected.efa_devices
     if configured is not None:
         return replace(sample, wanted=configured, by="the agent's settings")
-    usual = shape_of(machine.expected.instance_type).efa_devices
+    usual = find_shape(machine.expected.instance_type).efa_devices
     if usual is not None and (sample.names or sample.on_bus or most):
         return replace(sample, wanted=usual, by=machine.expected.instance_type)
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")

@@ -15,7 +15,7 @@ from hpctl.detection.check import (
     make_failure,
     make_warning,
 )
-from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.instance_shapes import find_shape
 
 # The instance's own NVMe disks and its network cards: as many as expected, and as before.
 #
@@ -71,7 +71,7 @@ def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
     seen = _remember_devices(machine.root)
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
-    expected = shape_of(machine.expected.instance_type).nvme_disks
+    expected = find_shape(machine.expected.instance_type).nvme_disks
     if not disks and not cards and not gone:
         raise NotHere("no network card, and no disk of an instance")
     return HostDeviceSample(tuple(disks), tuple(cards), gone, expected)

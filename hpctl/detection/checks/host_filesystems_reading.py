@@ -57,7 +57,7 @@ def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
     return tuple(found)
 
 
-def one_each(
+def list_file_systems(
     found: tuple[MountedFilesystem, ...], kinds: frozenset[str], most: int
 ) -> tuple[MountedFilesystem, ...]:
     """Return one mount for each file system of those kinds, without bind mounts and hidden ones."""

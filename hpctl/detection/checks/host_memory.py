@@ -16,7 +16,7 @@ from hpctl.detection.check import (
     make_warning,
 )
 from hpctl.detection.checks.host_edac import EdacCounts, gather_edac, judge_edac
-from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.instance_shapes import find_shape
 from hpctl.detection.procs import Scan
 
 # Main memory: too little, almost none left, left in use, frequent corrected errors.
@@ -54,7 +54,7 @@ def gather_memory(machine: CheckedMachine) -> MemorySample:
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
         raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
-    nominal = shape_of(machine.expected.instance_type).memory_gib
+    nominal = find_shape(machine.expected.instance_type).memory_gib
     try:
         errors = gather_edac(machine)
     except (NotHere, CannotTell):

@@ -9,7 +9,7 @@ from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, No
 from hpctl.detection.checks.host_filesystems_reading import (
     NETWORK,
     MountedFilesystem,
-    one_each,
+    list_file_systems,
     read_mounts,
 )
 from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
@@ -58,7 +58,9 @@ _turns = cycle((STATFS, STAT_ROOT))
 
 def gather_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
     """Ask each network file system, in children. Raises NotHere where none is mounted."""
-    chosen = {mount.point: mount for mount in one_each(read_mounts(machine), NETWORK, MOST)}
+    chosen = {
+        mount.point: mount for mount in list_file_systems(read_mounts(machine), NETWORK, MOST)
+    }
     _mount_probes.forget(frozenset(chosen))
     if not chosen:
         raise NotHere("no network file system is mounted")

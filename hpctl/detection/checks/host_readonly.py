@@ -16,7 +16,7 @@ from hpctl.detection.check import (
 from hpctl.detection.checks.host_filesystems_reading import (
     LOCAL,
     MountedFilesystem,
-    one_each,
+    list_file_systems,
     read_mounts,
 )
 from hpctl.detection.probe import ProbePending, ProbeResult, Probes
@@ -88,7 +88,7 @@ _probes = Probes(DEADLINE_S)
 def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
     """Read the mounts, ask them, write one byte. Raises NotHere without a local file system."""
     found = read_mounts(machine)
-    local = one_each(found, LOCAL, MOST)
+    local = list_file_systems(found, LOCAL, MOST)
     if not local:
         raise NotHere("no local file system is mounted")
     state = machine.path(STATE)

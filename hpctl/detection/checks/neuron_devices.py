@@ -11,7 +11,7 @@ from hpctl.detection.check import (
     make_warning,
 )
 from hpctl.detection.checks.neuron_reading import PCI_ID, list_devices
-from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.instance_shapes import find_shape
 from hpctl.detection.rdma import pci_functions
 
 # Whether all Neuron devices are present: as many as configured, or as the type has.
@@ -30,7 +30,7 @@ def gather_devices(machine: CheckedMachine) -> NeuronDeviceSample:
     found, bus = tuple(list_devices(machine)), pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
-        wanted = shape_of(machine.expected.instance_type).neuron_devices
+        wanted = find_shape(machine.expected.instance_type).neuron_devices
     if not found and not bus and not wanted:
         raise NotHere("no Neuron device")
     return NeuronDeviceSample(found, bus, wanted)

@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.detection.kmsg import Record
-from hpctl.faults.decode import row_of_line
+from hpctl.faults.decode import find_line_row
 from hpctl.faults.table import KERNEL_CHECKS, FaultRow, rows_of
 from hpctl.vocabulary.model import Finding, Verdict
 
@@ -92,7 +92,7 @@ def make_line(
 
 def _find_row(check: str, code: str, found: KernelLine) -> FaultRow:
     if check in _NUMBERED:
-        return row_of_line(check, code, found.detail, found.text)
+        return find_line_row(check, code, found.detail, found.text)
     return _ROWS.get((check, code)) or _ROWS[check, ""]
 
 

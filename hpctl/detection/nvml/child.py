@@ -340,7 +340,7 @@ class EventThread(threading.Thread):
         return chosen if self._places else None
 
     @property
-    def died(self) -> bool:
+    def has_died(self) -> bool:
         """Return whether the thread ended by an error, so that no event would be reported."""
         return self._set is not None and not self._ended and not self.is_alive()
 
@@ -425,7 +425,7 @@ def run_session(
             agent.send("sweep", snapshot=snapshot, done=time.monotonic())
             due = max(due + every_s, time.monotonic())
             agent.wait(due - time.monotonic())
-            if events.died:
+            if events.has_died:
                 raise RuntimeError("the thread that waits for events died")
     except NvmlFailed as failed:
         _send_error(agent, failed)

@@ -78,7 +78,7 @@ def is_frozen(pid: int, proc: Path = PROC) -> bool:
         if controllers and "freezer" not in controllers.split(","):
             continue
         folder = _find_cgroup(path, v2=not controllers, mounts=mounts)
-        if folder is not None and _says_frozen(folder):
+        if folder is not None and _reads_as_frozen(folder):
             return True
     return False
 
@@ -101,7 +101,7 @@ def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
     return None
 
 
-def _says_frozen(folder: Path) -> bool:
+def _reads_as_frozen(folder: Path) -> bool:
     for file, frozen in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")):
         try:
             lines = (folder / file).read_text().splitlines()

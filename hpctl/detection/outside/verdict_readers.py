@@ -58,7 +58,7 @@ def read_health_validation(output: ToolOutput, levels: Levels) -> list[Observati
     if output.status == 1 and rank_verdict(overall) < rank_verdict(Verdict.UNKNOWN):
         raise CannotTell(f"contradicts itself: {severity} with exit code 1")
     found = [_make_component(one, levels) for one in _list_components(answer)]
-    return _with_overall(found, overall, f"overall_severity is {severity}")
+    return _add_overall_verdict(found, overall, f"overall_severity is {severity}")
 
 
 def read_dcgm_health(output: ToolOutput, levels: Levels) -> list[Observation]:
@@ -78,7 +78,7 @@ def read_dcgm_health(output: ToolOutput, levels: Levels) -> list[Observation]:
             for system, health in _list_children(_get_child(parts, "Errors")):
                 found.append(_make_dcgm_error(f"{group} {entity}", system, health, levels))
     verdict = levels.get(overall, Verdict.UNKNOWN)
-    return _with_overall(found, verdict, f"Overall Health is {overall}")
+    return _add_overall_verdict(found, verdict, f"Overall Health is {overall}")
 
 
 _GCM_LINE = re.compile(r"^(OK|WARNING|CRITICAL|UNKNOWN) - ([^.|\n]{1,200})(?:\.[ \t]+(.*))?$", re.M)
@@ -103,7 +103,7 @@ def read_gcm(output: ToolOutput, levels: Levels) -> list[Observation]:
     if output.status >= len(_NAGIOS):
         raise CannotTell(f"ended with exit code {output.status}, which no check of gcm has")
     word = _NAGIOS[output.status]
-    return _with_overall(found, levels[word], f"exit code {output.status} is {word}")
+    return _add_overall_verdict(found, levels[word], f"exit code {output.status} is {word}")
 
 
 _NHC_LINE = re.compile(r"^ERROR:?[ \t]+(?:[\w.-]+:[ \t]+)?Health check failed:[ \t]+(.+)$", re.M)
@@ -244,7 +244,9 @@ def _join_words(words: object) -> str:
     return ", ".join(map(str, words)) if isinstance(words, list) else ""
 
 
-def _with_overall(found: Sequence[Observation], overall: Verdict, detail: str) -> list[Observation]:
+def _add_overall_verdict(
+    found: Sequence[Observation], overall: Verdict, detail: str
+) -> list[Observation]:
     """Return the findings, and one more where the tool's verdict is worse than all of them."""
     worst = max((rank_verdict(one.verdict) for one in found), default=0)
     if rank_verdict(overall) <= worst:

@@ -11,7 +11,12 @@ from msgspec import Struct
 from hpctl.engine.journal.audit_chain import FIRST, AuditRow, chain_digest
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
-from hpctl.engine.journal.rows import decode_event, health_as_heard, info_of, request_of
+from hpctl.engine.journal.rows import (
+    decode_event,
+    decode_request,
+    health_as_heard,
+    read_daemon_info,
+)
 from hpctl.engine.journal.state import Corrupt, State
 from hpctl.toolkit.errors import JournalCorrupt
 
@@ -77,8 +82,8 @@ class _JournalWalk:
         readers: dict[str, Callable[[Any], object]] = {
             "hpctl_agents": lambda row: health_as_heard([row], None),
             "hpctl_heard": lambda row: health_as_heard((), row),
-            "hpctl_requests": lambda row: request_of(row, ""),
-            "hpctl_lease": info_of,
+            "hpctl_requests": lambda row: decode_request(row, ""),
+            "hpctl_lease": read_daemon_info,
         }
         for table, read in readers.items():
             self._each(table, self._reader.table(table), read)

@@ -138,7 +138,7 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def message_of(error: SQLAlchemyError) -> str:
+def read_database_message(error: SQLAlchemyError) -> str:
     """Return the database's own words, without the statement and all its values."""
     return str(getattr(error, "orig", None) or error).strip()
 
@@ -151,11 +151,11 @@ def reading(what: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         if is_transient(error):
             raise Unavailable(
-                f"{what} cannot be reached: {message_of(error)}",
+                f"{what} cannot be reached: {read_database_message(error)}",
                 "is the database up, and its disk well? Until it answers hpctl does nothing",
             ) from error
         raise JournalCorrupt(
-            f"{what} cannot be read: {message_of(error)}",
+            f"{what} cannot be read: {read_database_message(error)}",
             "stop the daemon, keep a copy, restore the newest good one",
         ) from error
 
@@ -166,7 +166,7 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        raise OSError(f"{what} cannot be written: {message_of(error)}") from error
+        raise OSError(f"{what} cannot be written: {read_database_message(error)}") from error
 
 
 def is_transient(error: SQLAlchemyError) -> bool:

@@ -20,15 +20,15 @@ def move_times(recovery: R, seconds: float) -> R:
     The trail stays: it tells what the clock said then.
     """
 
-    def moved(at: datetime | None) -> datetime | None:
+    def move_time(at: datetime | None) -> datetime | None:
         return None if at is None else add_seconds(at, seconds)
 
-    def moved_step(step: StepRecord) -> StepRecord:
-        return replace(step, started=moved(step.started), resolved=moved(step.resolved))
+    def move_step(step: StepRecord) -> StepRecord:
+        return replace(step, started=move_time(step.started), resolved=move_time(step.resolved))
 
-    changes: dict[str, Any] = {"steps": tuple(moved_step(step) for step in recovery.steps)}
+    changes: dict[str, Any] = {"steps": tuple(move_step(step) for step in recovery.steps)}
     for name in ("since", "opened", "start_at"):
         at = getattr(recovery, name, None)
         if isinstance(at, datetime):
-            changes[name] = moved(at)
+            changes[name] = move_time(at)
     return replace(recovery, **changes)

@@ -22,10 +22,10 @@ from hpctl.engine.journal.rows import (
     StandbyInfo,
     check_schema,
     decode_event,
+    decode_request,
     health_as_heard,
-    info_of,
-    request_of,
-    standby_of,
+    read_daemon_info,
+    read_standby,
     without_ended_jobs,
 )
 from hpctl.engine.journal.source import RowSource
@@ -211,7 +211,7 @@ class JournalReader:
         proof = "written to the journal's file" if self._source.is_file else ""
         query = "SELECT * FROM hpctl_requests WHERE NOT taken ORDER BY id"
         with self._source.rows(query) as rows:
-            found = [request_of(row, proof) for row in rows]
+            found = [decode_request(row, proof) for row in rows]
         details = self._details() if found else {}
         return [replace(one, detail=details.get(one.id, "")) for one in found]
 
@@ -264,7 +264,7 @@ class JournalReader:
         """Return who holds, or last held, the lease."""
         with self._lease_source.rows("SELECT * FROM hpctl_lease") as rows:
             row = next(rows, None)
-        return None if row is None else info_of(row)
+        return None if row is None else read_daemon_info(row)
 
     def lease_holder(self) -> LeaseHolder | None:
         """Return who holds, or last held, the lease, of a journal of any release."""
@@ -276,7 +276,7 @@ class JournalReader:
         newest = "(SELECT max(seq) FROM hpctl_events) AS newest"
         query = f"SELECT hpctl_standbys.*, {newest} FROM hpctl_standbys ORDER BY host"
         with self._lease_source.rows(query) as rows:
-            return [standby_of(row) for row in rows]
+            return [read_standby(row) for row in rows]
 
     def standby_since(self, stamp: float) -> str | None:
         """Return the host of a standby that was heard after a time, in POSIX seconds."""

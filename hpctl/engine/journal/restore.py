@@ -15,7 +15,7 @@ from hpctl.engine.database_url import name_database
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
 from hpctl.engine.journal.check import Checked, Tell, examine_journal
-from hpctl.engine.journal.database import ConnectionSource, make_engine, message_of
+from hpctl.engine.journal.database import ConnectionSource, make_engine, read_database_message
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import read_timestamp
@@ -131,7 +131,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
         return done
     except SQLAlchemyError as error:
         raise HpctlError(
-            f"{name} cannot be written: {message_of(error)}",
+            f"{name} cannot be written: {read_database_message(error)}",
             "nothing was changed; run this as the daemon's user (try sudo)",
         ) from error
     finally:

@@ -175,7 +175,7 @@ def health_row(health: Health) -> dict[str, object]:
     }
 
 
-def _health_of(row: Any, heard: float) -> Health:
+def _read_health(row: Any, heard: float) -> Health:
     """Return what an agent said last; `heard` is when the node was last heard, if that was
     later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
@@ -204,17 +204,17 @@ def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]
         fix = "delete the row of hpctl_heard: agents speak again"
         with _row("when nodes were last heard", fix):
             heard = _times.decode(times.times)
-    found = (_health_of(row, heard.get(row.node, 0.0)) for row in agents)
+    found = (_read_health(row, heard.get(row.node, 0.0)) for row in agents)
     return {h.generation.node: h for h in found}
 
 
-def request_of(row: Any, proof: str) -> Request:
+def decode_request(row: Any, proof: str) -> Request:
     """Return what an operator asked for. Raises JournalCorrupt."""
     with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
         return Request(row.id, read_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
-def info_of(row: Any) -> DaemonInfo:
+def read_daemon_info(row: Any) -> DaemonInfo:
     """Return who holds the lease. Raises JournalCorrupt."""
     values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
@@ -222,7 +222,7 @@ def info_of(row: Any) -> DaemonInfo:
         return DaemonInfo(**values)
 
 
-def standby_of(row: Any) -> StandbyInfo:
+def read_standby(row: Any) -> StandbyInfo:
     """Return who stands by. Raises JournalCorrupt."""
     with _row("a standby", "delete the rows of hpctl_standbys: the standbys write them again"):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}

@@ -18,8 +18,8 @@ from hpctl.engine.journal.audit_chain import AUDITED, FIRST, chain_digest
 from hpctl.engine.journal.database import (
     EngineSource,
     make_engine,
-    message_of,
     migrate_journal,
+    read_database_message,
     reading,
     writing,
 )
@@ -166,7 +166,7 @@ class Store(JournalReader):
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
         self._still_there()
         with writing("the journal"), self._writer.begin() as c:
-            self._still_mine(c)
+            self._require_lease(c)
             c.execute(insert(t.events), rows)
             _record_audit(c, batch)
             if taken:
@@ -209,13 +209,13 @@ class Store(JournalReader):
                 c.execute(insert(t.past), rows)
                 c.execute(t.events.delete().where(these))
             # Last, for as long as the lease's row is locked it cannot be renewed.
-            self._still_mine(c)
+            self._require_lease(c)
 
     def forget(self, before: datetime) -> None:
         """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
         self._still_there()
         with writing("the journal"), self._writer.begin() as c:
-            self._still_mine(c)
+            self._require_lease(c)
             c.execute(t.past.delete().where(t.past.c.day < before.astimezone(UTC).toordinal()))
             old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
             c.execute(t.requests.delete().where(old))
@@ -229,7 +229,7 @@ class Store(JournalReader):
         with writing("the agents' facts"), self._writer.begin() as c:
             c.execute(t.agents.delete().where(t.agents.c.node.in_(list(rows))))
             c.execute(insert(t.agents), list(rows.values()))
-            self._still_mine(c)
+            self._require_lease(c)
 
     def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
         """Remember when each node was last heard, all nodes in one row. Raises OSError."""
@@ -237,7 +237,7 @@ class Store(JournalReader):
         with writing("the agents' times"), self._writer.begin() as c:
             c.execute(t.heard.delete())
             c.execute(insert(t.heard).values(**heard_row(heard)))
-            self._still_mine(c)
+            self._require_lease(c)
 
     def ask(  # noqa: PLR0913 -- a row of its table
         self,
@@ -263,7 +263,7 @@ class Store(JournalReader):
                 return number
         except SQLAlchemyError as error:
             raise HpctlError(
-                f"the request cannot be written: {message_of(error)}",
+                f"the request cannot be written: {read_database_message(error)}",
                 "run this as the daemon's user (try sudo)",
             ) from error
 
@@ -271,7 +271,7 @@ class Store(JournalReader):
         """Keep it in place of the one before. Raises LeaseLost, OSError."""
         self._still_there()
         with writing("the outbox"), self._writer.begin() as c:
-            self._still_mine(c)
+            self._require_lease(c)
             c.execute(t.outbox.delete())
             c.execute(insert(t.outbox).values(id=1, payload=payload))
 
@@ -357,7 +357,7 @@ class Store(JournalReader):
         with writing("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
 
-    def _still_mine(self, c: Connection) -> None:
+    def _require_lease(self, c: Connection) -> None:
         """In a daemon's transaction: the lease is still ours, and stays so until the end."""
         if self._epoch:
             self._hold_lease(c, id=1)

@@ -20,9 +20,9 @@ from hpctl.insight.forecast.history import (
     Forecast,
     compute_error,
     compute_weights,
+    count_needed_spares,
     forecast_nodes,
     measure_calibration,
-    spares_for,
 )
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Lines, Section
@@ -145,7 +145,7 @@ def forecast_view(
         as_of=w.now,
         nodes=tuple(map(_build_node_view, shown)),
         not_shown=len(found) - len(shown),
-        spares=spares_for(found),
+        spares=count_needed_spares(found),
         weights=None
         if by is None
         else {str(weight): fold_hostlist(nodes) for weight, nodes in by.items()},

@@ -62,7 +62,7 @@ CLASSES: Final = (
 """A fault's class by its rule, the first that fits; a site's own rules are `other`."""
 
 
-def class_of(rule: RuleId) -> str:
+def classify_rule(rule: RuleId) -> str:
     """Return the class of a rule's faults."""
     name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
     return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")

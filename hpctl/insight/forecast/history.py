@@ -25,7 +25,7 @@ from hpctl.insight.forecast.decide import (
     Break,
     BreakModel,
     ForecastInstance,
-    class_of,
+    classify_rule,
     learn_model,
 )
 from hpctl.toolkit.bounds import clamp_duration
@@ -72,7 +72,7 @@ class BreakHistory(Struct, frozen=True):
     of_node: Mapping[NodeName, InstanceId]
 
 
-def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+def list_signs(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the indicators that are among the findings of a node."""
     there: set[str] = set()
     for finding in findings:
@@ -127,7 +127,9 @@ def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
             back = max(back, _convert_to_days(by_hand))
     elif rec.ended and not gone:
         back = _convert_to_days(rec.since)
-    return Break(_convert_to_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
+    return Break(
+        _convert_to_days(rec.opened), back, classify_rule(rec.rule), list_signs(rec.findings)
+    )
 
 
 def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
@@ -158,7 +160,7 @@ def forecast_nodes(
     """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
     of service is taken to be back."""
     past = read_history(state, now)
-    signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
+    signs = {node: list_signs(health[node].findings) for node in nodes if node in health}
     model = _learn_model(past, nodes, signs, _convert_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
     quiet, found = ForecastInstance(past.since), []
@@ -239,7 +241,7 @@ def _make_forecast(
     unit, recs, signs = of.unit, of.recs, of.signs
     shares = model.shares(unit, signs)
     total = sum(shares.values())
-    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_most_first))
+    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_rank_by_count))
     day, week, month = chances
     return Forecast(
         of.node, of.instance, day, week, month,
@@ -247,7 +249,7 @@ def _make_forecast(
         jobs=jobs,
         escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
         rules=rules,
-        classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},
+        classes={k: v / total for k, v in sorted(shares.items(), key=_rank_by_count)},
         signs=signs,
         first=recs[0].opened if recs else None,
         last=recs[-1].opened if recs else None,
@@ -255,7 +257,7 @@ def _make_forecast(
     )  # fmt: skip
 
 
-def _most_first(item: tuple[str, float]) -> tuple[float, str]:
+def _rank_by_count(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
@@ -364,7 +366,7 @@ def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
     return dict(sorted(by.items()))
 
 
-def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
+def count_needed_spares(found: Iterable[Forecast], sure: float = 0.95) -> int:
     """Return how many spares are enough for the breaks of one day, with that certainty: the
     quantile of the Poisson distribution of their sum."""
     mean = sum(f.day for f in found)

@@ -19,7 +19,7 @@ from hpctl.engine.view import is_fresh
 from hpctl.insight.forecast.decide import CHECK
 from hpctl.insight.forecast.history import forecast_nodes, make_finding
 from hpctl.insight.grey import decide
-from hpctl.insight.grey.decide import GAUGES, WINDOW, groups_of
+from hpctl.insight.grey.decide import GAUGES, WINDOW, group_peers
 from hpctl.vocabulary.identity import Generation, InstanceId, NodeName
 from hpctl.vocabulary.isolation import isolate_call
 from hpctl.vocabulary.model import Finding, Health
@@ -186,7 +186,7 @@ class GreyFailures:
         scheduler, provider = self._observer.slurm, self._observer.provider
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
         known = is_fresh(scheduler.known_at, self._view_age_s, now)
-        groups = groups_of(scheduler, kinds, now) if known else ()
+        groups = group_peers(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_by_peers(found)
         changed = self._names(before) ^ self._names(found)

@@ -211,7 +211,7 @@ class OutlierTrack(Struct, frozen=True):
 Memory = Mapping[tuple[NodeName, str], OutlierTrack]
 
 
-def groups_of(
+def group_peers(
     view: SchedulerView, kinds: Mapping[NodeName, str], now: datetime
 ) -> tuple[PeerGroup, ...]:
     """Return which nodes can be compared: those of running jobs past their start, without shared
@@ -462,7 +462,7 @@ def _record_marks(
             judged=now,
             count=old.count + 1 if old else 1,
             mark=mark,
-            found=found or _stood_out(kept) >= need,
+            found=found or _count_outliers(kept) >= need,
         )
     for node in clean:
         old = memory.get((node, name))
@@ -470,13 +470,13 @@ def _record_marks(
             continue
         kept = (*old.marks, None)[-of:]
         # One stray window is no trace of a fault, and is not what keeps a finding alive.
-        if _stood_out(kept) <= (len(kept) == of):
+        if _count_outliers(kept) <= (len(kept) == of):
             del memory[node, name]
         else:
             memory[node, name] = replace(old, marks=kept, judged=now)
 
 
-def _stood_out(marks: Iterable[datetime | None]) -> int:
+def _count_outliers(marks: Iterable[datetime | None]) -> int:
     return sum(mark is not None for mark in marks)
 
 
@@ -486,7 +486,7 @@ def _find_onset(marks: Iterable[datetime | None], now: datetime) -> datetime:
 
 def _make_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
     mark = track.mark
-    need = f"{_stood_out(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
+    need = f"{_count_outliers(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
     if signal.gauge == REMOTE:
         contrast = "its peers raise these, it does not" if mark.centre else "it alone raises these"
         text = (

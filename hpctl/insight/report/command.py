@@ -124,7 +124,7 @@ SUMMARY = Facts(
         Fact("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
         Fact(
             "false drains",
-            "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded}",
+            "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded_cost}",
         ),
         Fact("faults held", lambda view: _describe_held(view.report.held)),
         Fact(
@@ -232,7 +232,7 @@ class ReportView(Struct, frozen=True):
         return format_cost(self.report.kept, self.currency)
 
     @property
-    def unneeded(self) -> str:
+    def unneeded_cost(self) -> str:
         """Return what drains without a remedy cost."""
         return format_cost(self.report.unneeded, self.currency)
 
@@ -316,7 +316,7 @@ def report(
         raise click.UsageError("--since is not in the past")
     listed = None
     if prices is not None:
-        listed = yaml_files.struct_of(
+        listed = yaml_files.parse_struct(
             Prices, yaml_files.read_yaml_text(prices, PriceError), prices, PriceError
         )
     found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpctl.engine.job_losses import find_standstill
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import find_fault_time
-from hpctl.insight.forecast.decide import class_of
+from hpctl.insight.forecast.decide import classify_rule
 from hpctl.insight.forecast.history import Forecast, forecast_nodes
 from hpctl.insight.report.held import HeldFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
@@ -190,8 +190,8 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     idle, restarts = _sum_jobs(p, jobs, lost)
     untreated = [one for one in held if p.has(one.begun)]
     of_nodes = [one for one in untreated if one.gate != "correlated"]
-    counts = Counter(class_of(rec.rule) for rec in faults)
-    counts.update(class_of(one.rule) for one in of_nodes)
+    counts = Counter(classify_rule(rec.rule) for rec in faults)
+    counts.update(classify_rule(one.rule) for one in of_nodes)
 
     def make_row(name: str, count: int, cost: Total) -> FaultCostRow:
         rate = 1000 * count / node_days if node_days else 0.0
@@ -225,7 +225,7 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
 def _add_loss(
     lost: dict[str, Total], rule: RuleId, hours: float, node: CountedNode, nodes: int = 1
 ) -> None:
-    name = class_of(rule)
+    name = classify_rule(rule)
     lost[name] = lost.get(name, Total()).add_hours(hours, node, nodes)
 
 

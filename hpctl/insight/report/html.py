@@ -33,7 +33,7 @@ rect { fill: var(--bar) } rect.other { fill: var(--other) }
 WIDTH, LABEL, ROW = 720, 230, 22
 
 
-def text_of(value: object) -> str:
+def escape_html(value: object) -> str:
     """Return text for HTML: escaped, and without what no page shows."""
     return escape(make_printable(str(value)))
 
@@ -46,21 +46,21 @@ def render_bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
         y, wide = at * ROW, (WIDTH - LABEL - 110) * length / most
         style = ' class="other"' if other else ""
         lines.append(
-            f'<text x="0" y="{y + 15}">{text_of(name)}</text>'
+            f'<text x="0" y="{y + 15}">{escape_html(name)}</text>'
             f'<rect{style} x="{LABEL}" y="{y + 4}" width="{wide:.1f}" height="{ROW - 8}"/>'
-            f'<text x="{LABEL + wide + 6:.1f}" y="{y + 15}">{text_of(value)}</text>'
+            f'<text x="{LABEL + wide + 6:.1f}" y="{y + 15}">{escape_html(value)}</text>'
         )
     box = f"0 0 {WIDTH} {len(rows) * ROW}"
     return f'<svg viewBox="{box}" role="img">{"".join(lines)}</svg>'
 
 
 def _render_row(row: Sequence[str]) -> str:
-    cells = "".join(f"<td>{text_of(cell)}</td>" for cell in row)
+    cells = "".join(f"<td>{escape_html(cell)}</td>" for cell in row)
     return f"<tr>{cells}</tr>"
 
 
 def _render_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{text_of(name)}</th>" for name in heads)
+    head = "".join(f"<th>{escape_html(name)}</th>" for name in heads)
     body = "".join(map(_render_row, rows))
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
@@ -83,20 +83,20 @@ def render_page(
         "Time to repair": "<p>The mean of each stage of a node's recovery.</p>"
         + render_bars(stages),
     }
-    facts = "".join(f"<dt>{text_of(n)}</dt><dd>{text_of(t)}</dd>" for n, t in summary)
+    facts = "".join(f"<dt>{escape_html(n)}</dt><dd>{escape_html(t)}</dd>" for n, t in summary)
     parts = [
-        f"<h2>{text_of(title)}</h2>{plots.get(title, '')}{_render_table(heads, rows)}"
+        f"<h2>{escape_html(title)}</h2>{plots.get(title, '')}{_render_table(heads, rows)}"
         for title, heads, rows in tables
         if rows
     ]
-    assumed = "".join(f"<li>{text_of(line)}</li>" for line in assumptions)
-    title = text_of(f"{cluster or 'hpctl'}: failures and what they cost")
+    assumed = "".join(f"<li>{escape_html(line)}</li>" for line in assumptions)
+    title = escape_html(f"{cluster or 'hpctl'}: failures and what they cost")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy"'
         " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{title}</title><style>{STYLE}</style><h1>{title}</h1><p>{text_of(period)}</p>"
+        f"<title>{title}</title><style>{STYLE}</style><h1>{title}</h1><p>{escape_html(period)}</p>"
         f"<dl>{facts}</dl>{''.join(parts)}<h2>What this assumes</h2>"
         f'<ul class="dim">{assumed}</ul></html>\n'
     )

@@ -77,7 +77,7 @@ class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """Return one trouble for each generation that did not end well, oldest first."""
-        return tuple(t for each in self.generations if (t := trouble_of(each)) is not None)
+        return tuple(t for each in self.generations if (t := find_trouble(each)) is not None)
 
 
 class AccountWriter(Struct):
@@ -87,23 +87,25 @@ class AccountWriter(Struct):
     run_id: str
     _generations: list[GenerationRecord] = field(default_factory=list)
 
-    def generation_began(self, generation: int, resumed_from: str, hosts: Sequence[str]) -> None:
+    def record_generation_start(
+        self, generation: int, resumed_from: str, hosts: Sequence[str]
+    ) -> None:
         """Note that its ranks are being started."""
         began, whence, nodes = time.time(), resumed_from or None, tuple(hosts)
         fresh = GenerationRecord(generation, began, None, whence, "", (), nodes)
         self._generations = [*self._generations, fresh][-KEEP:]
         self._write("running", None, "")
 
-    def generation_over(self, why: str, failures: Sequence[RankFailure]) -> None:
+    def record_generation_end(self, why: str, failures: Sequence[RankFailure]) -> None:
         """Note that none of its ranks is left."""
         if self._generations:
             self._generations[-1] = msgspec.structs.replace(
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
-    def ended(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
+    def record_end(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
-        self.generation_over(end.why, failures)
+        self.record_generation_end(end.why, failures)
         self._write(end.verdict.value, end.code, end.why)
 
     def _write(self, verdict: str, code: int | None, why: str) -> None:
@@ -143,7 +145,7 @@ def read_account(path: Path) -> AccountRecord:
         raise HpctlError(f"cannot read {path} as a record of hpctl elastic: {error}") from error
 
 
-def trouble_of(generation: GenerationRecord) -> Trouble | None:
+def find_trouble(generation: GenerationRecord) -> Trouble | None:
     """Return what ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
@@ -215,7 +217,7 @@ class GroupController:
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
             self._run_order(
-                self._group.gave_up_waiting(
+                self._group.handle_gather_timeout(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
                 )
@@ -229,11 +231,13 @@ class GroupController:
 
     def own_launcher_left(self) -> None:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
-        self._run_order(self._group.leaving(f"the launcher on {self._place.host} has ended"))
+        self._run_order(
+            self._group.handle_step_end(f"the launcher on {self._place.host} has ended")
+        )
 
-    def asked(self, why: str) -> None:
+    def handle_request(self, why: str) -> None:
         """Handle a request to restart the group."""
-        self._run_order(self._group.asked(why))
+        self._run_order(self._group.request_restart(why))
 
     async def _beat(self) -> None:
         while True:
@@ -255,7 +259,7 @@ class GroupController:
         if word == "restart":
             if self._group.phase is not GroupPhase.RUNNING:
                 return f"no: the group is {self._group.phase.value}"
-            self.asked(rest.strip()[:500] or "no reason given")
+            self.handle_request(rest.strip()[:500] or "no reason given")
             return "ok"
         if word == "status":
             return f"ok: generation {self._group.generation}, {self._group.phase.value}"
@@ -270,7 +274,7 @@ class GroupController:
             return
         self._lines[node] = line
         self._hosts[node] = str(hello.get("host", ""))[:256]
-        self._run_order(self._group.joined(node, ranks))
+        self._run_order(self._group.add_launcher(node, ranks))
         why = "connection lost"
         try:
             while True:
@@ -283,25 +287,31 @@ class GroupController:
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
-            self._run_order(self._group.lost(node, text, time.monotonic()))
+            self._run_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
 
     def _handle_message(self, node: int, message: wire.Message) -> None:
         """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
         if "failed" in message:
             generation = int(message["generation"])
             self._run_order(
-                self._group.failed(generation, failure.parse_failure(message["failed"]))
+                self._group.handle_failed_rank(generation, failure.parse_failure(message["failed"]))
             )
         elif "finished" in message:
             self._run_order(
-                self._group.finished(int(message["generation"]), int(message["finished"]))
+                self._group.handle_finished_rank(
+                    int(message["generation"]), int(message["finished"])
+                )
             )
         elif "stopped" in message:
-            self._run_order(self._group.stopped(node, int(message["stopped"]), time.monotonic()))
+            self._run_order(
+                self._group.handle_stopped_ranks(node, int(message["stopped"]), time.monotonic())
+            )
         elif "ask" in message:
-            self.asked(str(message["ask"])[:500])
+            self.handle_request(str(message["ask"])[:500])
         elif "leaving" in message:
-            self._run_order(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
+            self._run_order(
+                self._group.handle_step_end(f"{message['leaving']} on {self._hosts[node]}")
+            )
 
     def _run_order(self, order: Order | None) -> None:
         if isinstance(order, PrepareGeneration):
@@ -323,11 +333,11 @@ class GroupController:
             await self._handle_prepared(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
             self._run_order(
-                self._group.refused(f"cannot start generation {generation}: {error!r}", 1)
+                self._group.refuse_start(f"cannot start generation {generation}: {error!r}", 1)
             )
 
     async def _handle_prepared(self, generation: int) -> None:
-        self._account.generation_over(self._group.why, self._group.previous)
+        self._account.record_generation_end(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
                 find_generation_start,
@@ -337,7 +347,7 @@ class GroupController:
                 nodes=self._place.nodes,
             )
         except HpctlError as error:
-            self._run_order(self._group.refused(str(error), STOP_EXIT_CODE))
+            self._run_order(self._group.refuse_start(str(error), STOP_EXIT_CODE))
             return
         if self._group.phase is not GroupPhase.PREPARING:
             return
@@ -347,7 +357,7 @@ class GroupController:
 
     def _start(self, generation: int, path: str) -> None:
         group = self._group
-        group.started()
+        group.mark_running()
         order: wire.Message = {
             "start": generation,
             "address": self._place.address,
@@ -360,7 +370,7 @@ class GroupController:
         for node, line in self._lines.items():
             line.send({**order, "base": group.base(node)})
         hosts = [self._hosts[node] for node in sorted(group.members)]
-        self._account.generation_began(generation, path, hosts)
+        self._account.record_generation_start(generation, path, hosts)
         whence = f"from {path}" if path else "from the beginning"
         print_line(
             f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}"
@@ -368,7 +378,7 @@ class GroupController:
 
     def _end(self, end: EndGroup) -> None:
         print_line(ended_text(end))
-        self._account.ended(end, self._group.failures)
+        self._account.record_end(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
         self._begun.set()

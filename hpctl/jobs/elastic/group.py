@@ -75,7 +75,7 @@ def shell_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def failure_of(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
+def read_rank_failure(rank: int, node: str, code: int, at: float, error_file: Path) -> RankFailure:
     """Return what is known about a rank that ended with `code` at `at`. Never raises: an error file
     that cannot be read is one that says nothing."""
     try:
@@ -248,7 +248,7 @@ class RankGroup(Struct):
         """Return the first global rank of a node."""
         return sum(count for other, count in self.members.items() if other < node)
 
-    def joined(self, node: int, ranks: int) -> Order | None:
+    def add_launcher(self, node: int, ranks: int) -> Order | None:
         """Handle a launcher that has come."""
         self.members[node] = ranks
         if self.phase is GroupPhase.GATHERING and len(self.members) == self.nodes:
@@ -256,12 +256,12 @@ class RankGroup(Struct):
             return PrepareGeneration(self.generation)
         return None
 
-    def started(self) -> None:
+    def mark_running(self) -> None:
         """Record that the prepared generation was handed to all launchers."""
         if self.phase is GroupPhase.PREPARING:
             self.phase = GroupPhase.RUNNING
 
-    def finished(self, generation: int, rank: int) -> Order | None:
+    def handle_finished_rank(self, generation: int, rank: int) -> Order | None:
         """Handle a rank that ended with exit code 0."""
         if generation != self.generation or self.phase is not GroupPhase.RUNNING:
             return None
@@ -270,7 +270,7 @@ class RankGroup(Struct):
             return None
         return self._end(GroupVerdict.DONE, 0, "all ranks are done")
 
-    def failed(self, generation: int, failure: RankFailure) -> Order | None:
+    def handle_failed_rank(self, generation: int, failure: RankFailure) -> Order | None:
         """Handle a rank that ended otherwise."""
         if generation != self.generation or self.phase not in (
             GroupPhase.RUNNING,
@@ -280,18 +280,18 @@ class RankGroup(Struct):
         self.failures.append(failure)
         return self._stop(failure.why)
 
-    def asked(self, why: str) -> Order | None:
+    def request_restart(self, why: str) -> Order | None:
         """Handle a request from outside for a new generation: the ranks hang, say."""
         return self._stop(f"restart asked for: {why}")
 
-    def stopped(self, node: int, generation: int, now: float) -> Order | None:
+    def handle_stopped_ranks(self, node: int, generation: int, now: float) -> Order | None:
         """Handle a launcher that has none of its ranks left."""
         if generation != self.generation or self.phase is not GroupPhase.STOPPING:
             return None
         self._stopped.add(node)
         return self._next(now)
 
-    def lost(self, node: int, why: str, now: float) -> Order | None:
+    def handle_lost_launcher(self, node: int, why: str, now: float) -> Order | None:
         """Handle the loss of a launcher: its node is no longer watched."""
         if self.members.pop(node, None) is None or self.phase is GroupPhase.ENDED:
             return None
@@ -302,19 +302,19 @@ class RankGroup(Struct):
             return self._end(GroupVerdict.LOST, LOST, self._lost)
         return self._stop(why) or self._next(now)
 
-    def gave_up_waiting(self, why: str) -> Order | None:
+    def handle_gather_timeout(self, why: str) -> Order | None:
         """Handle that not every launcher came in time."""
         if self.phase is not GroupPhase.GATHERING:
             return None
         return self._end(GroupVerdict.LOST, LOST, why)
 
-    def refused(self, why: str, code: int) -> Order | None:
+    def refuse_start(self, why: str, code: int) -> Order | None:
         """Handle that there is no checkpoint that the prepared generation may start from."""
         if self.phase is not GroupPhase.PREPARING:
             return None
         return self._end(GroupVerdict.FINAL, code, why)
 
-    def leaving(self, why: str) -> Order | None:
+    def handle_step_end(self, why: str) -> Order | None:
         """Handle the end of the step from outside; every launcher ends its own ranks."""
         if self.phase is GroupPhase.ENDED:
             return None

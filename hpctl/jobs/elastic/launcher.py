@@ -49,7 +49,7 @@ def list_descendants(root: int) -> set[int]:
     """Return every living process under `root`, zombies left out. One that forks meanwhile may be
     missed, so ask again until there is none."""
     children = (
-        _children_of if Path(f"/proc/{root}/task/{root}/children").exists() else _read_children()
+        _list_children if Path(f"/proc/{root}/task/{root}/children").exists() else _read_children()
     )
     found: set[int] = set()
     front = [root]
@@ -60,7 +60,7 @@ def list_descendants(root: int) -> set[int]:
     return {pid for pid in found if is_alive(pid)}
 
 
-def _children_of(pid: int) -> set[int]:
+def _list_children(pid: int) -> set[int]:
     """Return the children by the kernel's own list (CONFIG_PROC_CHILDREN): no need to read every
     process."""
     found: set[int] = set()
@@ -117,7 +117,7 @@ class RankProcesses:
         adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_children)
 
-    def signal_who_catch(self, number: int) -> None:
+    def signal_handling_ranks(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
             if has_handler(pid, number):
@@ -263,7 +263,7 @@ class NodeLauncher:
         self._stopping = False
         self._line: wire.GroupConnection | None = None
         self._orders: asyncio.Queue[wire.Message] = asyncio.Queue()
-        self._ranks = RankProcesses(options.program, self._ended)
+        self._ranks = RankProcesses(options.program, self._handle_rank_end)
 
     async def run(self) -> int:
         """Run until the controller reports the end, the step is ended, or the controller is
@@ -271,7 +271,7 @@ class NodeLauncher:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_end_signal, number)
-        loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_who_catch, signal.SIGUSR1)
+        loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_handling_ranks, signal.SIGUSR1)
         loop.add_signal_handler(signal.SIGUSR2, self._send, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
         try:
@@ -334,13 +334,13 @@ class NodeLauncher:
         self._stopping = True
         await self._ranks.stop(grace_s)
 
-    def _ended(self, local: int, status: int) -> None:
+    def _handle_rank_end(self, local: int, status: int) -> None:
         """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
         rank, code = self._base + local, group.shell_code(status)
         if status == 0:
             self._send({"finished": rank, "generation": self._generation})
             return
-        failed = group.failure_of(
+        failed = group.read_rank_failure(
             rank, self._place.host, code, time.time(), self._error_file(local)
         )
         if not self._stopping or failed.exception:

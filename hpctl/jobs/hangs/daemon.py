@@ -29,7 +29,7 @@ from hpctl.engine.kinds import Due
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs.decide import HangTrack, find_standstill, judge_job, of_node
 from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_lines
-from hpctl.jobs.plan import found_hanging
+from hpctl.jobs.plan import was_found_hanging
 from hpctl.vocabulary.hang import Hang, Standstill
 from hpctl.vocabulary.identity import Generation, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
@@ -75,7 +75,7 @@ class HangWatch:
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
-    def worked(self) -> Mapping[JobId, datetime]:
+    def last_worked(self) -> Mapping[JobId, datetime]:
         """Return when each job was last seen at work."""
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
@@ -99,7 +99,7 @@ class HangWatch:
                 for activity in map(answers[node].get, ids):
                     if activity is not None:
                         mine[node] = activity
-            known, found = self._tracks.get(job.id), found_hanging(job, state)
+            known, found = self._tracks.get(job.id), was_found_hanging(job, state)
             return job.id, judge_job(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
@@ -224,7 +224,8 @@ class StackCollector:
 
     def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
-        parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
+        heard = self._health.list_findings(node)
+        parts = [one for one in heard if (one.check, one.code) == (CHECK, ask.id)]
         found = parse_lines(chain.from_iterable(part.evidence.splitlines() for part in parts))
         return next((one for one in found if one.node == node), None)
 

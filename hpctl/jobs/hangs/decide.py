@@ -157,7 +157,7 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     track = replace(known, seen=now, watts=most)
     if traffic >= 1:
         return replace(track, still=None, idle=None, hang=None, paused_s=paused_s)
-    ranks, waits = sum(a.ranks for a in mine.values()), _someone_waits(mine, busy, watts)
+    ranks, waits = sum(a.ranks for a in mine.values()), _has_waiting_ranks(mine, busy, watts)
     no_work = bool(ranks) and (waits or _is_quiet(mine, busy))
     since = (known.idle or known.seen) if no_work else None
     track = replace(track, idle=since, doing=_describe_activity(mine))
@@ -169,7 +169,7 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     return replace(track, hang=_detect_hang(track, mine, policy, add_seconds(now, -spare_s)))
 
 
-def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
+def _has_waiting_ranks(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
     blocked = any(a.blocked for a in mine.values())
     return blocked or (busy >= POLLS if watts else any(a.waiting for a in mine.values()))
 

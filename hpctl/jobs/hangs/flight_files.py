@@ -240,7 +240,7 @@ def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
         return ()
     return tuple(
         FlightGroup(
-            str(name)[:64], _read_text(one.get("desc", "")), _ranks_of(one.get("ranks", ""))
+            str(name)[:64], _read_text(one.get("desc", "")), _parse_rank_list(one.get("ranks", ""))
         )
         for name, one in islice(listed.items(), MOST_GROUPS)
         if isinstance(one, dict)
@@ -265,7 +265,7 @@ def _name_group(
     )
 
 
-def _ranks_of(text: object) -> tuple[int, ...]:
+def _parse_rank_list(text: object) -> tuple[int, ...]:
     """Return the ranks of `[0, 1, 2]`; none where it is no such text."""
     return _parse_ranks(text) if isinstance(text, str) else ()
 
@@ -325,7 +325,7 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
     files were not read: files that are no dumps, that are too large, or another user's, and those
     that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
-    return _read_named(prefix, _names_of(prefix), since, deadline)
+    return _read_named(prefix, _list_suffixes(prefix), since, deadline)
 
 
 def _read_named(
@@ -337,7 +337,7 @@ def _read_named(
         if time.monotonic() >= deadline:
             break
         with contextlib.suppress(OSError, BadDump, MemoryError):
-            raw = _bytes_of(prefix + name, since)
+            raw = _read_own_file(prefix + name, since)
             dumps.append(read_dump(int(name), raw, kept))
             unread.discard(int(name))
     return dumps, unread
@@ -356,7 +356,7 @@ def read_shared(
 ) -> tuple[list[FlightDump], set[int]]:
     """Read as `read_files` does, in several forked processes. The caller must have no threads.
     Raises OSError."""
-    names = sorted(_names_of(prefix), key=int)[:MOST_FILES]
+    names = sorted(_list_suffixes(prefix), key=int)[:MOST_FILES]
     many = len(names) > MANY_FILES
     kept = KeptEntries(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
     processes = max(1, min(processes, len(names) // PER_PROCESS))
@@ -425,7 +425,7 @@ def _load_share(
     return dumps, set(share.unread)
 
 
-def _names_of(prefix: str) -> list[str]:
+def _list_suffixes(prefix: str) -> list[str]:
     """Return the numbers that follow a prefix in the names of files. Raise OSError."""
     folder, _, start = prefix.rpartition("/")
     return [
@@ -437,10 +437,10 @@ def _names_of(prefix: str) -> list[str]:
 
 def list_dumps(prefix: str) -> list[Path]:
     """Return the files that have the names of an attempt's dumps. Raise OSError."""
-    return [Path(prefix + name) for name in _names_of(prefix)] if prefix else []
+    return [Path(prefix + name) for name in _list_suffixes(prefix)] if prefix else []
 
 
-def _bytes_of(path: str, since: float) -> bytes:
+def _read_own_file(path: str, since: float) -> bytes:
     """Return the bytes of a plain file of ours. Raise OSError."""
     # A FIFO in its place must not hold us up, and a link leads elsewhere.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -489,7 +489,7 @@ def read_verdict(
     ]  # fmt: skip
     try:
         # Root does not look where a user may lead it.
-        if not become and not _names_of(prefix):
+        if not become and not _list_suffixes(prefix):
             return FlightVerdict()
         with tempfile.TemporaryFile() as out:
             with contextlib.suppress(subprocess.TimeoutExpired):

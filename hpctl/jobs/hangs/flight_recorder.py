@@ -362,7 +362,7 @@ def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
         named = tuple(rank for rank in stop.absent if rank not in waiting)
         if not named or len(named) > len(stop.waiting):
             continue
-        last = _last_of(known, stop, named[0]) if len(named) == 1 else ""
+        last = _describe_last_collective(known, stop, named[0]) if len(named) == 1 else ""
         text = f"{_format_ranks(named)} did not come to {_describe_stop(stop)}{last}"
         return FlightVerdict(FlightCause.ABSENT, text, named)
     return None
@@ -478,7 +478,7 @@ def _describe_stop(stop: _Stop) -> str:
     )
 
 
-def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
+def _describe_last_collective(known: _Ranks, stop: _Stop, rank: int) -> str:
     """Return the last collective of a rank that did not come."""
     entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:

@@ -384,8 +384,13 @@ class RasInquiry:
 
     def _forget_samples(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
-        if self._moved != progress.moved:
-            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+        if self._moved != progress.last_moved:
+            self._moved, self._first, self._second, self._error = (
+                progress.last_moved,
+                None,
+                None,
+                "",
+            )
 
     def _take_sample(self) -> None:
         try:

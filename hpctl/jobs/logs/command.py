@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpctl.jobs.arguments import complete_preset
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.declared_view import (
     Blank,
@@ -155,7 +155,7 @@ def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
     """Return all rules that were named. What is wrong with them is a usage error, exit code 2."""
     from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
 
-    with as_typed():
+    with raise_usage_errors():
         sets = [load_preset(name) for name in names] + [load_rules(Path(path)) for path in files]
     return RuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
 

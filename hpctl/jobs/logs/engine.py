@@ -529,7 +529,7 @@ def replay_file(rules: RuleSet, path: Path) -> Replay:
         if now is None:
             verdicts += engine.feed(block, 0.0)
         else:
-            now = _feed_timed(engine, block, now, verdicts)
+            now = _time_feed(engine, block, now, verdicts)
         block = next(blocks, b"")
     return Replay(engine, tuple(verdicts), first, now, size)
 
@@ -544,7 +544,7 @@ def find_times(block: bytes) -> Iterator[tuple[int, float]]:
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _feed_timed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
+def _time_feed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
     begin = 0
     for offset, at in find_times(block):
         if at <= now:

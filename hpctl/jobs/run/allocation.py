@@ -206,7 +206,7 @@ class AllocationState:
             time.sleep(0.1)
         return bool(self._stopped())
 
-    def glance(self) -> bool:
+    def poll_job(self) -> bool:
         """Ask one cheap question about the job only; return whether it was answered."""
         try:
             self.allocation = self._query_job()
@@ -248,7 +248,7 @@ class AllocationState:
             return self._questions.leaves()
         return {}
 
-    def idle_outside(self) -> int:
+    def count_idle_nodes(self) -> int:
         """Return the number of idle nodes of the job's partition; 0 if unknown."""
         if self.allocation is None:
             return 0
@@ -287,14 +287,14 @@ class AllocationState:
             return None
         return (job.end - job.start).total_seconds()
 
-    def gone(self, nodes: Sequence[NodeName]) -> list[NodeName]:
+    def list_gone_nodes(self, nodes: Sequence[NodeName]) -> list[NodeName]:
         """Return the nodes that the job no longer has."""
         have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 
     def lost(self, nodes: Sequence[NodeName], fit: Fitness) -> dict[NodeName, str]:
         """Return those that Slurm took out of the job, or that are unfit by now, with why."""
-        gone = dict.fromkeys(self.gone(nodes), "Slurm took it out of the job")
+        gone = dict.fromkeys(self.list_gone_nodes(nodes), "Slurm took it out of the job")
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}
 
     def suspect(self, nodes: Mapping[NodeName, str]) -> None:

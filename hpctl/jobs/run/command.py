@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpctl.jobs.arguments import complete_rules
-from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 
@@ -72,7 +72,7 @@ def run(
 
     if in_process and not torch:
         raise click.UsageError("--in-process needs --torch.")
-    with as_typed():
+    with raise_usage_errors():
         asked, own = parse_srun(arguments), _load_policies(policy)
         watched = _load_rules((*merge_policies(own).log_rules, *log_rules))
     given = read_settings(

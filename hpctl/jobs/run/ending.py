@@ -65,7 +65,7 @@ class Evidence(Struct, frozen=True):
 Classify = Callable[..., Trouble]
 
 
-def code_of(evidence: Evidence, policy: RunPolicy) -> int:
+def choose_exit_code(evidence: Evidence, policy: RunPolicy) -> int:
     """Return the exit code that says why: of the rank at the root, where srun named it, else
     srun's."""
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
@@ -103,7 +103,7 @@ def name_node(trouble: Trouble) -> Trouble:
 def _classify_end(
     evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
-    code = code_of(evidence, policy)
+    code = choose_exit_code(evidence, policy)
     if code == 0:
         return None if is_finished(evidence) else _no_progress(evidence, now)
     end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
@@ -130,7 +130,7 @@ def _classify_end(
         node=end.node if end else None,
         rank=end.rank if end else None,
         policy=policy,
-        again=evidence.again or _some_ran(evidence),
+        again=evidence.again or _ran_on_some_rank(evidence),
     )
     # A rank that aborted itself may have lost others, which its log shows and no launcher.
     if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
@@ -169,7 +169,7 @@ def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
     return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
-def _some_ran(evidence: Evidence) -> bool:
+def _ran_on_some_rank(evidence: Evidence) -> bool:
     """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1

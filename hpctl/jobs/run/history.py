@@ -81,7 +81,7 @@ class JobHistory(Struct):
         except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
             self.broken = f"cannot write {self.path}: {error}"
 
-    def saved(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
+    def record_saves(self, attempt: int, at: datetime, took_s: Iterable[float]) -> None:
         """Keep what saves took, as far as there is room for this attempt's."""
         kept = sum(isinstance(r, CheckpointSaved) and r.attempt == attempt for r in self.records)
         for seconds in islice(took_s, max(0, MOST_SAVES - kept)):

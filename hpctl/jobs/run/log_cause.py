@@ -109,7 +109,7 @@ def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]
     if any(_LAUNCHER in line for line in tail):
         reported = _hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
-        places.append(_agent_of(trouble, reported, facts, nodes))
+        places.append(_find_agent_node(trouble, reported, facts, nodes))
     else:
         places.append(find_task_node(trouble, facts))
     if len(nodes) == 1:
@@ -118,7 +118,7 @@ def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]
     return replace(trouble, node=node)
 
 
-def _agent_of(
+def _find_agent_node(
     trouble: Trouble, reported: Mapping[int, NodeName], facts: RunFacts, nodes: Sequence[NodeName]
 ) -> NodeName | None:
     """Return the node of a rank by srun's tasks, which are torchrun's agents; None where that is

@@ -128,7 +128,7 @@ class OutputReader:
 
     def begin(self) -> tuple[int, int]:
         """Begin a new attempt and return the descriptors for its srun. The old ones' copies are
-        closed with `started`."""
+        closed with `close_sinks`."""
         with self._lock:
             engine = Engine(self._rules, self._read_clock()) if self._rules else None
             self.heard = StepOutput(engine=engine)
@@ -136,7 +136,7 @@ class OutputReader:
         sinks = [fd if fd not in self._pumped else self._start_pump(fd) for fd in self._fds]
         return sinks[0], sinks[1]
 
-    def started(self) -> None:
+    def close_sinks(self) -> None:
         """Note that srun has its own copies of what `begin` gave."""
         for fd in self._ends:
             os.close(fd)
@@ -317,7 +317,7 @@ class RankProgress:
             return ""
         return self._source.address
 
-    def logged(self, note: Note) -> None:
+    def add_log_note(self, note: Note) -> None:
         """Handle a note from the job's log. May be called from any thread."""
         self._logged.append(ReceivedNote(note, time.monotonic()))
 
@@ -375,7 +375,7 @@ class RankProgress:
         """Begin again, because all ranks are restarted inside the step. A run that was done stays
         so: the end of a short one may have been read before the restart was seen."""
         if self.progress is not None and not self.progress.done:
-            self.progress.restarted(time.monotonic())
+            self.progress.begin_again(time.monotonic())
 
     @property
     def step(self) -> int | None:
@@ -395,7 +395,7 @@ class RankProgress:
     def end(self) -> None:
         """End the step. What was learned of its pace is kept."""
         if self.progress is not None:
-            self._pace = self.progress.pace.renewed()
+            self._pace = self.progress.pace.derive_next()
         source, self._source = self._source, None
         # The progress goes too, and with it what an inquiry into the old step still finds.
         self.progress = self._inquiry = None

@@ -49,7 +49,7 @@ class RunPace(Struct):
     past: float | None = None
     """The median silence of the start before this one."""
 
-    def renewed(self) -> RunPace:
+    def derive_next(self) -> RunPace:
         """Return what the next start of the same run may go by."""
         return RunPace(
             longest_start=self.longest_start,
@@ -63,7 +63,7 @@ class RunPace(Struct):
         """Return the run's own median silence between steps, None while too little is known."""
         return median(self.silences) if len(self.silences) >= FEWEST else None
 
-    def stepped(self, silence: float, *, excused: bool) -> None:
+    def record_step(self, silence: float, *, excused: bool) -> None:
         """Record that a new step came after so many seconds; `excused` where a save or another
         phase lay between."""
         if len(self.silences) < FEWEST:
@@ -246,7 +246,7 @@ class RunProgress:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
 
         `ranks` is how many there are, None if unknown. `pace` is what an earlier start of the same
-        run has taught (`pace.renewed()` of its progress).
+        run has taught (`pace.derive_next()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
         self.ranks: dict[int, TrackedRank] = {}
@@ -281,14 +281,14 @@ class RunProgress:
         """Take another policy from now on."""
         self.policy = policy
 
-    def wall(self, at: float) -> datetime:
+    def convert_to_date(self, at: float) -> datetime:
         """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
     def add(self, note: Note, at: float) -> None:
         """Take in one note, received at `at`."""
         if note.restart:
-            self.restarted(at)
+            self.begin_again(at)
             return
         number = NO_RANK if note.rank is None else note.rank
         rank = self.ranks.get(number)
@@ -314,12 +314,12 @@ class RunProgress:
         if note.done:
             self.done, self._moved = True, at
 
-    def restarted(self, at: float) -> None:
+    def begin_again(self, at: float) -> None:
         """Begin again, because all ranks are restarted inside the step: what they last did no
         longer counts."""
         self._go_back(at)
         self.ranks.clear()
-        self.done, self.pace, self._start = False, self.pace.renewed(), at
+        self.done, self.pace, self._start = False, self.pace.derive_next(), at
 
     def trouble(self, now: float) -> Trouble | None:
         """Return what is wrong, each thing once; a hang again only after something moved in
@@ -341,7 +341,7 @@ class RunProgress:
         silence = self.silence(now)
         return Trouble(
             TroubleKind.HANG,
-            self.wall(now),
+            self.convert_to_date(now),
             f"{late.why}; {silence}" if late.why else silence,
             signature=f"hang: no {self._waiting_for()}",
             node=self._common_node(late),
@@ -372,7 +372,7 @@ class RunProgress:
         return find_lagging(self.ranks, self._since)
 
     @property
-    def moved(self) -> float:
+    def last_moved(self) -> float:
         """Return when anything last advanced: a step, a phase, a save."""
         return self._moved
 
@@ -387,7 +387,7 @@ class RunProgress:
         self._moved, self._excused = at, True
 
     def bound(self, now: float) -> float:
-        """Return seconds of silence, counted from `moved`, that are explained now."""
+        """Return seconds of silence, counted from `last_moved`, that are explained now."""
         if self.done:
             bound = self.policy.hang_start_s
         elif self._start is not None:
@@ -436,7 +436,7 @@ class RunProgress:
     def _advance(self, step: int, tokens: float | None, at: float) -> None:
         if self.step is not None and self._stepped is not None:
             silence = at - self._stepped
-            self.pace.stepped(silence, excused=self._excused)
+            self.pace.record_step(silence, excused=self._excused)
             if silence > 0:
                 self._rate(silence, step - self.step, tokens, at)
         elif self._start is not None:
@@ -471,7 +471,7 @@ class RunProgress:
             return
         self._lost.discard(rank.rank)
         if not self._lost:
-            self.finite_at = self.wall(at)
+            self.finite_at = self.convert_to_date(at)
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
@@ -512,7 +512,7 @@ class RunProgress:
         self._pending.append(
             Trouble(
                 kind,
-                self.wall(at),
+                self.convert_to_date(at),
                 f"{why} (step {step})",
                 signature=signature,
                 node=rank.node if rank else None,

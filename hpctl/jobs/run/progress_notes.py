@@ -80,7 +80,7 @@ def parse_note(raw: bytes) -> Note | None:
     return _build_note(_split_fields(text))
 
 
-def token_of(raw: bytes) -> bytes:
+def read_secret(raw: bytes) -> bytes:
     """Return the secret that a datagram begins with, empty where there is none."""
     first, _, _ = raw.partition(b" ")
     return first.removeprefix(b"token=") if first.startswith(b"token=") else b""
@@ -244,7 +244,7 @@ class NoteListener:
             self._add_note(raw)
 
     def _add_note(self, raw: bytes) -> None:
-        allowed = not self._token or hmac.compare_digest(token_of(raw), self._token)
+        allowed = not self._token or hmac.compare_digest(read_secret(raw), self._token)
         note = parse_note(raw) if allowed else None
         if note is None:
             self.dropped += 1

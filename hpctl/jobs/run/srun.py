@@ -368,7 +368,7 @@ class StepLauncher:
         """
 
         def run() -> None:
-            step_id = step_of(self._list_steps(), step.process.pid)
+            step_id = find_step_id(self._list_steps(), step.process.pid)
             if step_id is None:
                 answered(None, "Slurm has no such step")
                 return
@@ -410,7 +410,7 @@ class StepLauncher:
         with contextlib.suppress(ProcessLookupError):
             step.process.kill()
 
-    def blocked(self, step: RunningStep, before: Collection[int]) -> bool:
+    def is_step_blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Return whether slurmctld holds a step back for one of those `before` (process ids of
         sruns), which have ended: it was away at that moment."""
         return is_blocked(self._list_steps(), step.process.pid, before)
@@ -439,7 +439,7 @@ class StepLauncher:
 
     def _run_scancel(self, step: RunningStep, name: str) -> None:
         def run() -> None:
-            step_id = step_of(self._list_steps(), step.process.pid)
+            step_id = find_step_id(self._list_steps(), step.process.pid)
             if step_id is None:
                 # Not created yet, so srun is all there is of it; or gone, and so will srun be.
                 self.abandon_step(step)
@@ -452,7 +452,7 @@ class StepLauncher:
         return self.scontrol("-o", "show", "step", str(self.job)).text
 
 
-def step_of(text: str, pid: int) -> str | None:
+def find_step_id(text: str, pid: int) -> str | None:
     """Return the StepId of the srun `pid` in `scontrol -o show step`."""
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 

@@ -104,7 +104,7 @@ class AccountReader:
         self._reported.add(record.generations[-1].number)
         return ""
 
-    def turned(self) -> bool:
+    def poll_new_ranks(self) -> bool:
         """Return whether new ranks have been started in the step since this was asked last."""
         turned, self._turned = self._turned, False
         return turned
@@ -124,15 +124,17 @@ class AccountReader:
         for each in record.generations:
             if each.number < running and each.number not in self._reported:
                 self._reported.add(each.number)
-                trouble = controller.trouble_of(each)
+                trouble = controller.find_trouble(each)
                 found += [trouble] if trouble is not None else []
         return found
 
-    def ended(self) -> Trouble | None:
+    def find_last_trouble(self) -> Trouble | None:
         """Return what ended the last generation, where it ended badly."""
         record = self._read()
         return (
-            controller.trouble_of(record.generations[-1]) if record and record.generations else None
+            controller.find_trouble(record.generations[-1])
+            if record and record.generations
+            else None
         )
 
     def _read(self) -> controller.AccountRecord | None:
@@ -304,15 +306,15 @@ class Steps:
         try:
             return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
         finally:
-            self._output.started()
+            self._output.close_sinks()
 
-    def restarted(self) -> list[Trouble]:
+    def take_restarts(self) -> list[Trouble]:
         """Return the troubles that a launcher inside the step has answered with new ranks since the
         last look."""
         if self._account is None:
             return []
         troubles = self._account.restarts()
-        if self._account.turned():
+        if self._account.poll_new_ranks():
             self._renew()
         return troubles
 
@@ -334,12 +336,12 @@ class Steps:
         self._timeouts.renew()
         clear_dumps(self._given.history, self._attempt)
 
-    def blocked(self, step: RunningStep) -> bool:
+    def withdraw_blocked_step(self, step: RunningStep) -> bool:
         """Return whether Slurm holds this step back for the last one; if so, it is withdrawn, and
         the next one will overlap it."""
         if self._overlap or not self._earlier:
             return False
-        if not self._launcher.blocked(step, self._earlier):
+        if not self._launcher.is_step_blocked(step, self._earlier):
             return False
         self._overlap = True
         self._launcher.withdraw_step(step)
@@ -356,7 +358,7 @@ class Steps:
             return code, {}
         gone = self._find_gone(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
-        while set(self._silent(step)) - set(gone) and time.monotonic() < limit:
+        while set(self._list_silent_nodes(step)) - set(gone) and time.monotonic() < limit:
             code = self.await_end(step, 0.2)
             if code is not None:
                 return code, {}
@@ -364,21 +366,21 @@ class Steps:
                 self._launcher.kill(step)
                 again = time.monotonic() + AGAIN_S
         why = f"its ranks did not end within {DYING_S:g} s of SIGKILL"
-        lost = dict.fromkeys(self._silent(step), why) | gone
+        lost = dict.fromkeys(self._list_silent_nodes(step), why) | gone
         self._launcher.abandon_step(step)
         code = self.await_end(step, KILL_S)
         # Slurm keeps the old step, and all its nodes, until each of them has answered.
         self._overlap = True
         return 128 + signal.SIGKILL if code is None else code, lost
 
-    def _silent(self, step: RunningStep) -> list[NodeName]:
+    def _list_silent_nodes(self, step: RunningStep) -> list[NodeName]:
         """Return its nodes of which srun has not reported that a task ended."""
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
     def _find_gone(self, step: RunningStep) -> dict[NodeName, str]:
         """Return the silent nodes that do not answer; none where that says nothing of them."""
-        silent = self._silent(step)
+        silent = self._list_silent_nodes(step)
         missing = list(silent)
         for seconds in (PROBE_S, SURE_S):
             there = self._launcher.answering(missing, seconds) if missing else set()
@@ -394,11 +396,11 @@ class Steps:
 
     def ask_witnesses(self) -> tuple[Witnesses, RankNames]:
         """Return what the witnesses say of the ranks of a step that has ended."""
-        return self._timeouts.gather(self._tracked())
+        return self._timeouts.gather(self._list_tracked_ranks())
 
     def _explain_hang(self, hang: ExplainedHang) -> Trouble:
         """Return the hang of the running step with whom its ranks wait for."""
-        tracked = self._tracked()
+        tracked = self._list_tracked_ranks()
         tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
         facts = RunFacts(rank_nodes=_list_places(tracked), task_nodes=tasks)
         return explain_hang(
@@ -408,7 +410,7 @@ class Steps:
             self._given.policy,
         )
 
-    def _tracked(self) -> Mapping[int, TrackedRank]:
+    def _list_tracked_ranks(self) -> Mapping[int, TrackedRank]:
         """Return the ranks that have reported themselves in this step."""
         return dict(self.ranks.progress.ranks) if self.ranks.progress else {}
 
@@ -423,7 +425,7 @@ class Steps:
             tail=evidence.tail,
             ends=() if launched else evidence.ends,
             world=len(tasks),
-            rank_nodes=_list_places(self._tracked()),
+            rank_nodes=_list_places(self._list_tracked_ranks()),
             task_nodes=tasks,
             nodes=nodes,
         )
@@ -446,12 +448,12 @@ class Steps:
             before=self._resume,
             after=self._after,
             step=self.ranks.step,
-            account=self._account.ended() if self._account else None,
+            account=self._account.find_last_trouble() if self._account else None,
             again=self._again,
             gpus=self._given.gpus(gpus),
         )
 
-    def found_at_end(self, answer: RunDecision | None) -> ResumePoint | None:
+    def find_end_checkpoint(self, answer: RunDecision | None) -> ResumePoint | None:
         """Return where the next step resumes, if the last one's end has just shown it: a large
         checkpoint takes a second to prove. None: search again."""
         found, self._after = self._after, None
@@ -577,7 +579,7 @@ class _StepListener:
             self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
 
     def hear_note(self, note: Note) -> None:
-        self._ranks.logged(note)
+        self._ranks.add_log_note(note)
 
     def hear_timeout(self) -> None:
         self._timeouts.timed_out()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
-from hpctl.jobs.decide import worth_growing
+from hpctl.jobs.decide import is_growing_worthwhile
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -78,7 +78,7 @@ class StepTimers:
         seconds = {"poll": self.POLL_S, "grow": self.GROW_S, "create": self.CREATED_S}
         self._due = {name: step.began + after for name, after in seconds.items()}
 
-    def ended(self) -> None:
+    def mark_ended(self) -> None:
         """Note that it is over."""
         self._ended = time.monotonic()
 
@@ -162,11 +162,11 @@ def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision
     left = UNLIMITED_S if room.left_s is None else room.left_s
     cost = START_S if room.restart_s is None else room.restart_s
     could = min(room.inside, wanted)
-    if worth_growing(policy, room.have, could, left, cost):
+    if is_growing_worthwhile(policy, room.have, could, left, cost):
         why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
         return RunDecision(Action.STEP, why, size=could)
     enough = 0 < room.missing <= room.idle
-    if enough and worth_growing(policy, room.have, wanted, left, cost + REQUEUE_S):
+    if enough and is_growing_worthwhile(policy, room.have, wanted, left, cost + REQUEUE_S):
         why = (
             f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
             f" of {cost + REQUEUE_S:.0f} s"
@@ -237,7 +237,7 @@ class StepSupervisor:
         try:
             while True:
                 step = self._launch_step(answer)
-                outcome = self._supervised(step) if isinstance(step, RunningStep) else step
+                outcome = self._supervise_step(step) if isinstance(step, RunningStep) else step
                 answer = outcome.answer
                 if isinstance(step, RunningStep):
                     self._note_end(step, outcome)
@@ -256,7 +256,9 @@ class StepSupervisor:
 
     def _launch_step(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
-        resume = self.steps.found_at_end(answer) or find_resume_point(self.given.resume_places)
+        resume = self.steps.find_end_checkpoint(answer) or find_resume_point(
+            self.given.resume_places
+        )
         fit = self.allocation.look()
         if self.asked:
             self.say(f"{signal.Signals(self.asked).name} asked to end: no step is started")
@@ -284,14 +286,14 @@ class StepSupervisor:
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
         )
         if not self.before:
-            self.handler.started(resume.step, self._learn_reply)
+            self.handler.report_run_start(resume.step, self._learn_reply)
         self.before = nodes
         step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
         self.timers.began(step, resume)
         self._print_problems()
         return step
 
-    def _supervised(self, step: RunningStep) -> AttemptOutcome:
+    def _supervise_step(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it untouched to its end."""
         try:
             return self._attend_step(step)
@@ -309,15 +311,15 @@ class StepSupervisor:
             outcome = self._handle_event(step, event)
             if outcome is not None:
                 return outcome
-            for each in self.steps.restarted():
-                self.handler.restarted(step.attempt, each)
+            for each in self.steps.take_restarts():
+                self.handler.record_restart(step.attempt, each)
             found = self.steps.ranks.look()
             if found is not None:
                 self.events.put(found)
-            self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
+            self.history.record_saves(step.attempt, _utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
-                return self._ended(step, code, lost)
+                return self._handle_unsupervised_end(step, code, lost)
             outcome = self._check_slowly(step)
             if outcome is not None:
                 return outcome
@@ -326,7 +328,7 @@ class StepSupervisor:
         """Act on one event; return the outcome where it ends the step."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
-                return self._ended(step, code, {})
+                return self._handle_unsupervised_end(step, code, {})
             case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
@@ -342,7 +344,9 @@ class StepSupervisor:
                     self.timers.kill_by(self.given.policy.save_grace_s)
         return None
 
-    def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
+    def _handle_unsupervised_end(
+        self, step: RunningStep, code: int, lost: dict[NodeName, str]
+    ) -> AttemptOutcome:
         """Handle a step that ended without the supervisor: what its end means, and what is done
         about it."""
         self.allocation.suspect(lost)
@@ -350,12 +354,12 @@ class StepSupervisor:
         if code != 0:
             lost = lost | self.allocation.lost(step.nodes, fit)
         evidence = self.steps.evidence(code, lost, self.allocation.gpus)
-        code = ending.code_of(evidence, self.given.policy)
+        code = ending.choose_exit_code(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._end_run(code)
-        again = self._uncreated(step, evidence, fit)
+        again = self._handle_uncreated_step(step, evidence, fit)
         if again is not None:
             return again
         trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
@@ -370,7 +374,7 @@ class StepSupervisor:
         answer = self.handler.answer(step.attempt, trouble, fit)
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
-    def _uncreated(
+    def _handle_uncreated_step(
         self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
     ) -> AttemptOutcome | None:
         """Handle that Slurm refused to create the step, as it may while it still accounts for the
@@ -463,16 +467,18 @@ class StepSupervisor:
     def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """Check what needs only an occasional look: the job itself, its time limit, room to
         grow."""
-        if self.timers.due("create") and self.steps.blocked(step):
+        if self.timers.due("create") and self.steps.withdraw_blocked_step(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
             return AttemptOutcome(1, why, None, RunDecision(Action.STEP, why, size=len(step.nodes)))
-        if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.glance():
-            if self.allocation.other or self.allocation.gone(step.nodes):
+        if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.poll_job():
+            if self.allocation.other or self.allocation.list_gone_nodes(step.nodes):
                 # srun should have ended long ago.
                 self.timers.kill_by(0)
             else:
-                self.handler.report_unaffected(self.allocation.gone(self.given.allocated))
+                self.handler.report_unaffected(
+                    self.allocation.list_gone_nodes(self.given.allocated)
+                )
         trouble = self.timers.time_limit(self.allocation, _utc_now())
         if trouble is not None:
             self.events.put(trouble)
@@ -487,7 +493,7 @@ class StepSupervisor:
         room = GrowthRoom(
             have=len(step.nodes),
             inside=len(set(fit.healthy) - (self.avoid - self.allocation.healed)),
-            idle=self.allocation.idle_outside(),
+            idle=self.allocation.count_idle_nodes(),
             missing=len(self.given.allocated) - len(fit.healthy),
             left_s=self.allocation.left_s(_utc_now()),
             restart_s=self.timers.restart_s,
@@ -532,9 +538,11 @@ class StepSupervisor:
         if not self.allocation.recoverable:
             self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
             return outcome.code or 1
-        if self.allocation.glance() and self.allocation.other:
+        if self.allocation.poll_job() and self.allocation.other:
             return self._end_run(outcome.code or 1).code
-        taken = self.handler.wish(outcome.trouble, answer) and not self.steps.pause(LEAVE_S)
+        taken = self.handler.request_action(outcome.trouble, answer) and not self.steps.pause(
+            LEAVE_S
+        )
         if not taken and not self.steps.asked_to_end and self.handler.leave(answer):
             self.steps.pause(LEAVE_S)
         return outcome.code or 1
@@ -542,7 +550,7 @@ class StepSupervisor:
     def _note_end(self, step: RunningStep, outcome: AttemptOutcome) -> None:
         done = f" -> {outcome.answer.action}" if outcome.answer else ""
         self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
-        self.timers.ended()
+        self.timers.mark_ended()
 
     def _note_former(self, why: str) -> None:
         """Say why the run before this one ended. It was asked to end and did not learn why."""

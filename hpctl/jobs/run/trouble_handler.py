@@ -47,7 +47,9 @@ class TroubleHandler:
         self._sending = threading.Lock()
         self._left = False
 
-    def started(self, progress: int | None, learned: Callable[[DaemonReply], object]) -> None:
+    def report_run_start(
+        self, progress: int | None, learned: Callable[[DaemonReply], object]
+    ) -> None:
         """Report that the run starts, and from which checkpoint's step. Does not wait."""
         self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
 
@@ -95,7 +97,7 @@ class TroubleHandler:
             self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
         return answer
 
-    def restarted(self, attempt: int, trouble: Trouble) -> None:
+    def record_restart(self, attempt: int, trouble: Trouble) -> None:
         """Record a trouble that the launcher inside the step has treated already."""
         answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
@@ -119,7 +121,7 @@ class TroubleHandler:
         # Where one was trouble before, the daemon may have received that before it began to watch.
         self._report(JobReport(self._given.job, self._given.restart, why=why))
 
-    def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
+    def request_action(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = RequestedAction.HOLD if answer.action is Action.HOLD else RequestedAction.REQUEUE
         reply = self._send_last(trouble, answer, wish)
@@ -150,7 +152,7 @@ class TroubleHandler:
         The step has ended, so that no rank still writes. Never sent for a job that is already
         ending: a requeue of a COMPLETING job crashes slurmctld.
         """
-        now = self._allocation.allocation if self._allocation.glance() else None
+        now = self._allocation.allocation if self._allocation.poll_job() else None
         if now is None or not self._allocation.alive:
             return False
         command_id, job = now.command_id, now.job

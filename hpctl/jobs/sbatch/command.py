@@ -179,7 +179,7 @@ def _find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
             from hpctl.checkpoints.search import Search, survey_place
 
             candidates, passed = survey_place(Path(directory), declared=parse_patterns(files))
-            return "" if candidates else Search(None, tuple(passed)).unknown
+            return "" if candidates else Search(None, tuple(passed)).unknown_note
     return ""
 
 
@@ -265,12 +265,12 @@ def _submit_job(
     for base in submission.bases:
         make_directory(base)
     with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
-        command = [program, *laid_out(line, submission, Path(directory), script)]
+        command = [program, *build_sbatch_arguments(line, submission, Path(directory), script)]
         stdin = script.text if script and not (submission.copy or line.script) else None
         return _run_sbatch(command, line, stdin=stdin)
 
 
-def laid_out(
+def build_sbatch_arguments(
     line: CommandLine,
     submission: Submission,
     directory: Path,

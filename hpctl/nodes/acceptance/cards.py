@@ -41,7 +41,7 @@ class GpuCard(Struct, frozen=True):
     machine: _Name = ""
 
     @property
-    def capped(self) -> bool:
+    def is_power_limited(self) -> bool:
         """Return whether the power limit is lower than the card's own."""
         return 0 < self.power_limit_w < self.default_power_limit_w
 
@@ -112,14 +112,14 @@ CARDS: Final[Mapping[str, str]] = MappingProxyType(
 """The card of each EC2 family (`p5en`)."""
 
 
-def family_of(instance_type: str) -> str:
+def find_ec2_family(instance_type: str) -> str:
     """Return the EC2 family of an instance type, with or without `ml.`: `p5en` of p5en.48xlarge."""
     return instance_type.removeprefix("ml.").partition(".")[0]
 
 
 def card_of_type(instance_type: str) -> str:
     """Return the card that an instance type has; empty where it is not known."""
-    return CARDS.get(family_of(instance_type), "")
+    return CARDS.get(find_ec2_family(instance_type), "")
 
 
 def _index_figures() -> dict[tuple[str, str, str], CardFigure]:
@@ -139,5 +139,5 @@ _INDEX: Final = _index_figures()
 
 def find_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:
     """Return what is known of a card's figure on such a machine; None where nothing is."""
-    exact = _INDEX.get((card, figure, family_of(instance_type)))
+    exact = _INDEX.get((card, figure, find_ec2_family(instance_type)))
     return exact if exact is not None else _INDEX.get((card, figure, ""))

@@ -101,12 +101,12 @@ def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
     Raises HpctlError where the journal cannot be read.
     """
     from hpctl.engine.world_reader import gather_world
-    from hpctl.nodes.acceptance.command import tests_of
+    from hpctl.nodes.acceptance.command import list_tests
 
     if all(level == "off" for level in config.acceptance.levels):
         return
     recoveries = gather_world(config, now).state.nodes.values()
-    tests = chain.from_iterable(map(tests_of, recoveries))
+    tests = chain.from_iterable(map(list_tests, recoveries))
     ended = [test for test in tests if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"

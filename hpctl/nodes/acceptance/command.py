@@ -126,7 +126,7 @@ def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView,
         state = gather_world(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
-            return tuple(chain.from_iterable(tests_of(rec)[-1:] for rec in recs))
+            return tuple(chain.from_iterable(list_tests(rec)[-1:] for rec in recs))
         time.sleep(LOOK_S)
 
 
@@ -202,7 +202,7 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
     )
 
 
-def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
+def list_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     """Return the tests of one recovery, oldest first."""
     begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
@@ -257,7 +257,7 @@ def _parse_figures(evidence: str) -> dict[str, float]:
 
 def tests_view(w: World, wanted: str) -> AcceptancesView:
     """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
-    found = list(chain.from_iterable(map(tests_of, w.state.nodes.values())))
+    found = list(chain.from_iterable(map(list_tests, w.state.nodes.values())))
     names = set(chain.from_iterable((t.node, t.recovery, t.id) for t in found))
     if wanted and wanted not in names:
         raise output.no_such("accept history", wanted, sorted(names))

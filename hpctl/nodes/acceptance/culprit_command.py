@@ -193,11 +193,11 @@ class _Tester:
 
     def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
         """Test a group and return its figure, why it has none, and whether it was tested at all."""
-        from hpctl.nodes.acceptance.run import on_nodes, passed_on, summarize_failures
+        from hpctl.nodes.acceptance.run import list_passed_variables, on_nodes, summarize_failures
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
-        environ = passed_on() | {
+        environ = list_passed_variables() | {
             "HPCTL_GROUP_HEAD": self._addresses[group[0]],
             "HPCTL_GROUP_PORT": str(port),
         }

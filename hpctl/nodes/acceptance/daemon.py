@@ -9,7 +9,7 @@ from hpctl.nodes.acceptance.limits import (
     find_untested,
     judge_results,
     list_measured_nodes,
-    results_of,
+    list_results,
 )
 from hpctl.nodes.acceptance.suspected import find_suspected, refuse_test
 from hpctl.nodes.testing import NodeTesting
@@ -25,7 +25,7 @@ def read_results(test: str, node: NodeName, view: View, policy: Policy) -> tuple
     Nothing until the agent has reported all of them.
     """
     health = view.health.get(node)
-    found = results_of(test, health.findings) if health is not None else ()
+    found = list_results(test, health.findings) if health is not None else ()
     if not found:
         return ()
     floors = policy.acceptance.floors

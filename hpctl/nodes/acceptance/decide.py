@@ -1,7 +1,7 @@
 """The test of a node before it serves again, as phases of its recovery. Pure."""
 
-from hpctl.engine.node_history import let_go, since_drain, since_opening
-from hpctl.engine.test_reservation import find_test_job, level_of, name_of
+from hpctl.engine.node_history import let_go, list_steps_since_drain, since_opening
+from hpctl.engine.test_reservation import choose_test_level, find_test_job, name_of
 from hpctl.faults.slurm_reasons import closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
 from hpctl.nodes.actors import NodeCase, attempt_step, resolve_answer
@@ -18,8 +18,8 @@ from hpctl.vocabulary.recovery import (
     RequeueInterval,
     StepKind,
     answer_text,
+    describe_takeover,
     last_step,
-    taken_over,
 )
 from hpctl.vocabulary.slurm_facts import ENDED
 
@@ -28,7 +28,7 @@ def come_before_service(c: NodeCase) -> Next | None:
     """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
     if c.facts.left_in:
         return let_out(c)
-    level = level_of(c.rec, c.policy)
+    level = choose_test_level(c.rec, c.policy)
     if level:
         return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return None
@@ -45,7 +45,11 @@ def advance_accepting(c: NodeCase) -> Next:
     )
     if ended is not None:
         return ended
-    node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
+    node, name, opened = (
+        c.facts.slurm,
+        name_of(c.rec),
+        _has_step_since_drain(c.rec, StepKind.RESUME),
+    )
     if node is None:
         return c.wait("slurmctld does not list the node", RequeueInterval.SLOWLY)
     if not c.facts.held:
@@ -68,7 +72,11 @@ def advance_accepting(c: NodeCase) -> Next:
 
 
 def _submit_test_job(c: NodeCase, name: str) -> Next:
-    level, wanted, node = level_of(c.rec, c.policy) or "quick", c.policy.acceptance, c.facts.slurm
+    level, wanted, node = (
+        choose_test_level(c.rec, c.policy) or "quick",
+        c.policy.acceptance,
+        c.facts.slurm,
+    )
     return c.take(
         StepKind.TEST,
         name,
@@ -82,9 +90,9 @@ def _submit_test_job(c: NodeCase, name: str) -> Next:
     )
 
 
-def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
+def _has_step_since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
     """Return whether a step was begun since the node was last drained."""
-    return last_step(since_drain(rec), kind) is not None
+    return last_step(list_steps_since_drain(rec), kind) is not None
 
 
 def _detect_node_loss(c: NodeCase) -> Move | None:
@@ -94,7 +102,7 @@ def _detect_node_loss(c: NodeCase) -> Move | None:
         return Move(NodeSignal.TEST_FAILED, "it booted during its test")
     if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
         return Move(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
-    if node is not None and node.down and _since_drain(c.rec, StepKind.RESUME):
+    if node is not None and node.down and _has_step_since_drain(c.rec, StepKind.RESUME):
         return Move(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
     return None
 
@@ -104,12 +112,12 @@ def _detect_takeover(c: NodeCase) -> Move | None:
     win."""
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
-        ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
+        ours = c.facts.held or _has_step_since_drain(c.rec, StepKind.RESUME)
         how = "" if ours else "another operator or tool resumed the node"
     elif node is not None and closed_by_slurm(node):
         return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
     elif node is not None:
-        how = taken_over(node, c.rec.id)
+        how = describe_takeover(node, c.rec.id)
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
@@ -180,7 +188,7 @@ def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = c.rec.test_verdict
     node, serves = c.facts.slurm, let_go(c.rec, c.policy)
-    if serves and (ill := _ill_after_all(c)):
+    if serves and (ill := _find_late_fault(c)):
         return Move(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
@@ -207,7 +215,7 @@ def _resume_node(c: NodeCase, why: str) -> Next:
     if node is not None and node.in_service:
         return Move(NodeSignal.RETURN_SEEN, why)
     if node is not None and node.closed:
-        how = taken_over(node, c.rec.id)
+        how = describe_takeover(node, c.rec.id)
         if how:
             return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
         return resolve_answer(
@@ -216,7 +224,7 @@ def _resume_node(c: NodeCase, why: str) -> Next:
     return c.wait("slurmctld shows the node DOWN", RequeueInterval.SLOWLY)
 
 
-def _ill_after_all(c: NodeCase) -> str:
+def _find_late_fault(c: NodeCase) -> str:
     """Return why a node that was to serve must not, as long as its reservation keeps others off
     it."""
     judged, node = c.facts.assessment, c.facts.slurm
@@ -245,7 +253,7 @@ def _drain_node(c: NodeCase, why: str) -> Next:
     A drain that is in doubt is repeated at once, because a drained node stays drained.
     """
     last = c.last(StepKind.DRAIN)
-    if last is not None and _since_drain(c.rec, StepKind.RESUME):
+    if last is not None and _has_step_since_drain(c.rec, StepKind.RESUME):
         return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
     answer = _repeat_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
     return Do(answer.kind, answer.target, answer.attempt, why) if isinstance(answer, Do) else answer

@@ -189,7 +189,7 @@ class SlowFigure(Struct, frozen=True):
 
     def _explain_power(self) -> str:
         """Return what a lowered power limit has to do with it; empty where none is known."""
-        if not self.card.capped or self.limit.figure not in _LIMITED_BY_POWER:
+        if not self.card.is_power_limited or self.limit.figure not in _LIMITED_BY_POWER:
             return ""
         limits = f"{self.card.power_limit_w:g} W, not {self.card.default_power_limit_w:g} W"
         return f"; its power limit is {limits}, which alone can explain it"
@@ -298,7 +298,7 @@ def find_slow_figures(
     return tuple(sorted(found, key=lambda one: one.again))
 
 
-def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
+def list_measured(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
     """Return what the findings of a run of acceptance tests measured; nothing where one failed.
 
     Where the provider does not report the instance type, the machine's own report counts, as of an
@@ -347,7 +347,7 @@ def judge_results(
     They are held to what the fleet has measured and to the floors. No single run condemns what is
     near the fleet's limit.
     """
-    runs = runs_of(instance_type, "", results)
+    runs = list_measured(instance_type, "", results)
     behind = find_slow_figures(runs, compute_limits(measured, site, runs))
     return tuple(_failed_if_slow(finding, behind) for finding in results)
 
@@ -463,7 +463,7 @@ def list_measured_nodes(view: View) -> list[Measured]:
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
     found: list[Measured] = []
     for rec in tested:
-        found += runs_of(view.instance_type(rec.node), rec.node, rec.tests)
+        found += list_measured(view.instance_type(rec.node), rec.node, rec.tests)
     return found
 
 
@@ -486,7 +486,7 @@ PATIENCE_S: Final = 30
 each time."""
 
 
-def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def list_results(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return what the node's agent reports of a test; nothing until it has reported all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

@@ -18,8 +18,8 @@ from hpctl.nodes.acceptance.run import (
     QUICK_S,
     Found,
     format_bad_nodes,
+    list_passed_variables,
     on_nodes,
-    passed_on,
     summarize_failures,
 )
 from hpctl.slurm.run import SlurmRunner
@@ -127,7 +127,7 @@ def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     nodes = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
     runner = SlurmRunner()
-    inside = passed_on(environ) | {"SLURM_JOB_ID": str(job)}
+    inside = list_passed_variables(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
     found, error = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
     if not found:

@@ -87,7 +87,7 @@ class AcceptanceResults(Struct, frozen=True, forbid_unknown_fields=True):
     card: GpuCard = GpuCard()
 
     @property
-    def failed(self) -> tuple[AcceptanceResult, ...]:
+    def failed_results(self) -> tuple[AcceptanceResult, ...]:
         """Return the tests that did not pass and were not skipped."""
         return tuple(result for result in self.results if result.status == "Failed")
 
@@ -238,7 +238,7 @@ class Inbox:
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
-        return tuple(chain.from_iterable(map(findings_of, found[:MAX_FILES])))
+        return tuple(chain.from_iterable(map(make_findings, found[:MAX_FILES])))
 
     def _results(self, name: str) -> AcceptanceResults | None:
         try:
@@ -270,7 +270,7 @@ def read_bounded(path: Path) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-def findings_of(results: AcceptanceResults) -> tuple[Finding, ...]:
+def make_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
     """Return a finding for each test, and the one that closes them."""
     ended = at_stamp(results.finished) or EARLIEST
     began = at_stamp(results.started) or ended

@@ -208,7 +208,7 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
 def _load_file(path: Path) -> tuple[Test, ...]:
     text = yaml_files.read_yaml_text(path, TestFileProblems)
-    return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
+    return yaml_files.parse_struct(Tests, text, str(path), TestFileProblems).tests
 
 
 def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
@@ -329,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(each.status == "Skipped" for each in results.results):
         print("hpctl: no test of this level can run on this node", file=sys.stderr)
         return 2
-    return 1 if results.failed else 0
+    return 1 if results.failed_results else 0
 
 
 def _print_tests(todo: Sequence[Test], spool: Path) -> int:
@@ -438,7 +438,7 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
     return found, "" if ran.ok else one_line(ran.message)
 
 
-def passed_on(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def list_passed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that tests on another node need."""
     return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
 

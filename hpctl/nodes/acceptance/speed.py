@@ -155,14 +155,14 @@ def host_memory(torch: Any, one: int) -> Any:
     Memory of another node is reached over the link between the processors: that would be measured.
     """
     usual = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, usual & near_cpus(torch, one) or usual)
+    os.sched_setaffinity(0, usual & list_numa_cpus(torch, one) or usual)
     try:
         return torch.empty(COPY, dtype=torch.uint8, pin_memory=True)
     finally:
         os.sched_setaffinity(0, usual)
 
 
-def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
+def list_numa_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
     """Return the processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not
     say."""
     gpu = torch.cuda.get_device_properties(one)

@@ -13,8 +13,8 @@ counters and the agent's findings, without secrets, in a shared directory or in 
 - `store` lists and deletes archives of a directory and checks what is in them, `bucket` does so in
   S3 and sends there. `fetch` copies an archive and holds it to the journal: a node may have written
   anything in its place. `daemon` runs the deletion on a thread. `cloudwatch` copies an instance's
-  streams where its node could not answer. `command` is `hpctl evidence`, `check` a part of
-  `hpctl doctor`.
+  streams where its node could not answer. `command` is `hpctl evidence`, `check` compares the
+  places that the head and the agents name.
 
 Begin with `decide.py`, then `gather.py`. The order and the answer are in
 `hpctl/vocabulary/evidence.py`; they travel as the orders of GPU resets do.

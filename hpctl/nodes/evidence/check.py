@@ -1,4 +1,4 @@
-"""What `hpctl doctor` looks at in this room: the head and the agents name the same place."""
+"""Check that the head and the agents name the same place for evidence."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Collector:
         if packed.exists():
             yield from _unpack(packed, MOST_REPORT)
         elif plain.exists():
-            yield from read_end(plain, MOST_REPORT)
+            yield from read_tail(plain, MOST_REPORT)
 
     def list_interfaces(self) -> list[str]:
         """Return the network interfaces that have hardware of their own."""
@@ -135,7 +135,7 @@ class Collector:
 
     def read_log(self, path: str) -> Iterator[bytes]:
         """Yield the end of a file of the machine; nothing where there is none."""
-        yield from read_end(self._root / path, MOST_ITEM)
+        yield from read_tail(self._root / path, MOST_ITEM)
 
     def read_counters(self, patterns: Sequence[str]) -> Iterator[bytes]:
         """Yield `path: value` of each file that a pattern names."""
@@ -146,7 +146,7 @@ class Collector:
                 if time.monotonic() > self._ends:
                     yield b"[ended: no time left]\n"
                     return
-                value = b"".join(read_end(path, MOST_FILE)).strip()
+                value = b"".join(read_tail(path, MOST_FILE)).strip()
                 yield f"{path.relative_to(self._root)}: ".encode() + value + b"\n"
 
 
@@ -155,7 +155,7 @@ def make_site_commands(commands: Mapping[str, Sequence[str]]) -> list[NodeComman
     return [NodeCommand(f"site-{name}", tuple(words)) for name, words in commands.items()]
 
 
-def read_end(path: Path, most: int) -> Iterator[bytes]:
+def read_tail(path: Path, most: int) -> Iterator[bytes]:
     """Yield the last `most` bytes of a regular file, no link followed; nothing of another."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

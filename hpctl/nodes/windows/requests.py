@@ -11,7 +11,7 @@ from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answered, AnswerRequest
 from hpctl.engine.maintenance import is_own
-from hpctl.engine.pauses import partitions_of
+from hpctl.engine.pauses import list_partitions
 from hpctl.engine.view import Request, View
 from hpctl.toolkit.bounds import in_utc, make_printable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
@@ -135,7 +135,7 @@ def _check_reach(nodes: tuple[NodeName, ...], view: View, policy: Policy, now: d
     """Raise RefusedWindow where hpctl may do nothing to a node now, or never."""
     if view.stopped:
         raise RefusedWindow(f"{view.stopped}: nothing is done")
-    pause = find_pause(view.state.pauses, now, nodes, partitions_of(nodes, view))
+    pause = find_pause(view.state.pauses, now, nodes, list_partitions(nodes, view))
     if pause is not None:
         raise RefusedWindow(f"{pause.text}; lift it first: `{pause.lift_command}`")
     known = view.scheduler.nodes
@@ -185,7 +185,7 @@ def end_window(
         return False, f"{about.group} is an admin's own reservation: `{command}` ends it", []
     if window.phase is ChangePhase.ENDING:
         return True, f"{about.group} is ending", []
-    partitions = partitions_of(about.nodes, view)
+    partitions = list_partitions(about.nodes, view)
     pause = find_pause(view.state.pauses, now, about.nodes, partitions)
     if pause is not None:
         return False, f"{pause.text}; lift it first: `{pause.lift_command}`", []

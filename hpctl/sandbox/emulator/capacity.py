@@ -54,7 +54,7 @@ class Capacity(Struct):
         with self.world.changed:
             self.world.changed.notify_all()
 
-    def shown(self) -> Body:
+    def show_bounds(self) -> Body:
         """Return the bounds in force, for the admin route."""
         return {"types": dict(self.types), "groups": dict(self.groups), "quotas": dict(self.quotas)}
 

@@ -6,15 +6,15 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sandbox.emulator.faults import FaultKind, conflict_error, in_use, validation_error
-from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, write_failure_message
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
     Parameters,
-    both_styles,
     check_cluster,
-    group_of,
+    make_group,
     make_page,
+    mixes_slurm_settings,
 )
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
@@ -78,8 +78,8 @@ class DescribeOperation(Struct):
     def _describe_software(self, group: GroupState) -> Body:
         world, software = self.launches.world, group.software
         body: Body = {
-            "CurrentImageId": software.image or world.image_of(software.current),
-            "DesiredImageId": software.image or world.image_of(software.desired),
+            "CurrentImageId": software.image or world.find_image_id(software.current),
+            "DesiredImageId": software.image or world.find_image_id(software.desired),
             "CurrentImageReleaseVersion": software.current,
             "DesiredImageReleaseVersion": software.desired,
             "ImageVersionStatus": world.version_status(software.current),
@@ -149,7 +149,7 @@ class ClusterOperations(Struct):
         nodes: list[EmulatedNode] = []
         for spec in request["InstanceGroups"]:
             latest = self.world.releases[-1]
-            group = group_of(spec, self.parameters, Software(latest, latest))
+            group = make_group(spec, self.parameters, Software(latest, latest))
             cluster.groups[group.name] = group
             nodes += self.scaling.new_nodes(cluster, group, group.target)
         self.scaling.begun(cluster, {})
@@ -195,7 +195,7 @@ class ClusterOperations(Struct):
         """
         launches = self.walks.launches
         pause_s = launches.timings.create_s
-        if both_styles((g.spec for g in cluster.groups.values()), self.parameters):
+        if mixes_slurm_settings((g.spec for g in cluster.groups.values()), self.parameters):
             launches.threads.stopping.wait(pause_s)
             self._fail_launch(cluster, nodes, nodes, BOTH_STYLES)
             return
@@ -211,7 +211,9 @@ class ClusterOperations(Struct):
             if launches.threads.stopping.is_set():
                 return
             if failed:
-                self._fail_launch(cluster, nodes, waiting, failure_of(failed[0]), failed[0].trouble)
+                self._fail_launch(
+                    cluster, nodes, waiting, write_failure_message(failed[0]), failed[0].trouble
+                )
                 return
         self.scaling.settle(cluster, "InService")
 

@@ -74,7 +74,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accepted: bool = False
 
 
-class _Armed(Struct):
+class _ArmedFault(Struct):
     fault: Fault
     left: int | None
     until: float | None
@@ -85,7 +85,7 @@ class Faults:
 
     def __init__(self, seed: int = 0) -> None:
         self._lock = threading.Lock()
-        self._armed: list[_Armed] = []
+        self._armed: list[_ArmedFault] = []
         self._random = random.Random(seed)  # noqa: S311 -- a repeatable draw, not a secret
         self._released = threading.Event()
 
@@ -98,7 +98,7 @@ class Faults:
             raise HpctlError(f"not a fault: {error}", f"kinds are: {kinds}") from error
         with self._lock:
             until = None if fault.for_s is None else time.monotonic() + fault.for_s
-            self._armed.append(_Armed(fault, fault.calls, until))
+            self._armed.append(_ArmedFault(fault, fault.calls, until))
         return fault
 
     def clear(self, kind: FaultKind | str | None = None) -> None:
@@ -142,7 +142,7 @@ class Faults:
         with self._lock:
             return self._released
 
-    def _find(self, kind: FaultKind, operation: str, names: frozenset[str]) -> _Armed | None:
+    def _find(self, kind: FaultKind, operation: str, names: frozenset[str]) -> _ArmedFault | None:
         for armed in self._armed:
             fault = armed.fault
             if fault.kind is not kind or (armed.until and time.monotonic() > armed.until):

@@ -342,7 +342,7 @@ class Walks(Struct):
         def reclaim_node() -> None:
             launches.machines.destroy(node.machine())
             node.instance_type = ""
-            if not self._given_up(node, launches.timings.shutdown_s):
+            if not self._pause_and_check_end(node, launches.timings.shutdown_s):
                 launches.wait_for_capacity(cluster, node)
             launches.release(cluster, node)
 
@@ -373,14 +373,14 @@ class Walks(Struct):
         launches = self.launches
         try:
             launches.machines.destroy(node.machine())
-            if self._given_up(node, launches.timings.shutdown_s):
+            if self._pause_and_check_end(node, launches.timings.shutdown_s):
                 return
             with launches.world.lock:
                 taken = launches.capacity.take(cluster, node)
                 launches.change(
                     cluster, node, InstanceStatus.PENDING, "Instance launched.", fresh=True
                 )
-            if self._given_up(node, launches.timings.boot_s):
+            if self._pause_and_check_end(node, launches.timings.boot_s):
                 return
             if not taken:
                 launches.fail(cluster, node, NO_CAPACITY)
@@ -392,7 +392,7 @@ class Walks(Struct):
                 return
             if launches.faults.take(FaultKind.STUCK, names=node.names):
                 self._wait_unstuck(node)
-            if not self._given_up(node, 0.0):
+            if not self._pause_and_check_end(node, 0.0):
                 launches.boot(cluster, node)
         except Exception as error:
             # Whatever breaks in a machine is, to the service, a node that fails.
@@ -401,13 +401,13 @@ class Walks(Struct):
         finally:
             launches.release(cluster, node)
 
-    def _given_up(self, node: EmulatedNode, pause_s: float) -> bool:
+    def _pause_and_check_end(self, node: EmulatedNode, pause_s: float) -> bool:
         """Pause; whether the walk is to end here."""
         return self.launches.threads.stopping.wait(pause_s) or node.doomed
 
     def _wait_unstuck(self, node: EmulatedNode) -> None:
         gate = self.launches.faults.stuck_gate()
-        while not gate.wait(0.1) and not self._given_up(node, 0.0):
+        while not gate.wait(0.1) and not self._pause_and_check_end(node, 0.0):
             continue
 
     def _reboot_node(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
@@ -466,7 +466,7 @@ class Scaling(Struct):
             self.launches.world.changed.notify_all()
 
 
-def failure_of(node: EmulatedNode) -> str:
+def write_failure_message(node: EmulatedNode) -> str:
     """FailureMessage of a cluster for one of its instances (awsome-distributed-ai, issue 188)."""
     return (
         f"Instance {node.state.instance_id or node.logical_id} failed to provision with the "

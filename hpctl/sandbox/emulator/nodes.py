@@ -87,8 +87,8 @@ class NodeOperations(Struct):
                 **kept,
                 "PrivatePrimaryIp": node.address,
                 "Placement": self.world.placement(cluster, node),
-                "CurrentImageId": software.image or self.world.image_of(node.release),
-                "DesiredImageId": software.image or self.world.image_of(software.desired),
+                "CurrentImageId": software.image or self.world.find_image_id(node.release),
+                "DesiredImageId": software.image or self.world.find_image_id(software.desired),
                 "DesiredImageReleaseVersion": software.desired,
                 "CapacityType": "Spot" if node.spot else "OnDemand",
             }

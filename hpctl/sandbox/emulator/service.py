@@ -337,7 +337,7 @@ class Emulator:
         """DeleteCluster without HTTP. Raises ApiError."""
         self._run_checked("DeleteCluster", {"ClusterName": cluster})
 
-    def cluster_of(self, logical_id: str) -> EmulatedCluster | None:
+    def find_cluster(self, logical_id: str) -> EmulatedCluster | None:
         """Return the cluster of a node, by its logical id. Hold the world's lock."""
         for cluster in self.world.clusters.values():
             if logical_id in cluster.nodes:

@@ -213,7 +213,7 @@ BOTH_STYLES = (
 """FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
-def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> GroupState:
+def make_group(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> GroupState:
     """Return an instance group of a specification that was checked, with no nodes yet.
 
     A group without SlurmConfig has its role and partition in provisioning_parameters.json;
@@ -237,7 +237,7 @@ def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software
     )
 
 
-def both_styles(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
+def mixes_slurm_settings(groups: Iterable[Mapping[str, Any]], parameters: Parameters) -> bool:
     """Return whether groups with SlurmConfig have a provisioning_parameters.json beside their
     scripts."""
     return any("SlurmConfig" in group and parameters(group) is not None for group in groups)

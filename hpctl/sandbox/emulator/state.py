@@ -302,13 +302,13 @@ class EmulatedCloud:
 
     def placement(self, cluster: EmulatedCluster, node: EmulatedNode) -> dict[str, str]:
         """Return the state of a node's instance."""
-        zone = self.zone_of(cluster, node.group)
+        zone = self.find_zone(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
         parts = self.region.split("-")
         short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
-    def zone_of(self, cluster: EmulatedCluster, group: GroupState) -> str:
+    def find_zone(self, cluster: EmulatedCluster, group: GroupState) -> str:
         """Return the availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
@@ -318,7 +318,7 @@ class EmulatedCloud:
         """ImageVersionStatus of what runs this release."""
         return "UpToDate" if release == self.releases[-1] else "UpdateAvailable"
 
-    def image_of(self, release: str) -> str:
+    def find_image_id(self, release: str) -> str:
         """Return the id of HyperPod's own AMI of a release."""
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 

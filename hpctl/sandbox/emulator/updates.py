@@ -8,16 +8,16 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import conflict_error, not_found, validation_error
-from hpctl.sandbox.emulator.launch import Scaling, Walks, failure_of
+from hpctl.sandbox.emulator.launch import Scaling, Walks, write_failure_message
 from hpctl.sandbox.emulator.nodes import no_checks
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
     Parameters,
-    both_styles,
     check_groups,
     check_orchestrator,
-    group_of,
+    make_group,
+    mixes_slurm_settings,
 )
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
@@ -302,7 +302,7 @@ class UpdateOperation(Struct):
         Both from the migration guide: the file beside the scripts, and drift under Managed.
         """
         groups = {**{n: g.spec for n, g in cluster.groups.items()}, **restated}.values()
-        if both_styles(groups, self.parameters):
+        if mixes_slurm_settings(groups, self.parameters):
             return BOTH_STYLES
         if cluster.continuous or not any("SlurmConfig" in group for group in groups):
             return ""
@@ -332,7 +332,7 @@ class UpdateOperation(Struct):
     ) -> tuple[list[EmulatedNode], list[EmulatedNode]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""
         if name not in cluster.groups:
-            cluster.groups[name] = group_of(spec, self.parameters, self._choose_software(cluster))
+            cluster.groups[name] = make_group(spec, self.parameters, self._choose_software(cluster))
         group = cluster.groups[name]
         have = [n for n in cluster.nodes.values() if n.group is group and not n.doomed]
         group.spec, group.target = dict(spec), int(spec["InstanceCount"])
@@ -387,7 +387,7 @@ class UpdateOperation(Struct):
         before: Mapping[str, int],
     ) -> None:
         """What the update added goes again; what it took is not brought back."""
-        failure, trouble = failure_of(culprit), culprit.trouble
+        failure, trouble = write_failure_message(culprit), culprit.trouble
         self.scaling.settle(cluster, "RollingBack", failure, trouble)
         with self.world.lock:
             self.walks.mark_for_deletion(cluster, new)

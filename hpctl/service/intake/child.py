@@ -76,7 +76,7 @@ class Copies:
                 return
             try:
                 open_journal(file_url(self._journal)).close()
-                publish_copy(self._journal, wire.copy_of(self._journal))
+                publish_copy(self._journal, wire.find_journal_copy(self._journal))
             except (HpctlError, OSError, sqlite3.Error) as error:
                 raise Refusal(503, "journal_unavailable", f"not copied: {error}") from error
             finally:

@@ -69,7 +69,7 @@ class LeadershipStatus(Protocol):
         """HOST:PORT of the leader's intake; empty where none is known."""
 
 
-class Alone:
+class SoleLeader:
     """The leadership of a daemon whose journal no other shares."""
 
     serves = True
@@ -93,7 +93,7 @@ class Backend(Struct, frozen=True):
     requests: RequestHandler
     webhook: Webhook
     metrics: Metrics
-    leadership: LeadershipStatus = Alone()
+    leadership: LeadershipStatus = SoleLeader()
     jobs: JobReportSink | None = None
     on_gauges: Sequence[Callable[[Generation, Mapping[str, float]], None]] = ()
 

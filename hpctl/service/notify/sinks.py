@@ -37,7 +37,7 @@ class Unusable(HpctlError):
     """A sink to which nothing can be sent as it is set up."""
 
 
-def url_of(name: str, source: str) -> str:
+def read_url(name: str, source: str) -> str:
     """Return the URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
     if source.startswith("env:"):
         url = os.environ.get(source[4:], "")
@@ -60,7 +60,7 @@ def url_of(name: str, source: str) -> str:
 def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
     a service's tokens, a server answers there."""
-    url = url_of(name, source)
+    url = read_url(name, source)
     why = _send_with_apprise(url, ["--dry-run", "--body=x"])
     if why:
         raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
@@ -88,7 +88,7 @@ def deliver_message(name: str, source: str, message: SinkMessage, to: str = "") 
     """Send a message; why it was not, and empty where the sink has taken it. `to` stands where the
     URL has `{mail}`."""
     try:
-        url = url_of(name, source).replace("{mail}", quote(to, safe=""))
+        url = read_url(name, source).replace("{mail}", quote(to, safe=""))
     except Unusable as error:
         return f"{error}: {error.hint}"
     why = _send_with_apprise(url, [f"--title={message.title}", "--input-format=text"], message.body)

@@ -177,7 +177,7 @@ class Guard:
     def _refuse(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"allow": "GET, HEAD"})
-        if not self._access.named(asked.headers.get("host", "")):
+        if not self._access.is_own_host(asked.headers.get("host", "")):
             return PlainTextResponse(NOT_OURS, 421)
         shown = asked.headers.get("authorization", ""), asked.cookies.get(COOKIE, "")
         try:

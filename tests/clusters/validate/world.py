@@ -13,7 +13,7 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
-    Guarded,
+    GuardedFileSystem,
     LivingFacts,
     ModelFacts,
     NetworkFacts,
@@ -89,7 +89,7 @@ def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
             scripts["directory"], _scripts(scripts["files"]), unfit=tuple(scripts["unfit"])
         ),
         network=NetworkFacts(**answer["network"]),
-        storage={key: one and Guarded(**one) for key, one in answer["storage"].items()},
+        storage={key: one and GuardedFileSystem(**one) for key, one in answer["storage"].items()},
         bucket={
             "s3://sagemaker-ours/scripts": Prefix(
                 "sagemaker-ours", "scripts", bucket["region"], frozenset(below), below

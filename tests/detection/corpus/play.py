@@ -121,7 +121,7 @@ class _Run:
             self._before = None
             self.conditions.saw([], at)
         except CannotTell as error:
-            self.conditions.could_not_tell(str(error), at)
+            self.conditions.record_unknown(str(error), at)
 
 
 def _from_kernel(case: Case) -> Iterable[Finding]:

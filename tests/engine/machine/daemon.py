@@ -305,15 +305,15 @@ class ControllerLog:
     @property
     def speaks(self) -> bool:
         """Whether there is a line that ends the loop's sleep."""
-        return self.followed and self._seen != self._look()
+        return self.is_following and self._seen != self._look()
 
     def open(self) -> str:
-        self.followed = True
+        self.is_following = True
         return ""
 
     def read(self) -> ControllerNews:
         before, self._seen = self._seen, self._look()
-        if not self.followed or before == self._seen:
+        if not self.is_following or before == self._seen:
             return ControllerNews.NONE
         return ControllerNews.NODE if before[0] != self._seen[0] else ControllerNews.JOB
 

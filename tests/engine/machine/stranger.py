@@ -262,7 +262,7 @@ class _Cloud:
         ]
 
     def view(self) -> ProviderView:
-        found, flaws = provider.instances_of(self._said, frozenset())
+        found, flaws = provider.parse_instances(self._said, frozenset())
         return replace(
             ProviderView(self._clock.now(), present=True, instances={i.id: i for i in found}),
             flaws=tuple(flaws),

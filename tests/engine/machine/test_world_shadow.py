@@ -17,7 +17,7 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import jobs_on
 from hpctl.engine.world import World
-from hpctl.engine.world_client import world_of
+from hpctl.engine.world_client import unpack_world
 from hpctl.engine.world_offline import assess_world
 from hpctl.engine.world_wire import (
     AnswerSource,
@@ -26,7 +26,7 @@ from hpctl.engine.world_wire import (
     decode_frames,
     encode_frames,
     history_begins,
-    state_of,
+    unpack_state,
 )
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
@@ -103,7 +103,7 @@ class Play:
             listed = [(kind, len(body)) for kind, body in sent]
             body = b"".join(body for _, body in sent)
             found |= decode_frames(listed, memoryview(body))
-        return world_of(about, state_of(found), found, last.at)
+        return unpack_world(about, unpack_state(found), found, last.at)
 
     def computed(self) -> World:
         """What the offline reader makes of the facts of that cycle."""

@@ -154,13 +154,13 @@ def _lose_node(
     fault, fault_at = time.monotonic(), time.time()
     fact["fault"] = box.inject(victim, "xid", code=79)
     end = fault + min(70.0, context.left_s() - 12.0)
-    wait_for(lambda: watch.seen("drained"), end - time.monotonic())
+    wait_for(lambda: watch.find_mark("drained"), end - time.monotonic())
     watch.expect("returned", node_is(victim, lambda node: node.in_service and node.responding))
     for mark in ("completed", "returned"):
-        wait_for(lambda mark=mark: watch.seen(mark), end - time.monotonic())
+        wait_for(lambda mark=mark: watch.find_mark(mark), end - time.monotonic())
     marks = ("drained", "returned", "completed")
     for mark in marks if has_spare else (*marks, "again"):
-        seen = watch.seen(mark)
+        seen = watch.find_mark(mark)
         fact[f"fault_to_{mark}_s"] = None if seen is None else round(seen - fault, 2)
     fact |= _read_attempts(directory, fault_at)
     final = _read_final(directory)

@@ -100,7 +100,7 @@ def ours(world: World) -> tuple[list[Alarm], list[Window]]:
                 mine.setdefault(gauge, []).append(value)
         if (t + TICK) % WINDOW_S == 0:
             at = T0 + timedelta(seconds=t + TICK)
-            groups = decide.groups_of(view_at(world, t), kinds, at)
+            groups = decide.group_peers(view_at(world, t), kinds, at)
             found = book.judge(groups, at)
             alarms.see(t + TICK, ((node, f.check) for node, fs in found.items() for f in fs))
             means = {n: {g: sum(v) / len(v) for g, v in m.items()} for n, m in sums.items()}

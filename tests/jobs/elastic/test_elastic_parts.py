@@ -15,7 +15,7 @@ import pytest
 from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_generation_start
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
-from hpctl.jobs.elastic.group import RankFailure, failure_of
+from hpctl.jobs.elastic.group import RankFailure, read_rank_failure
 from hpctl.jobs.elastic.launcher import list_descendants, rank_environment
 from hpctl.jobs.elastic.options import LauncherPlace, parse_options, parse_program, read_place
 from hpctl.jobs.job_processes import has_handler
@@ -155,7 +155,7 @@ def test_a_ranks_environment_has_all_of_torchs_names():
 
 def failed(directory: Path, text: str) -> RankFailure:
     (directory / "e.json").write_text(text)
-    return failure_of(3, "n", 1, 5.0, directory / "e.json")
+    return read_rank_failure(3, "n", 1, 5.0, directory / "e.json")
 
 
 def raised(directory: Path, message: str, trace: str) -> RankFailure:
@@ -185,7 +185,7 @@ def test_undecodable_file_name_is_sent_and_kept(tmp_path):
     generation = controller.GenerationRecord(
         0, 0.0, 1.0, None, "", (raised(tmp_path, text, trace),)
     )
-    assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.trouble_of(generation))
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.find_trouble(generation))
 
 
 def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path):

@@ -22,9 +22,9 @@ from hpctl.jobs.elastic.group import (
 def running(nodes: int = 2, ranks: int = 2, **limits) -> RankGroup:
     group = RankGroup(nodes, RestartLimits(**limits))
     for node in range(nodes - 1):
-        assert group.joined(node, ranks) is None
-    assert group.joined(nodes - 1, ranks) == PrepareGeneration(0)
-    group.started()
+        assert group.add_launcher(node, ranks) is None
+    assert group.add_launcher(nodes - 1, ranks) == PrepareGeneration(0)
+    group.mark_running()
     return group
 
 
@@ -33,7 +33,9 @@ def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> Ra
 
 
 def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGeneration | EndGroup:
-    orders = [group.stopped(node, group.generation, now) for node in list(group.members)]
+    orders = [
+        group.handle_stopped_ranks(node, group.generation, now) for node in list(group.members)
+    ]
     assert orders[:-1] == [None] * (len(orders) - 1)
     last = orders[-1]
     assert isinstance(last, PrepareGeneration | EndGroup)
@@ -42,36 +44,36 @@ def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGeneration | EndGroup
 
 def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
     group = RankGroup(3, RestartLimits())
-    group.joined(2, 4)
-    group.joined(0, 1)
-    group.joined(1, 2)
+    group.add_launcher(2, 4)
+    group.add_launcher(0, 1)
+    group.add_launcher(1, 2)
     assert ([group.base(node) for node in range(3)], group.world) == ([0, 1, 3], 7)
 
 
 def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
     group = running()
-    assert isinstance(group.failed(0, bad()), StopGeneration)
-    assert group.failed(0, bad(2)) is None
-    assert group.finished(0, 0) is None
-    assert group.stopped(0, 0, 1.0) is None
-    assert group.stopped(0, 0, 1.0) is None
-    assert group.stopped(1, 0, 1.0) == PrepareGeneration(1)
+    assert isinstance(group.handle_failed_rank(0, bad()), StopGeneration)
+    assert group.handle_failed_rank(0, bad(2)) is None
+    assert group.handle_finished_rank(0, 0) is None
+    assert group.handle_stopped_ranks(0, 0, 1.0) is None
+    assert group.handle_stopped_ranks(0, 0, 1.0) is None
+    assert group.handle_stopped_ranks(1, 0, 1.0) == PrepareGeneration(1)
     assert ([each.rank for each in group.previous], group.failures) == ([1, 2], [])
 
 
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
     group = running()
-    assert [group.finished(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
-    assert group.finished(0, 3) == EndGroup(GroupVerdict.DONE, 0, "all ranks are done")
+    assert [group.handle_finished_rank(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
+    assert group.handle_finished_rank(0, 3) == EndGroup(GroupVerdict.DONE, 0, "all ranks are done")
 
 
 def test_the_budget_is_a_sliding_window() -> None:
     group = running(max_restarts=2, window_s=100.0)
     for now in (0.0, 50.0, 101.0):
-        group.failed(group.generation, bad(code=7))
+        group.handle_failed_rank(group.generation, bad(code=7))
         assert isinstance(stop_all(group, now), PrepareGeneration)
-        group.started()
-    group.failed(group.generation, bad(code=7))
+        group.mark_running()
+    group.handle_failed_rank(group.generation, bad(code=7))
     end = stop_all(group, 140.0)
     assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 7)
     assert "restarts used up: 2 within 100 s" in ended_text(end)
@@ -79,67 +81,69 @@ def test_the_budget_is_a_sliding_window() -> None:
 
 def test_a_final_code_wins_over_whatever_else_failed() -> None:
     group = running()
-    group.failed(0, bad(0, code=1, at=1.0))
-    group.failed(0, bad(3, code=93, at=2.0))
+    group.handle_failed_rank(0, bad(0, code=1, at=1.0))
+    group.handle_failed_rank(0, bad(3, code=93, at=2.0))
     end = stop_all(group)
     assert (end.verdict, end.code) == (GroupVerdict.FINAL, 93)
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     group = running()
-    group.failed(0, bad(0, code=127))
+    group.handle_failed_rank(0, bad(0, code=127))
     end = stop_all(group)
     assert (end.verdict, end.code) == (GroupVerdict.FINAL, 127)
     assert ended_text(end).startswith("final, exit code 127 (its command was not found): rank 0")
     # One that was there before may be there again.
     group = running()
-    group.failed(0, bad(0))
+    group.handle_failed_rank(0, bad(0))
     stop_all(group)
-    group.started()
-    group.failed(1, bad(0, code=127))
+    group.mark_running()
+    group.handle_failed_rank(1, bad(0, code=127))
     assert isinstance(stop_all(group), PrepareGeneration)
 
 
 @pytest.mark.parametrize("complaint", ["Connection reset by peer", "remote process exited"])
 def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str) -> None:
     group = running()
-    group.failed(0, bad(0, at=1.0, message=complaint))
-    group.failed(0, bad(3, code=137, at=1.1))
+    group.handle_failed_rank(0, bad(0, at=1.0, message=complaint))
+    group.handle_failed_rank(0, bad(3, code=137, at=1.1))
     stop_all(group)
     assert group.why == "rank 3 on n3 ended with signal 9 (SIGKILL)"
 
 
 def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     group = running(nodes=3)
-    assert isinstance(group.lost(1, "the launcher on n1 is gone", 0.0), StopGeneration)
-    assert group.stopped(0, 0, 0.0) is None
-    end = group.stopped(2, 0, 0.0)
+    assert isinstance(
+        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopGeneration
+    )
+    assert group.handle_stopped_ranks(0, 0, 0.0) is None
+    end = group.handle_stopped_ranks(2, 0, 0.0)
     assert end == EndGroup(GroupVerdict.LOST, LOST, "the launcher on n1 is gone")
-    assert group.lost(0, "later", 0.0) is None
+    assert group.handle_lost_launcher(0, "later", 0.0) is None
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
     group = running(max_restarts=1)
-    assert group.asked("it hangs") == StopGeneration(0, "restart asked for: it hangs")
-    assert group.asked("it still hangs") is None
+    assert group.request_restart("it hangs") == StopGeneration(0, "restart asked for: it hangs")
+    assert group.request_restart("it still hangs") is None
     assert stop_all(group) == PrepareGeneration(1)
-    assert group.asked("again") is None
-    group.started()
-    group.asked("again")
+    assert group.request_restart("again") is None
+    group.mark_running()
+    group.request_restart("again")
     end = stop_all(group)
     assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 1)
 
 
 def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     group = RankGroup(2, RestartLimits())
-    group.joined(0, 1)
-    assert group.lost(0, "gone", 0.0) is None
-    assert group.joined(0, 1) is None
-    assert group.gave_up_waiting("1 of 2 did not come").code == LOST
+    group.add_launcher(0, 1)
+    assert group.handle_lost_launcher(0, "gone", 0.0) is None
+    assert group.add_launcher(0, 1) is None
+    assert group.handle_gather_timeout("1 of 2 did not come").code == LOST
     other = running()
-    assert other.gave_up_waiting("late") is None
-    assert other.leaving("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
-    assert other.leaving("SIGTERM") is None
+    assert other.handle_gather_timeout("late") is None
+    assert other.handle_step_end("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
+    assert other.handle_step_end("SIGTERM") is None
 
 
 def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
@@ -152,21 +156,21 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
             node, generation = dice.randrange(3), dice.choice([group.generation, 0])
             fact = dice.randrange(6)
             if fact == 0:
-                order = group.failed(generation, bad(node))
+                order = group.handle_failed_rank(generation, bad(node))
             elif fact == 1 and group.phase is GroupPhase.STOPPING and node in group.members:
                 if generation == group.generation:
                     alive.discard(node)
-                order = group.stopped(node, generation, now)
+                order = group.handle_stopped_ranks(node, generation, now)
             elif fact == 2:
-                order = group.asked("hang")
+                order = group.request_restart("hang")
             elif fact == 3 and dice.random() < 0.02:
-                order = group.lost(node, "gone", now)
+                order = group.handle_lost_launcher(node, "gone", now)
                 alive.discard(node)
             else:
-                order = group.finished(generation, node)
+                order = group.handle_finished_rank(generation, node)
             if isinstance(order, PrepareGeneration):
                 assert not alive & set(group.members), f"seed {seed}"
                 alive = set(group.members)
-                group.started()
+                group.mark_running()
             if isinstance(order, EndGroup):
                 break

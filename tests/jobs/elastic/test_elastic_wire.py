@@ -359,14 +359,16 @@ def create_client_hello(name: str) -> bytes:
 def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
     pen = AccountWriter(path, "7.3")
-    pen.generation_began(0, "", ["a", "b"])
+    pen.record_generation_start(0, "", ["a", "b"])
     answer = account.read_account(path)
     assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
-    pen.generation_over("rank 1", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")])
-    pen.generation_began(1, "/c/step-5", ["a", "b"])
-    pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
+    pen.record_generation_end(
+        "rank 1", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")]
+    )
+    pen.record_generation_start(1, "/c/step-5", ["a", "b"])
+    pen.record_end(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
     answer = account.read_account(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
         "7.3", "final", 93, 1,

@@ -16,7 +16,7 @@ from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.facts import job_facts
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.jobs.hangs.decide import Activity, find_standstill, judge_job, of_node
-from hpctl.jobs.plan import HUNG, found_hanging, run_decisions
+from hpctl.jobs.plan import HUNG, run_decisions, was_found_hanging
 from hpctl.vocabulary.hang import Hang
 from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
@@ -353,7 +353,7 @@ def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
         for node in JOB.nodes:
             watch.hear(generation(node), {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
         hangs = watch.look(view.scheduler, at(second), HANGS, view.state)
-        seen = replace(view, hangs=hangs, worked=watch.worked)
+        seen = replace(view, hangs=hangs, worked=watch.last_worked)
         found = job_facts(view.state.jobs["j-1"], seen, OWN)
         return found.hangs, found.works
 
@@ -375,7 +375,7 @@ def test_one_that_was_called_off_was_not_tried():
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
     state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
-    assert found_hanging(job, state) is found
+    assert was_found_hanging(job, state) is found
 
 
 GROUP = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"

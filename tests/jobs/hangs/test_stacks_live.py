@@ -242,7 +242,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     with ranks([sys.executable, str(program), str(tmp_path)], 4, lambda _: "n1"):
         try:
             agent.start(HPCTL_AGENT_HEARTBEAT_S="1")
-            until(lambda: health.generation_of("n1"), seconds=60)
+            until(lambda: health.find_generation("n1"), seconds=60)
             until(lambda: len([*tmp_path.glob("at-*")]) == 4, seconds=60)
             desk.begin(due)
             until(lambda: ended.extend(desk.done()) or ended, seconds=60)

@@ -20,9 +20,9 @@ def new_run() -> RunProgress:
     return RunProgress(POLICY, 1000.0, BEGAN)
 
 
-def renewed(first: RunProgress) -> RunProgress:
+def derive_next(first: RunProgress) -> RunProgress:
     """The run's next start."""
-    return RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
+    return RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.derive_next())
 
 
 def run(b, steps, every, ranks=1, at=1000.0, start=1):
@@ -166,7 +166,9 @@ def test_nan_loss_is_reported_at_once_and_once() -> None:
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.NAN, 3, "n1")
     assert trouble.step == 51
-    assert b.finite_at == b.wall(last + 0.5), "no loss after that was a number on all ranks"
+    assert b.finite_at == b.convert_to_date(last + 0.5), (
+        "no loss after that was a number on all ranks"
+    )
     assert b.trouble(last + 2) is None
     b.add(note_of(3, 53, loss=1.0), last + 3)
     b.add(note_of(3, 54, loss=float("nan")), last + 4)
@@ -204,7 +206,7 @@ def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
     b = new_run()
     last = run(b, 50, 1.0)
     b.add(note_of(0, checkpoint="/c/50", step=50, seconds=400.0), last + 1)
-    second = renewed(b)
+    second = derive_next(b)
     last = run(second, 50, 1.0, at=5000.0)
     second.add(note_of(0, saving=True), last)
     hang(second, last + 1201, none_at=last + 1190)
@@ -226,8 +228,8 @@ def test_a_second_start_is_judged_by_the_first() -> None:
     first = new_run()
     first.add(note_of(0, 1), 1000.0 + 90)
     run(first, 20, 2.0, at=1090.0, start=2)
-    hang(renewed(first), 5000.0 + 601, none_at=5000.0 + 599)
-    second = renewed(first)
+    hang(derive_next(first), 5000.0 + 601, none_at=5000.0 + 599)
+    second = derive_next(first)
     second.add(note_of(0, 10), 5050.0)
     hang(second, 5050.0 + 61, none_at=5050.0 + 59)
 
@@ -238,7 +240,7 @@ def test_slow_first_steps_may_be_slow_again() -> None:
     first.add(note_of(0, 2), 1101.0)
     run(first, 20, 2.0, at=1101.0, start=3)
     assert first.trouble(1141.0 + 61) is not None
-    second = renewed(first)
+    second = derive_next(first)
     second.add(note_of(0, 10), 5050.0)
     hang(second, 5050.0 + 301, none_at=5050.0 + 299)
 
@@ -284,7 +286,7 @@ def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait
     for note, pause in talk:
         at += pause
         progress.add(note, at)
-    assert at - progress.moved > 0 or progress.hang(at + wait) is None
+    assert at - progress.last_moved > 0 or progress.hang(at + wait) is None
 
 
 @given(st.floats(0.01, 500.0), st.integers(5, 80))

@@ -110,16 +110,16 @@ def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
 )
 def test_another_run_with_the_same_id_is_not_touched(later, message):
     left = asking(OURS, later)
-    assert left.glance()
+    assert left.poll_job()
     before = left.alive
-    assert left.glance()
+    assert left.poll_job()
     assert (before, left.alive) == (True, False)
     assert message in left.over
 
 
 def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing():
     late = asking(OURS, restart=0)
-    assert late.glance()
+    assert late.poll_job()
     assert not late.alive
     assert "restart 1 by now" in late.other
     assert "belongs to restart 0" in late.other

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints.resume import ResumePoint
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.run.ending import Evidence, code_of, is_finished, judge_end
+from hpctl.jobs.run.ending import Evidence, choose_exit_code, is_finished, judge_end
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -46,7 +46,7 @@ def test_exit_code_0_is_believed_only_after_all_ranks_ended(evidence: Evidence, 
 def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
     ends = [TaskEnd(N1, 3, 1, ""), TaskEnd(N1, 1, 93, ""), TaskEnd(N1, 0, 137, "")]
     evidence = Evidence(137, ends=ends)
-    assert code_of(evidence, POLICY) == 93
+    assert choose_exit_code(evidence, POLICY) == 93
     trouble = judged(evidence)
     assert (trouble.kind, trouble.rank, trouble.exit_code) == (TroubleKind.FINAL, 1, 93)
     assert kind(replace(evidence, lost={N1: "DOWN"})) is TroubleKind.FINAL

@@ -44,7 +44,7 @@ def test_file_is_followed_from_its_end_without_a_gap(tmp_path):
     with log.open("ab", buffering=0) as file:
         output = OutputReader(RULES, listener, fds=(file.fileno(),) * 2)
         assert output.begin() == (file.fileno(), file.fileno())
-        output.started()
+        output.close_sinks()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
         until(lambda: bool(seen))
         heard = output.settle()
@@ -72,7 +72,7 @@ def test_a_pipe_gets_every_byte(tmp_path):
     assert write not in (out, err)
     os.write(out, b"half a line")
     os.write(err, CRASH)
-    output.started()
+    output.close_sinks()
     heard = output.settle()
     os.close(write)
     got = b""

@@ -80,7 +80,7 @@ def test_silence_after_steps_in_the_log_is_a_hang():
     ranks = RankProgress(EAGER, NOBODY, troubles.append)
     ranks.begin(HERE, here=True)
     for note in in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
-        ranks.logged(note)
+        ranks.add_log_note(note)
     (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (TroubleKind.HANG, 2)
     ranks.begin(HERE, here=True)
@@ -130,7 +130,7 @@ def watch_hang(monkeypatch, collect, prefix: str, seconds: float = 10.0) -> Trou
 
     ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.logged(in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_log_note(in_log(b"hpctl-progress step=1\n")[0])
     (trouble,) = looked(ranks, troubles, seconds)
     ranks.end()
     return trouble
@@ -149,12 +149,12 @@ def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():
     steps = iter(range(2, 1_000_000))
 
     def explain(hang: ExplainedHang) -> Trouble:
-        ranks.logged(in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
+        ranks.add_log_note(in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
         return hang.trouble
 
     ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.logged(in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_log_note(in_log(b"hpctl-progress step=1\n")[0])
     until(lambda: ranks.look() is None and (ranks.step or 0) >= 3)
     assert troubles == []
     ranks.end()

@@ -5,13 +5,13 @@ import pytest
 from hpctl.jobs.run.srun import (
     NotLaunched,
     TaskEnd,
+    find_step_id,
     is_blocked,
     node_of,
     parse_lines,
     parse_srun,
     root_end,
     step_arguments,
-    step_of,
     task_layout,
     with_step_nodes,
 )
@@ -142,8 +142,8 @@ def test_a_step_is_found_by_its_sruns_process():
         "StepId=1.4 UserId=0 State=RUNNING Name=sh Dist=Block SrunHost:Pid=vm:14398 TresPerNode=x\n"
         "StepId=9_2.5 UserId=0 Name=sh SrunHost:Pid=vm:143981\n"
     )
-    assert (step_of(text, 14398), step_of(text, 143981)) == ("1.4", "9_2.5")
-    assert step_of(text, 1) is None
+    assert (find_step_id(text, 14398), find_step_id(text, 143981)) == ("1.4", "9_2.5")
+    assert find_step_id(text, 1) is None
 
 
 def test_a_step_that_waits_for_a_dead_one_is_seen():

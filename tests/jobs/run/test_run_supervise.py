@@ -89,19 +89,19 @@ def supervisor(*, recoverable: bool = True) -> SimpleNamespace:
 def test_the_allocation_is_given_up_for_another_one(text, most):
     one = supervisor()
     for _ in range(most):
-        again = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
+        again = StepSupervisor._handle_uncreated_step(one, STEP, refused(text), FIT)
         assert (again.trouble, again.answer.action) == (None, Action.STEP)
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
-    last = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
+    last = StepSupervisor._handle_uncreated_step(one, STEP, refused(text), FIT)
     assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
     assert last.why == f"Slurm no longer creates steps in this allocation: {text}"
 
 
 def test_a_step_that_ran_starts_the_count_afresh():
     one = supervisor()
-    assert StepSupervisor._uncreated(one, STEP, refused(NO_GRES), FIT) is not None
+    assert StepSupervisor._handle_uncreated_step(one, STEP, refused(NO_GRES), FIT) is not None
     assert one.refusals == 1
-    assert StepSupervisor._uncreated(one, STEP, Evidence(1), FIT) is None
+    assert StepSupervisor._handle_uncreated_step(one, STEP, Evidence(1), FIT) is None
     assert one.refusals == 0
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
-    one.wish(None, RunDecision(Action.REQUEUE, "no spare is left"))
+    one.request_action(None, RunDecision(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 

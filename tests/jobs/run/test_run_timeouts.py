@@ -126,10 +126,10 @@ def supervised(tail: list[str], ask) -> tuple[Trouble, object]:
             facts=lambda known, _: RunFacts(tail=known.tail, ends=known.ends, world=3),
         ),
         handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
-        asked=0, classify=classify_crash, _uncreated=lambda *_: None,
+        asked=0, classify=classify_crash, _handle_uncreated_step=lambda *_: None,
     )  # fmt: skip
     step = SimpleNamespace(attempt=1, nodes=("n1",))
-    outcome = StepSupervisor._ended(one, step, 134, {})
+    outcome = StepSupervisor._handle_unsupervised_end(one, step, 134, {})
     return answers[0], outcome
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.engine import request_client
-from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.view import View
 from hpctl.engine.wake import Waker
@@ -35,7 +35,7 @@ def consumer(head):
             store = head.store()
             for request in store.requests():
                 state = replay_events(store.events())
-                cloud, joined = joined_now(worlds.cloud(), worlds.slurm())
+                cloud, joined = join_once(worlds.cloud(), worlds.slurm())
                 view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
                 store.append(take(request, view, Policy(mode=Mode.OWN), worlds.NOW))
             store.close()

@@ -16,7 +16,7 @@ from hpctl.detection.checks.host_edac import EdacCounts
 from hpctl.detection.checks.host_mounts import MountAnswer
 from hpctl.detection.checks.host_nvme import Controller
 from hpctl.detection.checks.neuron_reading import NeuronDevice
-from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, samples_of
+from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, yield_samples
 from hpctl.detection.nvml.snapshot import Ecc, GpuState, NvLink, Pcie, Remap, Snapshot, Throttle
 from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
 from hpctl.engine.config import MetricsSection
@@ -64,7 +64,7 @@ def lines(text: bytes) -> dict[str, float]:
 def test_it_prints_what_its_checks_saw_last_in_base_units():
     notes = [replace(finding(), verdict=Verdict.NOTE, code=code, count=20) for code in ("13", "31")]
     found_now = [finding(), finding(), *notes]
-    text = render_samples(samples_of(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
+    text = render_samples(yield_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
@@ -92,7 +92,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
 def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render_samples(
-        samples_of({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
+        yield_samples({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
     )
     assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50

@@ -24,7 +24,7 @@ from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.service import metrics
-from hpctl.service.metrics import CLASSES, Metrics, family_of
+from hpctl.service.metrics import CLASSES, Metrics, find_rule_family
 from hpctl.service.notify.daemon import NAMED
 from hpctl.vocabulary.demand import Tres
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
@@ -243,10 +243,10 @@ def test_the_training_operators_counters(monkeypatch):
 
 
 def test_the_class_of_every_rule_is_one_of_the_table():
-    assert {family_of(rule) for rule in SHIPPED} <= set(CLASSES)
-    assert family_of(RuleId("alert-x")) == "site"
-    assert family_of(RuleId("unheard-of")) == "other"
-    assert family_of(RuleId("gpu-ecc-contained")) == "gpu"
+    assert {find_rule_family(rule) for rule in SHIPPED} <= set(CLASSES)
+    assert find_rule_family(RuleId("alert-x")) == "site"
+    assert find_rule_family(RuleId("unheard-of")) == "other"
+    assert find_rule_family(RuleId("gpu-ecc-contained")) == "gpu"
 
 
 HOSTILE = 'p"\n\\\x1b[31m\u202e{x="1"}\ud800'

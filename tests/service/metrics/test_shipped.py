@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 from docgen.alerts import ALERTS, RECORDS
 from docgen.metrics import intake_registry
 from hpctl.cli.main import cli
-from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, samples_of
+from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, yield_samples
 from hpctl.insight.grey.decide import GAUGES
 from hpctl.service.intake.app import discovery_route, intake_app
 from hpctl.service.intake.server import IntakeServer
@@ -121,7 +121,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
 @pytest.fixture
 def head():
     """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
-    text = render_samples(samples_of(SEEN, [], {}))
+    text = render_samples(yield_samples(SEEN, [], {}))
     agent = Endpoint("127.0.0.1:0", [], [], lambda: text)
     agent.start()
     metrics, view = Metrics(agent_port=agent.port), view_of(nodes=3)
