@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,19 +41,90 @@ ROOMS: Final = {
 BASES: Final = ("HpctlError", "UsageError")
 """Errors that a command prints: hpctl's own, and click's of a command line."""
 
-REASONS: Final = ("NotWhole", "Unprovable", "Unfinished")
-"""Why a checkpoint is passed over; `hpctl checkpoint ls` and `explain` print it."""
+REASONS: Final = {
+    "NotWhole": (
+        "CHECKPOINT not complete: ",
+        "hpctl resumes from an older complete checkpoint. Delete this one when you do not need it.",
+    ),
+    "Unfinished": (
+        "CHECKPOINT not complete: ",
+        "Wait if the job is still saving. Otherwise the save was interrupted: hpctl resumes from an"
+        " older complete checkpoint.",
+    ),
+    "Unprovable": (
+        "CHECKPOINT unreadable: ",
+        "hpctl cannot check this checkpoint and does not choose it. Check it with the program that"
+        " saved it; `hpctl resume JOB --from-step N` resumes from an older one.",
+    ),
+}
+"""Why hpctl does not resume from a checkpoint, by class: what `hpctl checkpoint ls` prints before
+the reason, and what to do."""
+
+REASONS_TITLE: Final = "Why hpctl does not resume from a checkpoint"
+
+REASONS_INTRODUCTION: Final = """`hpctl checkpoint ls`, `hpctl checkpoint verify`, `hpctl explain` and
+a job's log print these. CHECKPOINT is the checkpoint's path and format, FILE a file in it. A file can be
+incomplete because a save still runs, or because its node failed during a save."""
+
+WORDS: Final = {
+    "DETAIL": "REASON",
+    "ERROR": "REASON",
+    "ERROR_TEXT": "REASON",
+    "EXPLAIN_REFUSAL": "REASON",
+    "JOIN": "LIST",
+    "MESSAGE": "REASON",
+    "MESSAGE_OF": "REASON",
+    "READ_TAIL": "LAST_LINES",
+    "STRERROR": "REASON",
+    "STRIP": "REASON",
+    "TROUBLE": "REASON",
+    "WHY": "REASON",
+    "WHY_NOT": "REASON",
+}
+"""Clearer words for values, by the word that the code's name gives."""
+
+EXPRESSIONS: Final = {
+    "member.name": "MEMBER",
+    "fold_hostlist(these)": "NODES",
+    "given.getsockname()[1]": "SOCKET_PORT",
+    "parent.st_uid": "UID",
+    "int(pointer[:18])": "ITERATION",
+    "error.filename": "DIRECTORY",
+    "error.filename or directory": "DIRECTORY",
+    "error.name": "PACKAGE",
+    "path.parent": "DIRECTORY",
+    "file.parent": "DIRECTORY",
+    "seen.until": "TIME",
+    "until": "TIME",
+    "archive.path": "ARCHIVE",
+    "first + PORTS - 1": "LAST",
+    "RANKS_ON + 1": "COUNT",
+    "str(shard)[:80]": "FILE",
+    "str(backend)[:40]": "BACKEND",
+    "min(missing)[:80]": "TENSOR",
+    "ending.lstrip('/')": "MEMBER",
+}
+"""Clearer words for values, by their expression."""
+
+PLACES: Final[Mapping[str, Mapping[str, str]]] = {
+    "checkpoints/": {"NAME": "FILE", "SHOWN": "FILE", "KEY": "FILE"},
+}
+"""Clearer words for values, by the beginning of a module's path below `hpctl/`."""
 
 INTRODUCTION: Final = """# Messages
 
 Each error that a command, the daemon or the agent prints, by what it is about, and what to do.
-Words in capitals stand for values: search for a part of the text that has none.
+Words in capitals stand for values (REASON is what the system or another program says, LIST has several
+values): search for a part of the text that has none.
 [Troubleshooting](troubleshooting.md) goes by symptom, [recovery.md](recovery.md) has what a
 recovery says, and [alerts.md](alerts.md) the alerts.
 """
 
 _PROSE = re.compile(r"[a-z]{3}")
 """A text without it holds values only."""
+
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+"""The name of a constant."""
 
 
 class Message(Struct, frozen=True, order=True):
@@ -73,18 +144,32 @@ def describe_value(node: ast.expr) -> str:
         return "LIST"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
         return "COUNT"
+    expression = ast.unparse(node)
+    if expression in EXPRESSIONS:
+        return EXPRESSIONS[expression]
     names = [
         each.attr if isinstance(each, ast.Attribute) else each.id
         for each in ast.walk(node)
         if isinstance(each, ast.Attribute | ast.Name)
     ]
-    return names[0].strip("_").upper() if names else "VALUE"
+    word = names[0].strip("_").upper() if names else "VALUE"
+    return WORDS.get(word, word)
 
 
-def read_texts(node: ast.expr | None, assigned: dict[str, ast.expr]) -> list[str]:
+def read_part(node: ast.FormattedValue, assigned: Mapping[str, ast.expr]) -> str:
+    """Return a value inside a text: a constant's value, or a word in capitals."""
+    value = node.value
+    name = getattr(value, "id", getattr(value, "attr", ""))
+    if _CONSTANT.fullmatch(name) and isinstance(assigned.get(name), ast.Constant):
+        constant = ast.literal_eval(assigned[name])
+        return f"{constant:g}" if isinstance(constant, float) else str(constant)
+    return describe_value(value)
+
+
+def read_texts(node: ast.expr | None, assigned: Mapping[str, ast.expr]) -> list[str]:
     """Return the texts that an expression may be; none where its value is not in the code.
 
-    `assigned` has the values of the function's local names.
+    `assigned` has the values of the function's local names and of constants.
     """
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
@@ -94,7 +179,7 @@ def read_texts(node: ast.expr | None, assigned: dict[str, ast.expr]) -> list[str
             if isinstance(value, ast.Constant):
                 parts.append(str(value.value))
             elif isinstance(value, ast.FormattedValue):
-                parts.append(describe_value(value.value))
+                parts.append(read_part(value, assigned))
         return ["".join(parts)]
     if isinstance(node, ast.IfExp):
         return [*read_texts(node.body, assigned), *read_texts(node.orelse, assigned)]
@@ -133,13 +218,40 @@ def find_subclasses(trees: Sequence[ast.Module], bases: Sequence[str]) -> set[st
         found |= more
 
 
-def find_messages(tree: ast.Module, errors: set[str]) -> Iterator[Message]:
-    """Yield the texts of the errors of these classes that a module raises or makes."""
+def list_constants(trees: Sequence[ast.Module]) -> dict[str, ast.expr]:
+    """Return the values of constants that modules define, without those with several values."""
+    found: dict[str, ast.expr] = {}
+    several = set()
+    for tree in trees:
+        for node in tree.body:
+            if isinstance(node, ast.Assign):
+                target: ast.expr = node.targets[0]
+            elif isinstance(node, ast.AnnAssign):
+                target = node.target
+            else:
+                continue
+            if not isinstance(target, ast.Name) or not _CONSTANT.fullmatch(target.id):
+                continue
+            if node.value is None:
+                continue
+            known = found.setdefault(target.id, node.value)
+            if ast.dump(known) != ast.dump(node.value):
+                several.add(target.id)
+    return {name: value for name, value in found.items() if name not in several}
+
+
+def find_messages(
+    tree: ast.Module, errors: set[str], constants: Mapping[str, ast.expr] | None = None
+) -> Iterator[Message]:
+    """Yield the texts of the errors of these classes that a module raises or makes.
+
+    `constants` has the values of other modules' constants.
+    """
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     for function in functions:
-        assigned = list_assignments(function)
+        known = {**(constants or {}), **list_constants([tree]), **list_assignments(function)}
         for node in ast.walk(function):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -148,8 +260,8 @@ def find_messages(tree: ast.Module, errors: set[str]) -> Iterator[Message]:
                 continue
             given = node.args[1] if len(node.args) > 1 else None
             hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
-            actions = read_texts(hints[0] if hints else given, assigned)
-            for text in read_texts(node.args[0], assigned):
+            actions = read_texts(hints[0] if hints else given, known)
+            for text in read_texts(node.args[0], known):
                 yield Message(clean_text(text), clean_text(actions[0] if actions else ""))
 
 
@@ -167,11 +279,25 @@ def draw_table(messages: Sequence[Message]) -> str:
     return "\n".join(lines)
 
 
-def collect_messages(room: str, errors: set[str]) -> list[Message]:
+def use_place_words(text: str, place: str) -> str:
+    """Return a text with the clearer words of a module's place."""
+    for beginning, words in PLACES.items():
+        if place.startswith(beginning):
+            text = re.sub(r"\b[A-Z][A-Z_]+\b", lambda found: words.get(found[0], found[0]), text)
+    return text
+
+
+def collect_messages(
+    room: str, errors: set[str], constants: Mapping[str, ast.expr] | None = None
+) -> list[Message]:
     """Return the messages of a room, each once, in order."""
     found: set[Message] = set()
     for path in sorted((ROOT / "hpctl" / room).rglob("*.py")):
-        found.update(find_messages(ast.parse(path.read_text(encoding="utf-8")), errors))
+        place = path.relative_to(ROOT / "hpctl").as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for message in find_messages(tree, errors, constants):
+            text = use_place_words(message.text, place)
+            found.add(Message(text, use_place_words(message.action, place)))
     acted = {message.text for message in found if message.action}
     shown = []
     for message in sorted(found):
@@ -181,15 +307,25 @@ def collect_messages(room: str, errors: set[str]) -> list[Message]:
     return shown
 
 
+def collect_reasons(constants: Mapping[str, ast.expr]) -> list[Message]:
+    """Return why hpctl does not resume from a checkpoint, each reason once, in order."""
+    found = set()
+    for name, (beginning, action) in REASONS.items():
+        for message in collect_messages("checkpoints", {name}, constants):
+            found.add(Message(beginning + message.text, action))
+    return sorted(found)
+
+
 def page() -> str:
     """Return docs/messages.md."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.glob("hpctl/**/*.py")]
     errors = find_subclasses(trees, BASES)
+    constants = list_constants(trees)
     parts = [INTRODUCTION]
     for room, title in ROOMS.items():
-        messages = collect_messages(room, errors)
+        messages = collect_messages(room, errors, constants)
         if messages:
             parts.append(f"## {title}\n\n{draw_table(messages)}\n")
-    reasons = collect_messages("checkpoints", set(REASONS))
-    parts.append(f"## Why a checkpoint is passed over\n\n{draw_table(reasons)}\n")
+    reasons = draw_table(collect_reasons(constants))
+    parts.append(f"## {REASONS_TITLE}\n\n{REASONS_INTRODUCTION}\n\n{reasons}\n")
     return "\n".join(parts)
