@@ -117,7 +117,7 @@ def test_files_of_two_saves_in_place_are_not_one_checkpoint(tmp_path):
     write(tmp_path, {"model.pt": torch_save({"step": 8})})
     search = find(tmp_path, *patterns)
     assert search.found is None
-    assert search.passed_over[0].why == "its files are of steps 7 and 8: saved over"
+    assert search.passed_over[0].why == "its files are from different steps, 7 and 8: a newer save overwrote a part of them"
 
 
 def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
@@ -148,7 +148,7 @@ def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
     save(tmp_path, 10, step=5, ranks=2)
     search = last_complete(tmp_path)
     assert search.verdict == "incomplete"
-    assert search.passed_over[0].why == "only 2 of 4 ranks have their files"
+    assert search.passed_over[0].why == "only 2 of 4 ranks have saved their files"
     save(tmp_path, 10, step=5, ranks=4)
     found = last_complete(tmp_path).found
     assert (found.step, found.unproven) == (5, "")
@@ -279,7 +279,7 @@ def test_a_file_without_a_container_that_is_smaller_than_before_is_cut(tmp_path)
     old(tmp_path)
     search = find(tmp_path, "m_{step}.raw")
     assert search.found.step == 1
-    assert "bytes, and 3000 a step before" in search.passed_over[0].why
+    assert "but had 3000 bytes one step earlier" in search.passed_over[0].why
 
 
 def test_a_directory_stands_for_all_files_in_it(tmp_path):

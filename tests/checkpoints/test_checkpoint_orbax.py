@@ -142,7 +142,7 @@ def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
     os.utime(step / "state", (1000, 1000))
     assert isinstance(judge_checkpoint(step), CompleteCheckpoint), "the program saves without it"
     os.utime(step / "state", (1002, 1002))
-    assert "state: _sharding is missing: removed since the commit" in passed(step).why
+    assert "state: _sharding is missing: it was deleted after the save finished" in passed(step).why
     for path in step.rglob("*"):
         if path.is_dir():
             os.utime(path, (1003, 1003))
@@ -240,7 +240,7 @@ def test_a_chunk_that_may_be_zeros_is_not_proved(tmp_path):
     del files["params.w0/1"]
     row = passed(write(tmp_path / "40", files))
     assert row.unreadable
-    assert "params.w0/1 is missing: all zeros, or lost" in row.why
+    assert "params.w0/1 is missing: its data are all zeros, or the file was lost" in row.why
 
 
 def test_what_may_be_being_removed_or_old_is_not_called_nothing(tmp_path):

@@ -100,7 +100,7 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     with pytest.raises(Unprovable, match="elsewhere"):
         read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
-        with pytest.raises(NotWhole, match="names no data files"):
+        with pytest.raises(NotWhole, match="lists no data files"):
             read(tmp_path, pickle.dumps(other, 4))
 
 

@@ -46,7 +46,7 @@ def test_a_whole_frame_and_each_cut_of_it(tmp_path, zstd, name, checksum):
     for length in (*range(0, len(raw), step), len(raw) - 1):
         with pytest.raises(NotWhole):
             follow(tmp_path / "chunk", raw[:length])
-    with pytest.raises(NotWhole, match="is damaged: the data ends at"):
+    with pytest.raises(NotWhole, match="is damaged: its data ends at"):
         follow(tmp_path / "chunk", raw + b"x")
 
 

@@ -125,7 +125,8 @@ class LogFollower:
             self.close()
             message = f"cannot read {self.path}: {error.strerror or error}"
             raise Unavailable(
-                message, "is its file system mounted, and may this user read it?"
+                message,
+                "check that its file system is mounted and that this user may read the file",
             ) from (error)
 
     def finish(self) -> bytes:
@@ -171,7 +172,9 @@ class LogFollower:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
-            raise NotALog(f"{self.path} is not a regular file", "name the file that the job writes")
+            raise NotALog(
+                f"{self.path} is not a regular file", "name the log file that the job writes"
+            )
         self._fd = fd
         if self._at_end:
             self._position, self._at_end = found.st_size, False
@@ -563,7 +566,9 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
     follower = LogFollower(path)
     try:
         if not path.exists():
-            raise Unavailable(f"cannot read {path}: no such file", "name a job's log")
+            raise Unavailable(
+                f"cannot read the log {path}: there is no such file", "name the log file of a job"
+            )
         done = False
         while not done:
             lines, done = follower.read()

@@ -70,7 +70,7 @@ def run(
     from hpctl.vocabulary.policy_file import merge_policies
 
     if in_process and not torch:
-        raise click.UsageError("--in-process needs --torch.")
+        raise click.UsageError("--in-process works only with --torch: add --torch")
     with as_typed():
         asked, own = parse_srun(arguments), _load_policies(policy)
         watched = _load_rules((*merge_policies(own).log_rules, *log_rules))
@@ -106,7 +106,8 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
             files.append(from_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
-                f"cannot parse the recovery policy in HPCTL_POLICY: {error}",
+                "cannot parse the recovery policy in the environment variable HPCTL_POLICY: "
+                f"{error}",
                 "Unset HPCTL_POLICY; only hpctl sbatch sets it.",
             ) from error
     if path is not None:

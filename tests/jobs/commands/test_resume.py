@@ -152,14 +152,14 @@ def test_a_step_before_all_checkpoints_names_those_that_there_are(desk):
 
 def test_a_job_that_slurm_does_not_know(desk):
     said, hint = refused(desk, 13, "--from-step", 20, "--yes")
-    assert said == "Slurm does not know job 13: there is none, or it ended too long ago"
+    assert said == "Slurm does not know job 13: it does not exist, or ended too long ago"
     assert "hpctl checkpoint mark DIR STEP" in hint
 
 
 def test_a_job_that_did_not_register_or_has_no_checkpoints(desk):
     desk.job = replace(desk.job, comment="mine")
     assert refused(desk, 12, "--from-step", 20)[0] == (
-        "job 12 is not registered with hpctl, which does not choose where it resumes"
+        "cannot choose where job 12 resumes: it was not submitted with hpctl sbatch"
     )
     desk.job = replace(desk.job, comment=write_comment(Registration(spares=1)))
     assert "without --checkpoint-dir" in refused(desk, 12, "--from-step", 20)[0]
