@@ -44,7 +44,7 @@ BASES: Final = ("HpctlError", "UsageError")
 REASONS: Final = {
     "NotWhole": (
         "CHECKPOINT not complete: ",
-        "hpctl resumes from an older complete checkpoint. Delete this one when you do not need it.",
+        "hpctl resumes from an older complete checkpoint. Delete this one if you do not need it.",
     ),
     "Unfinished": (
         "CHECKPOINT not complete: ",
@@ -62,9 +62,9 @@ the reason, and what to do."""
 
 REASONS_TITLE: Final = "Why hpctl does not resume from a checkpoint"
 
-REASONS_INTRODUCTION: Final = """`hpctl checkpoint ls`, `hpctl checkpoint verify`, `hpctl explain` and
-a job's log print these. CHECKPOINT is the checkpoint's path and format, FILE a file in it. A file can be
-incomplete because a save still runs, or because its node failed during a save."""
+REASONS_INTRODUCTION: Final = """`hpctl checkpoint ls`, `hpctl checkpoint verify`, `hpctl explain`
+and a job's log print these. CHECKPOINT is the checkpoint's path and format, FILE a file in it. A file
+can be incomplete because a save still runs, or because its node failed during a save."""
 
 WORDS: Final = {
     "DETAIL": "REASON",
@@ -108,14 +108,48 @@ EXPRESSIONS: Final = {
 
 PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     "checkpoints/": {"NAME": "FILE", "SHOWN": "FILE", "KEY": "FILE"},
+    "checkpoints/formats/nvrx.py": {"NUMBER": "ITERATION", "FORMAT_RANKS": "RANKS"},
+    "checkpoints/resume.py": {"FILE": "VARIABLE", "NAME": "VARIABLE", "WHAT": "VALUES"},
+    "checkpoints/advise.py": {"WANTED": "JOB", "TARGET": "JOB"},
+    "checkpoints/patterns.py": {"TEXT": "PATTERN", "COMPONENT": "PATTERN"},
+    "clusters/": {"SHOWN": "NODE", "OF_ARN": "OTHER_VALUE"},
+    "clusters/apply.py": {"NAME": "CLUSTER", "GET": "REASON", "FIRST": "CODE", "TOOK": "ADDED"},
+    "clusters/capacity.py": {"NAME": "PLAN", "THERE": "The region's plans are LIST"},
+    "clusters/cluster_file.py": {"NAME": "CLUSTER"},
+    "clusters/commands/context.py": {"NAME": "CLUSTER", "THERE": "The region's clusters are LIST"},
+    "clusters/commands/delete.py": {"NAME": "CLUSTER"},
+    "clusters/commands/scale.py": {"TARGET": "SIZE"},
+    "clusters/commands/storage.py": {"NAME": "FILE", "UNDER_WAY": "FILE", "VERB": "COMMAND"},
+    "clusters/commands/waiting.py": {"SHORT": "CLUSTER"},
+    "clusters/migration.py": {"NAME": "GROUP"},
+    "clusters/node_lookup.py": {"NAME": "NODE", "EVERY": "LIST", "SOME": "LIST"},
+    "clusters/request.py": {"NAME": "CLUSTER"},
+    "clusters/storage.py": {"S3": "URL"},
+    "clusters/iam_policies.py": {"WHAT": "OPTION", "TEXT": "VALUE"},
+    "cli/": {"WORD": "CHECK", "HINT": "SUGGESTION"},
+    "engine/journal/": {"WHAT": "JOURNAL", "PLACE": "JOURNAL_ENTRY", "NAME": "JOURNAL"},
+    "jobs/": {"TEXT": "JOB"},
+    "jobs/elastic/": {"JOB": "VALUE"},
+    "jobs/hangs/ras_report.py": {"WHERE": "ADDRESS"},
+    "jobs/sbatch/command.py": {"WHERE": "DIRECTORY", "UNKNOWN": "OPTION"},
+    "jobs/sbatch/options.py": {"PLACE": "OPTION", "NAME": "OPTION_NAME"},
+    "jobs/sbatch/submit.py": {"NAME": "SCRIPT_OR_NAME"},
+    "nodes/acceptance/": {"NAME": "TEST"},
+    "nodes/decisions_command.py": {"NAME": "TARGET", "PHASE": "STATE"},
+    "nodes/evidence/": {"PREFIXNAME": "ARCHIVE", "FOUND": "OTHER_SIZE"},
+    "nodes/windows/": {"NAME": "WINDOW"},
+    "sagemaker/": {"NAME": "SERVICE", "KEY": "FIELD"},
+    "service/notify/": {"SOURCE": "FILE_OR_VARIABLE"},
+    "wire/munge.py": {"GENERATION": "OTHER_MACHINE", "MINE": "MACHINE"},
 }
-"""Clearer words for values, by the beginning of a module's path below `hpctl/`."""
+"""Clearer words for values, by the beginning of a module's path below `hpctl/`. Of several that
+fit, the later one wins."""
 
 INTRODUCTION: Final = """# Messages
 
 Each error that a command, the daemon or the agent prints, by what it is about, and what to do.
-Words in capitals stand for values (REASON is what the system or another program says, LIST has several
-values): search for a part of the text that has none.
+Words in capitals stand for values: search for a part of the text that has none. REASON is the text
+that the system or another program gives, and LIST has one or more names.
 [Troubleshooting](troubleshooting.md) goes by symptom, [recovery.md](recovery.md) has what a
 recovery says, and [alerts.md](alerts.md) the alerts.
 """
@@ -281,10 +315,11 @@ def draw_table(messages: Sequence[Message]) -> str:
 
 def use_place_words(text: str, place: str) -> str:
     """Return a text with the clearer words of a module's place."""
-    for beginning, words in PLACES.items():
+    words: dict[str, str] = {}
+    for beginning, some in PLACES.items():
         if place.startswith(beginning):
-            text = re.sub(r"\b[A-Z][A-Z_]+\b", lambda found: words.get(found[0], found[0]), text)
-    return text
+            words.update(some)
+    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda found: words.get(found[0], found[0]), text)
 
 
 def collect_messages(

@@ -282,7 +282,9 @@ def decode_report(body: bytes) -> Report:
     """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
     content = read_message(body).content
     if not isinstance(content, Report):
-        raise InvalidReportError("not a report: a heartbeat")
+        raise InvalidReportError(
+            "the head node expects an agent's report, but received a heartbeat"
+        )
     return content
 
 
@@ -334,7 +336,8 @@ def check_version(version: int) -> None:
     """Raises UnsupportedVersionError for any format but ours."""
     if version != VERSION:
         raise UnsupportedVersionError(
-            f"report format {version}, this head node speaks {VERSION}",
+            f"the agent's report has format version {version}, but this head node reads version "
+            f"{VERSION}",
             "Install the same hpctl release on the node and on the head node.",
         )
 
@@ -342,7 +345,10 @@ def check_version(version: int) -> None:
 def check_size(body: bytes, most: int) -> None:
     """Raises ReportTooLargeError."""
     if len(body) > most:
-        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
+        raise ReportTooLargeError(
+            f"the agent's message is too long: it has {len(body)} bytes, but the head node reads "
+            f"at most {most}"
+        )
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -361,7 +367,9 @@ def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
-        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+        raise MalformedReportError(
+            f"the agent does not understand the head node's answer: {error}"
+        ) from error
 
 
 def encode_ack(ack: Ack) -> bytes:

@@ -117,7 +117,10 @@ def test_files_of_two_saves_in_place_are_not_one_checkpoint(tmp_path):
     write(tmp_path, {"model.pt": torch_save({"step": 8})})
     search = find(tmp_path, *patterns)
     assert search.found is None
-    assert search.passed_over[0].why == "its files are from different steps, 7 and 8: a newer save overwrote a part of them"
+    assert (
+        search.passed_over[0].why
+        == "its files are from different steps, 7 and 8: a newer save overwrote a part of them"
+    )
 
 
 def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):

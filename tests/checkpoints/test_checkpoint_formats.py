@@ -234,7 +234,9 @@ def test_torch_files_count_only_where_they_say_their_step(tmp_path):
 
 
 def test_what_is_recorded_must_agree_with_the_name(tmp_path):
-    assert "is from step 40, not from step 41" in reason(write(tmp_path / "global_step41", deepspeed_files()))
+    assert "is from step 40, not from step 41" in reason(
+        write(tmp_path / "global_step41", deepspeed_files())
+    )
     legacy = write(tmp_path / "iter_0000041", WHOLE["megatron-legacy"][2]())
     assert "is from iteration 40, not from iteration 41" in reason(legacy)
 
@@ -285,7 +287,9 @@ def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
 def test_a_save_that_has_not_ended_is_no_reason_to_stop_a_job(tmp_path, name, last):
     path = make(tmp_path, name)
     (path / last).rename(path / f"{last}.tmp")
-    assert reason(path) == f"{last} is missing: the save writes this file last, so it has not finished"
+    assert (
+        reason(path) == f"{last} is missing: the save writes this file last, so it has not finished"
+    )
     assert last_complete(tmp_path).verdict == "none"
 
 
@@ -314,9 +318,15 @@ def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path)
         pointer.write_text(message)
         assert isinstance(judge_checkpoint(path), CompleteCheckpoint), message
     pointer.write_text("20")
-    assert reason(path) == f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
+    assert (
+        reason(path)
+        == f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
+    )
     pointer.unlink()
-    assert reason(path) == f"{pointer.name} is missing in the checkpoint directory: no save has finished there"
+    assert (
+        reason(path)
+        == f"{pointer.name} is missing in the checkpoint directory: no save has finished there"
+    )
 
 
 def test_a_saved_object_of_any_size_says_its_step(tmp_path):
@@ -351,7 +361,9 @@ def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
     assert "of data rank 1, model rank 0 is missing" in reason(path)
     assert last_complete(tmp_path).verdict == "incomplete"
     (path / "latest").unlink()  # killed in its first save: no reason to stop a job
-    assert reason(path) == "latest is missing: the save writes this file last, so it has not finished"
+    assert (
+        reason(path) == "latest is missing: the save writes this file last, so it has not finished"
+    )
     assert last_complete(tmp_path).verdict == "none"
 
 

@@ -66,7 +66,9 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
 def test_no_look_takes_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     for look in (files.size_of, files.exists, files.directory_names, files.modified_ns):
-        with pytest.raises(NotWhole, match="is named in the checkpoint, but is not a valid name of a file"):
+        with pytest.raises(
+            NotWhole, match="is named in the checkpoint, but is not a valid name of a file"
+        ):
             look(tmp_path, name)
 
 

@@ -271,7 +271,10 @@ def _choose_size(
     """Return the policy with its elastic range, and how many nodes a step gets when all is well."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", requested) if requested else None
     if requested and match is None:
-        raise HpctlError(f"--nodes {requested} is not a number of nodes", "Write a number or a range, such as --nodes 8 or --nodes 6-8.")
+        raise HpctlError(
+            f"--nodes {requested} is not a number of nodes",
+            "Write a number or a range, such as --nodes 8 or --nodes 6-8.",
+        )
     if match is None:
         wanted = allocated - spares
     else:
