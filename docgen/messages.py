@@ -63,8 +63,8 @@ the reason, and what to do."""
 REASONS_TITLE: Final = "Why hpctl does not resume from a checkpoint"
 
 REASONS_INTRODUCTION: Final = """`hpctl checkpoint ls`, `hpctl checkpoint verify`, `hpctl explain`
-and a job's log print these. CHECKPOINT is the checkpoint's path and format, FILE a file in it. A file
-can be incomplete because a save still runs, or because its node failed during a save."""
+and a job's log print these. CHECKPOINT is the checkpoint's path and format, FILE a file in it. A
+file can be incomplete because a save still runs, or because its node failed during a save."""
 
 WORDS: Final = {
     "DETAIL": "REASON",
@@ -168,6 +168,35 @@ class Message(Struct, frozen=True, order=True):
     action: str
 
 
+ACTIONS: Final[Mapping[str, str]] = {
+    "detection/kmsg.py": "Check that the agent runs as root: systemctl status hpctl-agent",
+    "detection/node_name.py": "Check MUNGE on this node: systemctl status munge",
+    "detection/outside/hma_log.py": "Check the health agent's service and log on the node. hpctl's"
+    " other checks continue.",
+    "detection/outside/report_request.py": "Fix the program that sends the report: `hpctl agent"
+    " report --help` describes it.",
+    "detection/report_command.py": "Correct the command line: `hpctl agent report --help`.",
+    "jobs/hangs/stacks.py": "Check that the job still runs (`squeue`), and run the command again.",
+    "nodes/evidence/archive.py": "Check the directory's free space and permissions on the node."
+    " The node's recovery continues without evidence.",
+    "nodes/evidence/bucket.py": "Do not use the archive. The node's recovery does not need it.",
+    "nodes/evidence/fetch.py": "Do not use the archive. The node's recovery does not need it.",
+    "nodes/evidence/store.py": "Do not use the archive. The node's recovery does not need it.",
+    "sagemaker/": "Correct what the reason names (permissions, region, network); hpctl's daemon"
+    " tries again.",
+    "sandbox/": "Read the sandbox's logs: hpctl sandbox logs",
+    "sandbox/command.py": "Correct the command line: `hpctl sandbox --help`.",
+    "slurm/read.py": "Nothing.",
+    "wire/": "Install the same hpctl release on the head node and on all nodes, and restart the"
+    " agents and the daemon.",
+    "wire/heads.py": "Correct the URL in `heads` of hpctl.yaml or in --head.",
+    "wire/munge.py": "Check munge on both machines: systemctl status munge. Install the same hpctl"
+    " release on the head node and on all nodes.",
+}
+"""What to do about the messages of a module that do not say it, by the beginning of the module's
+path below `hpctl/`. Of several that fit, the later one wins."""
+
+
 def describe_value(node: ast.expr) -> str:
     """Return a word in capitals for an expression inside a text."""
     if (
@@ -200,6 +229,14 @@ def read_part(node: ast.FormattedValue, assigned: Mapping[str, ast.expr]) -> str
     return describe_value(value)
 
 
+def find_answer(call: ast.Call, assigned: Mapping[str, ast.expr]) -> ast.expr | None:
+    """Return the expression that a call returns; None where it is not one expression."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name == "suggest_names" and call.args:
+        return call.args[-1]
+    return assigned.get(name) if isinstance(call.func, ast.Name) else None
+
+
 def read_texts(node: ast.expr | None, assigned: Mapping[str, ast.expr]) -> list[str]:
     """Return the texts that an expression may be; none where its value is not in the code.
 
@@ -220,19 +257,33 @@ def read_texts(node: ast.expr | None, assigned: Mapping[str, ast.expr]) -> list[
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = read_texts(node.left, assigned), read_texts(node.right, assigned)
         return [first + second for first in left or ["TEXT"] for second in right or ["TEXT"]]
+    if isinstance(node, ast.Call):
+        return read_texts(find_answer(node, assigned), assigned)
     if isinstance(node, ast.Name) and node.id in assigned:
         rest = {name: value for name, value in assigned.items() if name != node.id}
         return read_texts(assigned[node.id], rest)
     return []
 
 
-def list_assignments(function: ast.AST) -> dict[str, ast.expr]:
-    """Return the values of the names that a function assigns once."""
+def list_assignments(function: ast.AST, before: int | None = None) -> dict[str, ast.expr]:
+    """Return the values of the names that a function assigns once.
+
+    With the number of a line, the last value before that line of each name that is assigned.
+    """
     found: dict[str, list[ast.expr]] = {}
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found.setdefault(node.targets[0].id, []).append(node.value)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+        if not isinstance(node, ast.Assign) or (before is not None and node.lineno >= before):
+            continue
+        target = node.targets[0]
+        if isinstance(target, ast.Name):
+            found.setdefault(target.id, []).append(node.value)
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            for name, value in zip(target.elts, node.value.elts, strict=False):
+                if isinstance(name, ast.Name):
+                    found.setdefault(name.id, []).append(value)
+    if before is None:
+        return {name: values[0] for name, values in found.items() if len(values) == 1}
+    return {name: max(values, key=lambda each: each.lineno) for name, values in found.items()}
 
 
 def find_subclasses(trees: Sequence[ast.Module], bases: Sequence[str]) -> set[str]:
@@ -274,6 +325,18 @@ def list_constants(trees: Sequence[ast.Module]) -> dict[str, ast.expr]:
     return {name: value for name, value in found.items() if name not in several}
 
 
+def list_answers(
+    functions: Sequence[ast.FunctionDef | ast.AsyncFunctionDef],
+) -> dict[str, ast.expr]:
+    """Return the text that a function returns, for each function that only returns one text."""
+    found: dict[str, ast.expr] = {}
+    for function in functions:
+        last = function.body[-1]
+        if len(function.body) == 1 and isinstance(last, ast.Return) and last.value is not None:
+            found[function.name] = last.value
+    return found
+
+
 def find_messages(
     tree: ast.Module, errors: set[str], constants: Mapping[str, ast.expr] | None = None
 ) -> Iterator[Message]:
@@ -284,8 +347,9 @@ def find_messages(
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
+    outer = {**(constants or {}), **list_constants([tree]), **list_answers(functions)}
     for function in functions:
-        known = {**(constants or {}), **list_constants([tree]), **list_assignments(function)}
+        known = {**outer, **list_assignments(function)}
         for node in ast.walk(function):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -294,7 +358,8 @@ def find_messages(
                 continue
             given = node.args[1] if len(node.args) > 1 else None
             hints = [keyword.value for keyword in node.keywords if keyword.arg == "hint"]
-            actions = read_texts(hints[0] if hints else given, known)
+            nearest = {**known, **list_assignments(function, before=node.lineno)}
+            actions = read_texts(hints[0] if hints else given, nearest)
             for text in read_texts(node.args[0], known):
                 yield Message(clean_text(text), clean_text(actions[0] if actions else ""))
 
@@ -311,6 +376,12 @@ def draw_table(messages: Sequence[Message]) -> str:
     for message in messages:
         lines.append(f"| {message.text} | {message.action} |")
     return "\n".join(lines)
+
+
+def choose_action(place: str) -> str:
+    """Return what to do about a message of a module that does not say it."""
+    fitting = [action for beginning, action in ACTIONS.items() if place.startswith(beginning)]
+    return fitting[-1] if fitting else ""
 
 
 def use_place_words(text: str, place: str) -> str:
@@ -332,7 +403,8 @@ def collect_messages(
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for message in find_messages(tree, errors, constants):
             text = use_place_words(message.text, place)
-            found.add(Message(text, use_place_words(message.action, place)))
+            action = use_place_words(message.action, place) or choose_action(place)
+            found.add(Message(text, action))
     acted = {message.text for message in found if message.action}
     shown = []
     for message in sorted(found):

@@ -145,7 +145,8 @@ def wait_for_link(
         found = answer.get("Associations") or ()
         if not found:
             raise Absent(
-                f"the link to S3 (data repository association {known.id}) was deleted while hpctl waited for it",
+                f"the link to S3 (data repository association {known.id}) was deleted "
+                "while hpctl waited for it",
                 "another user or tool deleted it; run the command again to create it",
             )
         known = _parse_link(found[0])

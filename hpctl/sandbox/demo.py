@@ -211,7 +211,8 @@ class Demo:
         `adapter`. Raises HpctlError for too few nodes."""
         if nodes < RANKS_ON + 1:
             raise HpctlError(
-                f"the demo needs a spare node: {nodes} nodes leave none for a job of {RANKS_ON} nodes",
+                f"the demo needs a spare node: {nodes} nodes leave none for a job of "
+                f"{RANKS_ON} nodes",
                 f"Give --nodes {RANKS_ON + 1} or more.",
             )
         site = SITE if xid == 79 else {k: v for k, v in SITE.items() if k != "catalogue"}

@@ -56,7 +56,10 @@ class Head(Struct, frozen=True):
         except ValueError as error:
             raise HpctlError(f"{url!r} is not a valid URL of a head node: {error}") from error
         if parts.scheme != "http" or not host or parts.path not in ("", "/"):
-            hint = f"Write it as http://HOST:{DEFAULT_PORT}; https is not needed, because MUNGE authenticates the messages."
+            hint = (
+                f"Write it as http://HOST:{DEFAULT_PORT}; https is not needed, because MUNGE "
+                "authenticates the messages."
+            )
             raise HpctlError(f"{url!r} is not a valid URL of a head node", hint)
         return cls(host, port or DEFAULT_PORT)
 
@@ -224,7 +227,10 @@ def check_proof(
         )
 
 
-_HINT = "Check on the head node that hpctl's daemon, of the same release as this node's hpctl, listens on the port: ss -ltnp"
+_HINT = (
+    "Check on the head node that hpctl's daemon, of the same release as this node's hpctl, "
+    "listens on the port: ss -ltnp"
+)
 
 
 def trusted_uids() -> set[int]:

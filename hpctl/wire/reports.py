@@ -305,7 +305,9 @@ def read_message(body: bytes) -> Message:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
         return Message(envelope.heartbeat, envelope.open_session)
-    raise InvalidReportError("not a valid report: either `report` or `heartbeat` - at `$`")
+    raise InvalidReportError(
+        "the agent's message is not valid: it must have either `report` or `heartbeat`"
+    )
 
 
 def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
@@ -323,7 +325,9 @@ def read_request(body: bytes) -> OperatorRequest:
         raise make_decode_error(error, "request") from error
     check_version(asked.v)
     if not (asked.target + asked.by + asked.detail).isprintable():
-        raise InvalidReportError("not a valid request: control characters in a name")
+        raise InvalidReportError(
+            "the request to the daemon is not valid: a name in it has control characters"
+        )
     return asked
 
 
@@ -358,8 +362,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def make_decode_error(error: Exception, what: str) -> MalformedReportError:
     """Return what it means that a body cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
-        return InvalidReportError(f"not a valid {what}: {error}")
-    return MalformedReportError(f"not JSON: {error}")
+        return InvalidReportError(f"the {what} is not in hpctl's format: {error}")
+    return MalformedReportError(f"the {what} is not valid JSON: {error}")
 
 
 def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -395,7 +399,7 @@ def _to_model(wire: _WireReport) -> Report:
 def _convert_finding(index: int, wire: _WireFinding) -> Finding:
     if wire.last < wire.first:
         raise InvalidReportError(
-            f"not a valid report: last before first - at `$.report.findings[{index}]`"
+            f"the agent's report is not valid: `last` is before `first` - at `$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)

@@ -307,7 +307,8 @@ def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
     files = deepspeed_files(50)
     (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
     assert reason(path) == (
-        "mp_rank_01_model_states.pt is from step 50, but mp_rank_00_model_states.pt is from step 40: a newer save overwrote a part of the checkpoint"
+        "mp_rank_01_model_states.pt is from step 50, but mp_rank_00_model_states.pt is "
+        "from step 40: a newer save overwrote a part of the checkpoint"
     )
 
 
@@ -318,9 +319,8 @@ def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path)
         pointer.write_text(message)
         assert isinstance(judge_checkpoint(path), CompleteCheckpoint), message
     pointer.write_text("20")
-    assert (
-        reason(path)
-        == f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
+    assert reason(path) == (
+        f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
     )
     pointer.unlink()
     assert (

@@ -78,9 +78,9 @@ def test_accelerate_is_compared_with_the_save_before(tmp_path):
     write(tmp_path / "step_30", {**accelerate_files(), **custom})
     search = last_complete(tmp_path)
     assert search.found.path.name == "step_30"
-    assert (
-        search.passed_over[0].why
-        == "custom_checkpoint_0.pkl is missing, but the checkpoint step_30 in the same directory has this file"
+    assert search.passed_over[0].why == (
+        "custom_checkpoint_0.pkl is missing, but the checkpoint step_30 in the same "
+        "directory has this file"
     )
     write(path, custom)
     found = last_complete(tmp_path).found

@@ -523,7 +523,7 @@ def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webho
         ("nothing", 0o600, "must contain exactly one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
         ("json://x\0y", 0o640, "must contain exactly one URL", "json://host/path"),
-        ("json://127.0.0.1:9/", 0o640, "does not answer on port 9", "may this host connect"),
+        ("json://127.0.0.1:9/", 0o640, "does not answer on port 9", "may connect"),
     ],
 )
 def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_path):

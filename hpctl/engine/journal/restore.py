@@ -46,7 +46,7 @@ class RestoreTarget(Struct, frozen=True):
 def prepare_copy(file: Path, directory: Path) -> str:
     """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
     JournalCorrupt, HpctlError."""
-    copy, hint = directory / "backup.db", "name what `hpctl journal backup` has written"
+    copy, hint = directory / "backup.db", "name a file that `hpctl journal backup` has written"
     try:
         copy_file(file, copy)
         with closing(SqliteSource(copy)) as source:
@@ -86,12 +86,16 @@ def _refuse_running(there: JournalReader, now: datetime) -> None:
     held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
         until = f"{read_timestamp(held.until):%H:%M:%S} UTC"
-        why = f"cannot restore while a daemon uses the journal: the daemon on {held.host} (pid {held.pid}) holds it until {until}"
+        why = (
+            f"cannot restore while a daemon uses the journal: the daemon on {held.host} (pid "
+            f"{held.pid}) holds it until {until}"
+        )
         raise HpctlError(why, hint)
     standby = there.standby_since(now.timestamp() - STANDBY_S)
     if standby is not None:
         raise HpctlError(
-            f"cannot restore while a daemon uses the journal: the standby daemon on {standby} follows it",
+            "cannot restore while a daemon uses the journal: the standby daemon on "
+            f"{standby} follows it",
             hint,
         )
 

@@ -141,7 +141,10 @@ def check_schema(schema: str | None, name: str) -> None:
         )
     if schema == str(SCHEMA_VERSION):
         return
-    what = f"the journal has schema version {schema}, but this release of hpctl reads version {SCHEMA_VERSION}"
+    what = (
+        f"the journal has schema version {schema}, but this release of hpctl reads version "
+        f"{SCHEMA_VERSION}"
+    )
     if 0 < parse_count(schema) < SCHEMA_VERSION:
         raise Unavailable(
             what,

@@ -49,7 +49,10 @@ class ArchiveReader(Struct, frozen=True):
                 raise BadArchive(f"{archive.path}: {error.strerror or error}", _ENDED) from error
             copy.seek(0)
             if hashlib.sha256(copy.read()).hexdigest() != archive.sha256:
-                text = f"{archive.path} differs from the evidence archive that the node wrote: its checksum (SHA-256) is different"
+                text = (
+                    f"{archive.path} differs from the evidence archive that the node wrote: "
+                    "its checksum (SHA-256) is different"
+                )
                 raise BadArchive(text)
             copy.seek(0)
             yield copy

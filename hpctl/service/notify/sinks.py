@@ -46,7 +46,7 @@ def url_of(name: str, source: str) -> str:
             with Path(source).open(encoding="utf-8", errors="replace") as file:
                 mode, url = os.fstat(file.fileno()).st_mode, file.read(4096)
         except OSError as error:
-            fix = f"write the sink's URL into it; chmod 0640 {source}"
+            fix = f"write the sink's URL into the file, and run: chmod 0640 {source}"
             raise Unusable(
                 f"cannot use the notification sink {name}: cannot read {source}: {error.strerror}",
                 fix,
@@ -59,7 +59,7 @@ def url_of(name: str, source: str) -> str:
             )
     url = url.strip()
     if not re.fullmatch(r"\w+://[!-~]+", url):
-        fix = "write one URL of Apprise there, as json://host/path or slack://..."
+        fix = "write one URL of Apprise into it, such as json://host/path or slack://..."
         raise Unusable(
             f"cannot use the notification sink {name}: {source} must contain exactly one URL", fix
         )
@@ -83,7 +83,7 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
         try:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
-            fix = "is that service up, and may this host connect to it?"
+            fix = "check that the service runs and that this host may connect to it"
             raise Unusable(
                 f"the service of the notification sink {name} does not answer on port {port}: "
                 f"{error}",
