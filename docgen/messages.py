@@ -85,6 +85,27 @@ WORDS: Final = {
 
 EXPRESSIONS: Final = {
     "member.name": "MEMBER",
+    "off": "",
+    "own": "",
+    "fix": "",
+    "there": "",
+    "script.name": "SCRIPT",
+    "option": "OPTION",
+    "yaml_files.suggest_word(name, list(known))": "",
+    "s3": "URL",
+    "row.group": "ROW_GROUP",
+    "len(chosen)": "CHOSEN",
+    "found.size": "OTHER_SIZE",
+    "member.size": "OTHER_SIZE",
+    "description['ClusterName']": "CLUSTER",
+    "_role_text(NODE_TYPES[role], partition)": "a ROLE",
+    "_role_text(*lines)": "a OTHER_ROLE",
+    "archive.size": "SIZE",
+    "known[0]": "STEP",
+    "known[-1]": "OTHER_STEP",
+    "_PORTS[0]": "FIRST_PORT",
+    "_PORTS[-1]": "LAST_PORT",
+    "parent.parent": "DIRECTORY",
     "fold_hostlist(these)": "NODES",
     "given.getsockname()[1]": "SOCKET_PORT",
     "parent.st_uid": "UID",
@@ -108,32 +129,54 @@ EXPRESSIONS: Final = {
 
 PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     "checkpoints/": {"NAME": "FILE", "SHOWN": "FILE", "KEY": "FILE"},
-    "checkpoints/formats/nvrx.py": {"NUMBER": "ITERATION", "FORMAT_RANKS": "RANKS"},
+    "checkpoints/formats/nvrx.py": {
+        "NUMBER": "ITERATION",
+        "FORMAT_RANKS": "RANKS",
+        "SIZEMORE": "SIZE",
+    },
     "checkpoints/resume.py": {"FILE": "VARIABLE", "NAME": "VARIABLE", "WHAT": "VALUES"},
     "checkpoints/advise.py": {"WANTED": "JOB", "TARGET": "JOB"},
     "checkpoints/patterns.py": {"TEXT": "PATTERN", "COMPONENT": "PATTERN"},
-    "clusters/": {"SHOWN": "NODE", "OF_ARN": "OTHER_VALUE"},
-    "clusters/apply.py": {"NAME": "CLUSTER", "GET": "REASON", "FIRST": "CODE", "TOOK": "ADDED"},
-    "clusters/capacity.py": {"NAME": "PLAN", "THERE": "The region's plans are LIST"},
+    "clusters/": {"SHOWN": "NODE", "OF_ARN": "OTHER_VALUE", "ROW_GROUP": "GROUP"},
+    "clusters/node_order_plan.py": {"ROW_GROUP": "OTHER_GROUP"},
+    "jobs/sbatch/context.py": {"SHOWN": "", "NAMED": "DIRECTORY"},
+    "checkpoints/formats/pickle_reader.py": {"KEY": "KEY", "FILE": "FILE"},
+    "checkpoints/formats/accelerate.py": {"MISSING": "FILE", "PLACE": "OTHER_CHECKPOINT"},
+    "checkpoints/formats/deepspeed.py": {"PREFIXFIRST": "FILE", "FIRST": "OTHER_FILE"},
+    "checkpoints/formats/orbax.py": {
+        "NAME": "FILE",
+        "STEP": "_CHECKPOINT_METADATA",
+        "MARK": "commit_success.txt",
+        "TREE": "_METADATA",
+    },
+    "checkpoints/formats/torchtune.py": {"STATE": "recipe_state.pt", "DONE": "EPOCH"},
+    "checkpoints/declared.py": {"TEXT": "PATTERN"},
+    "engine/journal/database.py": {"DRIVERNAME": "NAME"},
+    "clusters/apply.py": {
+        "NAME": "CLUSTER",
+        "GET": "REASON",
+        "FIRST": "CODE",
+        "TOOK": "ADDED",
+        "MORE": "REQUESTED",
+    },
+    "clusters/capacity.py": {"NAME": "PLAN", "THERE": ""},
     "clusters/cluster_file.py": {"NAME": "CLUSTER"},
-    "clusters/commands/context.py": {"NAME": "CLUSTER", "THERE": "The region's clusters are LIST"},
+    "clusters/commands/context.py": {"NAME": "CLUSTER", "THERE": ""},
     "clusters/commands/delete.py": {"NAME": "CLUSTER"},
     "clusters/commands/scale.py": {"TARGET": "SIZE"},
     "clusters/commands/storage.py": {"NAME": "FILE", "UNDER_WAY": "FILE", "VERB": "COMMAND"},
     "clusters/commands/waiting.py": {"SHORT": "CLUSTER"},
     "clusters/migration.py": {"NAME": "GROUP"},
-    "clusters/node_lookup.py": {"NAME": "NODE", "EVERY": "LIST", "SOME": "LIST"},
+    "clusters/node_lookup.py": {"EVERY": "LIST", "SOME": "LIST"},
     "clusters/request.py": {"NAME": "CLUSTER"},
-    "clusters/storage.py": {"S3": "URL"},
     "clusters/iam_policies.py": {"WHAT": "OPTION", "TEXT": "VALUE"},
     "cli/": {"WORD": "CHECK", "HINT": "SUGGESTION"},
     "engine/journal/": {"WHAT": "JOURNAL", "PLACE": "JOURNAL_ENTRY", "NAME": "JOURNAL"},
     "jobs/": {"TEXT": "JOB"},
-    "jobs/elastic/": {"JOB": "VALUE"},
+    "jobs/elastic/": {"TEXT": "VALUE"},
     "jobs/hangs/ras_report.py": {"WHERE": "ADDRESS"},
     "jobs/sbatch/command.py": {"WHERE": "DIRECTORY", "UNKNOWN": "OPTION"},
     "jobs/sbatch/options.py": {"PLACE": "OPTION", "NAME": "OPTION_NAME"},
-    "jobs/sbatch/submit.py": {"NAME": "SCRIPT_OR_NAME"},
     "nodes/acceptance/": {"NAME": "TEST"},
     "nodes/decisions_command.py": {"NAME": "TARGET", "PHASE": "STATE"},
     "nodes/evidence/": {"PREFIXNAME": "ARCHIVE", "FOUND": "OTHER_SIZE"},
@@ -168,6 +211,19 @@ class Message(Struct, frozen=True, order=True):
     action: str
 
 
+ANSWERS: Final = {"name_steps": "There are steps LIST."}
+"""What functions return that write a part of a message."""
+
+SPECIAL_REASONS: Final = {
+    "only model weights": "Resume from a checkpoint that has the optimizer's state as well.",
+    "file of one rank": "Name the checkpoint's directory.",
+    "was deleted while": "Nothing: hpctl resumes from another complete checkpoint.",
+    "backports.zstd": "pip install backports.zstd",
+    "give --world-size": "Add --world-size with the number of ranks that saved the checkpoint.",
+}
+"""What to do about reasons for which the action of their class does not hold, by a part of the
+reason."""
+
 ACTIONS: Final[Mapping[str, str]] = {
     "detection/kmsg.py": "Check that the agent runs as root: systemctl status hpctl-agent",
     "detection/node_name.py": "Check MUNGE on this node: systemctl status munge",
@@ -199,6 +255,9 @@ path below `hpctl/`. Of several that fit, the later one wins."""
 
 def describe_value(node: ast.expr) -> str:
     """Return a word in capitals for an expression inside a text."""
+    expression = ast.unparse(node)
+    if expression in EXPRESSIONS:
+        return EXPRESSIONS[expression]
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -207,9 +266,6 @@ def describe_value(node: ast.expr) -> str:
         return "LIST"
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
         return "COUNT"
-    expression = ast.unparse(node)
-    if expression in EXPRESSIONS:
-        return EXPRESSIONS[expression]
     names = [
         each.attr if isinstance(each, ast.Attribute) else each.id
         for each in ast.walk(node)
@@ -232,6 +288,8 @@ def read_part(node: ast.FormattedValue, assigned: Mapping[str, ast.expr]) -> str
 def find_answer(call: ast.Call, assigned: Mapping[str, ast.expr]) -> ast.expr | None:
     """Return the expression that a call returns; None where it is not one expression."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in ANSWERS:
+        return ast.Constant(ANSWERS[name])
     if name == "suggest_names" and call.args:
         return call.args[-1]
     return assigned.get(name) if isinstance(call.func, ast.Name) else None
@@ -390,7 +448,7 @@ def use_place_words(text: str, place: str) -> str:
     for beginning, some in PLACES.items():
         if place.startswith(beginning):
             words.update(some)
-    return re.sub(r"\b[A-Z][A-Z_]+\b", lambda found: words.get(found[0], found[0]), text)
+    return re.sub(r"[A-Z][A-Z_0-9]+", lambda found: words.get(found[0], found[0]), text)
 
 
 def collect_messages(
@@ -419,7 +477,8 @@ def collect_reasons(constants: Mapping[str, ast.expr]) -> list[Message]:
     found = set()
     for name, (beginning, action) in REASONS.items():
         for message in collect_messages("checkpoints", {name}, constants):
-            found.add(Message(beginning + message.text, action))
+            special = [each for part, each in SPECIAL_REASONS.items() if part in message.text]
+            found.add(Message(beginning + message.text, *(special[:1] or [action])))
     return sorted(found)
 
 

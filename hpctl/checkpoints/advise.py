@@ -300,7 +300,7 @@ def _measure_saves(directory: Path, newest: int, files: tuple[str, ...]) -> Meas
         return measure_saves(directory, newest, parse_patterns(files))
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "check that the directory is mounted on this machine and that you may read it",
         ) from error
 

@@ -86,7 +86,7 @@ def mark(
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "Name an existing checkpoint directory that this machine mounts: a mark is a file in "
             "it.",
         ) from error

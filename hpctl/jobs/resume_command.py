@@ -307,7 +307,7 @@ def _find_place(
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
             "Run the command on a machine that mounts the checkpoint directory.",
         ) from error
     if found.found is None or found.found.step is None:

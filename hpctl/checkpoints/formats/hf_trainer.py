@@ -201,7 +201,7 @@ def _prove_files(path: Place, names: frozenset[str]) -> None:
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
-            raise NotWhole(f"rng_state_{rank}.pth is missing, and higher ranks' are there")
+            raise NotWhole(f"rng_state_{rank}.pth is missing, but the files of higher ranks exist")
     for_each(path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank]))
 
 

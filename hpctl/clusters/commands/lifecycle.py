@@ -199,7 +199,9 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
     inside = bundle_wheels.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
-        raise click.UsageError(f"--python-version: {wanted!r} is not a version such as 3.10")
+        raise click.UsageError(
+            f"--python-version {wanted!r} is not a version of Python: write one such as 3.10"
+        )
     return bundle_wheels.WheelTarget(wanted, machine)
 
 

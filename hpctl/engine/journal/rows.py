@@ -48,7 +48,7 @@ def decode_event(seq: int, kind: str, payload: str) -> Event:
     except (TypeError, ValueError, msgspec.DecodeError) as error:
         raise JournalCorrupt(
             f"journal event {seq} cannot be read: {error}",
-            "stop the daemon, keep a copy of the journal, and restore the newest good one"
+            "stop the daemon, keep a copy of the journal, and restore the newest good backup"
             " (docs/operations.md, 'A corrupt journal'); it is never read as empty",
         ) from error
 

@@ -123,7 +123,7 @@ class LogFollower:
             return self._read()
         except OSError as error:
             self.close()
-            message = f"cannot read {self.path}: {error.strerror or error}"
+            message = f"cannot read the job log {self.path}: {error.strerror or error}"
             raise Unavailable(
                 message,
                 "check that its file system is mounted and that this user may read the file",
@@ -173,7 +173,8 @@ class LogFollower:
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
             raise NotALog(
-                f"{self.path} is not a regular file", "name the log file that the job writes"
+                f"cannot read the job log {self.path}: it is not a regular file",
+                "name the log file that the job writes",
             )
         self._fd = fd
         if self._at_end:
