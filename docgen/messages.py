@@ -242,7 +242,11 @@ ACTIONS: Final[Mapping[str, str]] = {
     " tries again.",
     "sandbox/": "Read the sandbox's logs: hpctl sandbox logs",
     "sandbox/command.py": "Correct the command line: `hpctl sandbox --help`.",
-    "slurm/read.py": "Nothing.",
+    "sandbox/hardware.py": "Correct the command line: `hpctl sandbox inject --help`.",
+    "sandbox/spec.py": "Choose another directory (TMPDIR) or a smaller sandbox: `hpctl sandbox up"
+    " --help`.",
+    "slurm/": "Run the command on a machine with Slurm's commands and configuration.",
+    "slurm/read.py": "Nothing to do.",
     "wire/": "Install the same hpctl release on the head node and on all nodes, and restart the"
     " agents and the daemon.",
     "wire/heads.py": "Correct the URL in `heads` of hpctl.yaml or in --head.",

@@ -338,16 +338,23 @@ class Sandbox:
             **self._settings,
         }
         if not 1 <= settings["nodes"] <= specs.MAX_NODES:
-            raise HpctlError(f"a sandbox has 1 to {specs.MAX_NODES} nodes, not {settings['nodes']}")
+            raise HpctlError(
+                (f"a sandbox has 1 to {specs.MAX_NODES} nodes, not {settings['nodes']}"),
+                "Give another number of nodes.",
+            )
         if not 1 <= settings.get("groups", 1) <= settings["nodes"]:
             raise HpctlError(
-                "a sandbox needs at least one worker group, with at least one node in each group"
+                "a sandbox needs at least one worker group, with at least one node in each group",
+                "Give each worker group at least one node.",
             )
         if settings.get("empty"):
             settings = {**settings, "emulator": True, "moto": True}
         places = max(settings["nodes"], settings.get("slots", 0))
         if places > specs.MAX_NODES:
-            raise HpctlError(f"a sandbox has at most {specs.MAX_NODES} slots, not {places}")
+            raise HpctlError(
+                (f"a sandbox has at most {specs.MAX_NODES} slots, not {places}"),
+                "Give a smaller --slots or fewer nodes.",
+            )
         settings["ports"] = specs.free_ports(places)
         return msgspec.convert(settings, specs.SandboxSpec)
 

@@ -399,7 +399,8 @@ def _to_model(wire: _WireReport) -> Report:
 def _convert_finding(index: int, wire: _WireFinding) -> Finding:
     if wire.last < wire.first:
         raise InvalidReportError(
-            f"the agent's report is not valid: `last` is before `first` - at `$.report.findings[{index}]`"
+            "the agent's report is not valid: `last` is before `first` - at "
+            f"`$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)

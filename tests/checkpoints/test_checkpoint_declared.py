@@ -129,7 +129,7 @@ def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
     os.utime(tmp_path / "ckpt_1_rank1.pt", (OLD_S + 20, OLD_S + 20))
     assert find(tmp_path, "ckpt_{step}_rank*.pt").found is not None
     (tmp_path / STARTS).write_text(f"{(OLD_S + 10) * 10**9}\n")
-    assert "before a restart" in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[0].why
+    assert "older than the job's restart" in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[0].why
 
 
 def save(root, at_s: int, step: int, ranks: int, **more) -> None:
@@ -231,7 +231,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     (tmp_path / "ckpt_20_rank1.pt").unlink()
     search = last_complete(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
-    assert "a file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
+    assert "this is the file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
 
     write(tmp_path, {"m_3.pt": torch_save({})})
     monkeypatch.setattr(declared, "foreign_owner", lambda _: 1666)
-    assert "user 1666 owns" in find(tmp_path, "m_{step}.pt").passed_over[0].why
+    assert "belongs to another user, 1666" in find(tmp_path, "m_{step}.pt").passed_over[0].why
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_save_over_an_older_one_is_seen_by_its_times(tmp_path, name, file, sec
     path = make(tmp_path, name)
     age(path / file, seconds)
     assert why in reason(path)
-    assert "saved over" in reason(path)
+    assert "overwrote" in reason(path)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     )
     for after in set(path.rglob("*.pt")) - set(path.glob(old)):
         os.utime(after, ns=(now + 60 * 10**9,) * 2)
-    assert "before a restart of the job" in reason(path)
+    assert "older than the job's restart" in reason(path)
     (path.parent / starts.STARTS).unlink()
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
         "this is what the noted start is for"
@@ -174,8 +174,8 @@ def test_metadata_that_points_elsewhere_or_costs_the_earth(tmp_path):
     pairs = b"}(" + shared + info + deep + info + b"u"
     nested = pickle_of(instance("m", "Metadata", {"storage_data": pairs}))
     hostile = {
-        "does not lie inside": dcp_metadata([("../x.distcp", 0, 1)]),
-        "does not lie": dcp_metadata([("/etc/passwd", 0, 1)]),
+        "outside the checkpoint": dcp_metadata([("../x.distcp", 0, 1)]),
+        "'/etc/passwd', which is outside": dcp_metadata([("/etc/passwd", 0, 1)]),
         "negative": dcp_metadata([("__0_0.distcp", -5, 1)]),
         "__9_0.distcp is missing": nested,
         "without file": pickle_of(
@@ -278,7 +278,7 @@ def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
     index["weight_map"]["c"] = index["weight_map"]["a"]
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     (path / "trainer_state.json").touch()
-    assert "lacks c" in reason(path)
+    assert "does not contain the tensor c" in reason(path)
 
 
 @pytest.mark.parametrize(
@@ -429,8 +429,8 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
 @pytest.mark.parametrize(
     ("state", "verdict", "why"),
     [
-        ({"epochs_run": 40}, "none", "recipe_state.pt is of epoch 39: a save is still running"),
-        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is of epoch 41: torchtune resumes"),
+        ({"epochs_run": 40}, "none", "recipe_state.pt is from epoch 39: a save is still running"),
+        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is from epoch 41, but torchtune can resume"),
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_weights_that_save_model_leaves_are_named(tmp_path):
     write(tmp_path / "final", {"model.safetensors": model, "training_args.bin": torch_save({})})
     search = last_complete(tmp_path)
     assert (search.verdict, search.unknown) == ("none", "")
-    assert "only the weights" in search.passed_over[0].why
+    assert "only model weights" in search.passed_over[0].why
 
 
 def test_flax_ends_where_its_last_value_does(tmp_path):

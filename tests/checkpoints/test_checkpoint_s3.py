@@ -130,7 +130,7 @@ def test_times_are_those_that_the_uploader_noted(s3):
     newer = {"__1_0.distcp": files["__1_0.distcp"]}
     put(s3, "t/step-1", newer, Metadata={"mtime": "1795000001.5"})
     row = last.judge_checkpoint(place("t/step-1"))
-    assert row.why.startswith("__1_0.distcp is newer than .metadata: saved over")
+    assert row.why.startswith("__1_0.distcp is newer than .metadata: a later save overwrote it")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) 
     deep_directory(tmp_path / "deep")
     try:
         orbax._require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
-        with pytest.raises(NotWhole, match="was changed since it was committed"):
+        with pytest.raises(NotWhole, match="a file was changed after the save finished"):
             orbax._require_untouched(tmp_path / "deep", 0)
     finally:
         remove(tmp_path / "deep")  # pytest's own removal calls itself for each directory

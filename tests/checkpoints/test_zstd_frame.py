@@ -55,7 +55,7 @@ def test_what_is_no_frame_is_refused(tmp_path):
         (b"", "ends at byte 0"),
         (b"PK\3\4 something", "does not begin as compressed data does"),
         (bytes.fromhex("28b52ffd") + bytes(40), "cut|damaged"),
-        (bytes.fromhex("28b52ffd2000 070000"), "a block of an unknown kind"),
+        (bytes.fromhex("28b52ffd2000 070000"), "an unknown kind of block"),
     ):
         with pytest.raises(NotWhole, match=why):
             follow(tmp_path / "chunk", raw)
