@@ -129,7 +129,9 @@ def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
     os.utime(tmp_path / "ckpt_1_rank1.pt", (OLD_S + 20, OLD_S + 20))
     assert find(tmp_path, "ckpt_{step}_rank*.pt").found is not None
     (tmp_path / STARTS).write_text(f"{(OLD_S + 10) * 10**9}\n")
-    assert "older than the job's restart" in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[0].why
+    assert ("older than the job's restart") in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[
+        0
+    ].why
 
 
 def save(root, at_s: int, step: int, ranks: int, **more) -> None:

@@ -430,7 +430,11 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
     ("state", "verdict", "why"),
     [
         ({"epochs_run": 40}, "none", "recipe_state.pt is from epoch 39: a save is still running"),
-        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is from epoch 41, but torchtune can resume"),
+        (
+            {"epochs_run": 42},
+            "incomplete",
+            ("recipe_state.pt is from epoch 41, but torchtune can resume"),
+        ),
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )

@@ -270,8 +270,12 @@ def cycle() -> dict[str, bytes]:
 HOSTILE = {
     "a node in ocdbt.process_0/d/aa twice": cycle(),
     "does not match the index above it": behind(LEAF, 3),
-    "passwd', which is outside": {"state/manifest.ocdbt": manifest(0, 9, 0, "../../../../etc/passwd", 0)},
-    "'/etc/passwd', which is outside": {"state/manifest.ocdbt": manifest(0, 9, 0, "/etc/passwd", 0)},
+    "passwd', which is outside": {
+        "state/manifest.ocdbt": manifest(0, 9, 0, "../../../../etc/passwd", 0)
+    },
+    "'/etc/passwd', which is outside": {
+        "state/manifest.ocdbt": manifest(0, 9, 0, "/etc/passwd", 0)
+    },
     "too many nodes": {"state/manifest.ocdbt": manifest(0, 1 << 40, 0)},
     "has 1 of": {"state/manifest.ocdbt": manifest(1 << 62, 90, 0), f"state/{DATA}": b"x"},
     "it lists more data than it has": {

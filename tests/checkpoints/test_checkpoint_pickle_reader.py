@@ -97,7 +97,7 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     with pytest.raises(Unprovable, match="twice"):
         read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
     stored = {Index("a"): info}
-    with pytest.raises(Unprovable, match="another place|elsewhere"):
+    with pytest.raises(Unprovable, match=r"another place|elsewhere"):
         read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
         with pytest.raises(NotWhole, match="lists no data files"):
