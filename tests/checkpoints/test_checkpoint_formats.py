@@ -178,11 +178,11 @@ def test_metadata_that_points_elsewhere_or_costs_the_earth(tmp_path):
         "'/etc/passwd', which is outside": dcp_metadata([("/etc/passwd", 0, 1)]),
         "negative": dcp_metadata([("__0_0.distcp", -5, 1)]),
         "__9_0.distcp is missing": nested,
-        "without file": pickle_of(
+        "without the name of its file": pickle_of(
             instance("m", "Metadata", {"storage_data": {"k": instance("m", "S", {})}})
         ),
         "cannot be decoded": b"\x80\x02]" + b"u" * 100_000 + b".",
-        "names no data": b"\x80\x02]" + b"]" * 100_000 + b".",
+        "lists no data": b"\x80\x02]" + b"]" * 100_000 + b".",
     }
     for number, (why, raw) in enumerate(hostile.items()):
         path = write(tmp_path / f"step-{number}", {"__0_0.distcp": b"x", ".metadata": raw})

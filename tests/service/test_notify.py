@@ -518,7 +518,12 @@ def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webho
 @pytest.mark.parametrize(
     ("url", "mode", "why", "fix"),
     [
-        (None, 0o600, "No such file or directory", "write the sink's URL into it; chmod 0640"),
+        (
+            None,
+            0o600,
+            "No such file or directory",
+            ("write the sink's URL into the file, and run: chmod 0640"),
+        ),
         ("json://x", 0o604, "is open to other users", "chmod 0640"),
         ("nothing", 0o600, "must contain exactly one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),

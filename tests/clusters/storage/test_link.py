@@ -70,8 +70,8 @@ def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     ("file_system", "says"),
     [
         ({"FileSystemType": "OPENZFS"}, "only FSx for Lustre"),
-        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_1"}}, "no data repository"),
-        ({"FileSystemTypeVersion": "2.10"}, "no data repository"),
+        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_1"}}, "cannot be linked to S3"),
+        ({"FileSystemTypeVersion": "2.10"}, "cannot be linked to S3"),
         ({"Lifecycle": "CREATING"}, "is CREATING"),
     ],
 )

@@ -136,7 +136,9 @@ def test_request_refuses_values_that_do_not_fit(served):
 def test_journal_with_another_schema_is_refused(database, opens):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
-    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):
+    with pytest.raises(
+        JournalCorrupt, match=("schema version 99, but this release of hpctl reads version 2")
+    ):
         opens(database)
 
 

@@ -170,7 +170,7 @@ def test_slurm_bin_and_its_absence(shell: Shell) -> None:
         shell.run("job.sh", HPCTL_SLURM_BIN=str(empty)),
     ):
         assert done.returncode == 1
-        assert f"no sbatch in {empty}" in done.stderr
+        assert f"cannot find the program sbatch in {empty}" in done.stderr
         assert "--slurm-bin" in done.stderr
     assert shell.run("job.sh", PATH=str(empty), HPCTL_SLURM_BIN=f"{shell.tmp}/bin").returncode == 0
 
