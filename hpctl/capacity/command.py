@@ -140,9 +140,10 @@ def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
     if loaded.database_url is None and not journal.exists():
         off = "; it is off in any case (autoscale.enabled)" * (not loaded.autoscale.enabled)
         raise Unavailable(
-            f"hpctl's daemon decides on autoscaling, and has never run here: {journal} is not"
-            f" there{off}",
-            "start it (`hpctl daemon run`), or name the configuration of one that runs in --config",
+            f"cannot show autoscaling: hpctl's daemon, which decides on it, has never run here "
+            f"(there is no journal {journal}){off}",
+            "start the daemon (`hpctl daemon run`), or give the configuration of a running one "
+            "with --config",
         )
     world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
     reservations, why = world.reservations, ""

@@ -253,12 +253,17 @@ def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Regis
     """Return the directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
-            raise click.UsageError("the number of nodes is unknown: give --nodes N, or name a JOB")
+            raise click.UsageError(
+                "cannot advise how often to save: the number of nodes is not given; add --nodes "
+                "N, or name a JOB"
+            )
         return Path(asked.target).absolute(), asked.nodes, Registration()
     directory, registered = find_directory(asked.target, config)
     nodes = asked.nodes or len(_find_job(config, asked.target).nodes)
     if not nodes:
-        raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
+        raise click.UsageError(
+            f"cannot advise how often to save: job {asked.target} has no nodes yet; add --nodes N"
+        )
     return Path(directory), nodes, registered
 
 
@@ -267,7 +272,11 @@ def find_directory(job: str, config: str) -> tuple[str, Registration]:
     registered = read_comment(_find_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
-        raise HpctlError(f"job {job} does not say where its checkpoints are", "Name the directory.")
+        raise HpctlError(
+            f"hpctl does not know where job {job} saves its checkpoints: it was submitted without "
+            "--checkpoint-dir",
+            "Name the checkpoint directory instead of the job.",
+        )
     return directory, registered
 
 
@@ -279,7 +288,10 @@ def _find_job(config: str, wanted: str) -> SlurmJob:
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
     job = make_scheduler(loaded).view().jobs.get(JobId(parse_count(wanted)))
     if job is None:
-        raise HpctlError(f"Slurm does not know job {wanted}", "Name its directory.")
+        raise HpctlError(
+            f"Slurm does not know job {wanted}",
+            "Check the job id with `squeue`, or name the job's checkpoint directory instead.",
+        )
     return job
 
 
@@ -288,8 +300,8 @@ def _measure_saves(directory: Path, newest: int, files: tuple[str, ...]) -> Meas
         return measure_saves(directory, newest, parse_patterns(files))
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
-            "is it mounted here, and may you read it?",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
+            "check that the directory is mounted on this machine and that you may read it",
         ) from error
 
 
@@ -304,7 +316,8 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
     if measured is None:
         why = "each is a single file" if saves.saves else "there is no complete checkpoint"
         raise click.UsageError(
-            f"cannot measure how long a save takes in {saves.directory} ({why}): give --save-cost"
+            f"cannot measure how long a save takes in {saves.directory} ({why}): give the time "
+            "with --save-cost"
         )
     count = sum(save.files > 1 for save in saves.saves)
     how = f"median of {count} by their files' times" if count > 1 else "by its files' times"

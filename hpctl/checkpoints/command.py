@@ -121,7 +121,9 @@ def ls(
     from hpctl.checkpoints.advise import find_directory
 
     if (place is None) == (job is None):
-        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --job.")
+        raise click.UsageError(
+            "no place of checkpoints is given: name a directory, s3://BUCKET/PREFIX, or --job JOB"
+        )
     fast: tuple[FastRow, ...] = ()
     if job is not None:
         place, registered = find_directory(job, config)
@@ -306,7 +308,10 @@ def last(
     `incomplete N` (N do, and none is whole), `unreadable WHY`.
     """
     if not places and not tiers:
-        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
+        raise click.UsageError(
+            "no place of checkpoints is given: name a directory, s3://BUCKET/PREFIX, or --tier "
+            "PLACE"
+        )
     look_in = [*places, *tiers]
     into = fetch or (_first_directory(look_in) if export else None)
     result = look_up(

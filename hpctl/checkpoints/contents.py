@@ -117,7 +117,7 @@ def _read_pickles(file: OpenFile) -> None:
         at += reader.end
         if at == file.size:
             return
-    raise NotWhole(f"{file.name} has bytes behind its pickles: damaged")
+    raise NotWhole(f"{file.name} has extra bytes after its last pickle: the file is damaged")
 
 
 def _read_array(file: OpenFile) -> bool:
@@ -129,7 +129,9 @@ def _read_array(file: OpenFile) -> bool:
         about = ast.literal_eval(header.strip())
         kind, shape = about["descr"], about["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
-        raise NotWhole(f"{file.name} has no header of an array: damaged") from None
+        raise NotWhole(
+            f"{file.name} has no valid header of a NumPy array: the file is damaged"
+        ) from None
     match = re.fullmatch(r"[<>|=][a-zA-Z](\d{1,6})", kind) if isinstance(kind, str) else None
     if match is None or not all(type(each) is int and each >= 0 for each in shape):
         return False
@@ -138,5 +140,5 @@ def _read_array(file: OpenFile) -> bool:
         count *= each
     needed = 8 + wide + length + count * int(match[1]) * (4 if kind[1] == "U" else 1)
     if file.size < needed:
-        raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
+        raise NotWhole(f"{file.name} is cut off: it has {file.size} of {needed} bytes")
     return True

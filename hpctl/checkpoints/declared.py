@@ -265,10 +265,10 @@ class _Proof(Struct, frozen=True):
         for number, pattern in enumerate(self.patterns):
             files = self.files.of(number)
             if not files:
-                raise NotWhole(f"no file of {pattern.text} is there")
+                raise NotWhole(f"no file matches the pattern {pattern.text}")
             gap = _find_gap(pattern, files)
             if gap:
-                raise NotWhole(f"{gap} of {pattern.text} is missing")
+                raise NotWhole(f"file number {gap} of the pattern {pattern.text} is missing")
         missing = _describe_missing(self.files, self.patterns, self.older) if self.older else ""
         if missing:
             raise NotWhole(missing)
@@ -276,11 +276,16 @@ class _Proof(Struct, frozen=True):
     def _read_file(self, file: FoundFile, deep: bool) -> Content:
         owner = foreign_owner(file.path)
         if owner is not None:
-            raise NotWhole(f"user {owner} owns {file.path.name}")
+            raise NotWhole(
+                f"{file.path.name} belongs to another user, {owner}, so hpctl does not trust it"
+            )
         content = read_content(file.path, deep=deep)
         before = self._size_before(file) if not content.is_proved else 0
         if content.size < 0.9 * before:
-            raise NotWhole(f"{file.path.name} has {content.size} bytes, and {before} a step before")
+            raise NotWhole(
+                f"{file.path.name} has {content.size} bytes, but had {before} bytes one step "
+                "earlier: it may be cut off"
+            )
         return content
 
     def _size_before(self, file: FoundFile) -> int:
@@ -296,7 +301,10 @@ class _Proof(Struct, frozen=True):
     def _refuse_mixture(self, steps: list[int | None]) -> None:
         known = sorted({step for step in steps if step is not None})
         if len(known) > 1:
-            raise NotWhole(f"its files are of steps {known[0]} and {known[-1]}: saved over")
+            raise NotWhole(
+                f"its files are from different steps, {known[0]} and {known[-1]}: a newer save "
+                "overwrote a part of them"
+            )
 
     def _are_all_ranks_there(self, recorded: list[int | None]) -> bool:
         """Return whether each rank of the run has its files, False where that is not known.
@@ -310,7 +318,7 @@ class _Proof(Struct, frozen=True):
             return False
         known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
         if count < expected and not known:
-            raise NotWhole(f"only {count} of {expected} ranks have their files")
+            raise NotWhole(f"only {count} of {expected} ranks have saved their files")
         return count == expected
 
     def _count_ranks(self) -> int:

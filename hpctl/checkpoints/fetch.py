@@ -94,9 +94,9 @@ def _fetch_into(
             else prove_candidate(candidate, deep=deep)
         )
         if isinstance(row, PassedOver):
-            raise NotWhole(f"the copy is incomplete: {row.why}")
+            raise NotWhole(f"hpctl's copy of the checkpoint from S3 is incomplete: {row.why}")
         if (row.step, row.format) != (found.step, found.format):
-            raise NotWhole("another checkpoint took its place meanwhile")
+            raise NotWhole("another checkpoint replaced it in S3 while hpctl copied it")
         place = into / source.name
         if os.path.lexists(place):
             place.rename(find_free_name(place))
@@ -134,7 +134,7 @@ def _copy_objects(
     def finish_part(pair: tuple[str, ObjectInfo]) -> None:
         name, listed = pair
         if source.objects.matches(listed, digests[name]) is False:
-            raise NotWhole(f"{name or source.name} does not match the digest in the store")
+            raise NotWhole(f"{name or source.name} differs from its checksum in the object store")
         path = copy / name if name else copy
         os.utime(path, ns=(when[name], when[name]))
         with path.open("rb") as file:
@@ -156,7 +156,7 @@ def _copy_part(
             length = min(PIECE, part.offset + part.length - at)
             raw, noted_ns = source.objects.read(part.listed, at, length)
             if len(raw) != length:
-                raise NotWhole(f"{part.name or source.name} changed while it was fetched")
+                raise NotWhole(f"{part.name or source.name} changed in S3 while hpctl copied it")
             digest.update(raw)
             out.write(raw)
             progress(length)
@@ -171,7 +171,9 @@ def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
     for name, _ in found:
         parts = PurePosixPath(name).parts
         if "\0" in name or ".." in parts or "/".join(parts) != name:
-            raise NotWhole(f"{name!r} is no name that a directory can have")
+            raise NotWhole(
+                f"{name!r} is an object's name in S3 that cannot be used as a file's name"
+            )
     return found
 
 

@@ -189,7 +189,7 @@ class Remote:
         marked = False
         for each in self.objects.list(inside, recursive=True):
             if len(listed) >= MAX_ENTRIES:
-                raise NotWhole(f"has more than {MAX_ENTRIES} objects")
+                raise NotWhole(f"has more than {MAX_ENTRIES} objects, more than hpctl reads")
             if each.key.endswith("/"):
                 marked = True
             else:
@@ -288,7 +288,7 @@ class RemoteFile:
         if self._at <= offset and offset + length <= self._end:
             return self._block[offset - self._at : offset - self._at + length]
         if offset + length > self.size:
-            raise NotWhole(f"{self.name} ends at byte {self.size}: cut")
+            raise NotWhole(f"{self.name} is cut off: it ends at byte {self.size}")
         return self._fetch_bytes(offset, length)
 
     @property
@@ -301,7 +301,9 @@ class RemoteFile:
         try:
             raw, self._noted_ns = self._objects.read(self._listed, offset, length)
         except FileNotFoundError:
-            raise NotWhole(f"{self.name} is missing: deleted while hpctl looked") from None
+            raise NotWhole(
+                f"{self.name} is missing: it was deleted while hpctl read the checkpoint"
+            ) from None
         self._asked = True
         if len(raw) != length:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self.name)
@@ -363,7 +365,9 @@ class LocalFile(Struct, frozen=True):
         while length > 0:
             part = os.pread(self.descriptor, length, offset)
             if not part:
-                raise NotWhole(f"{self.name} ends at byte {offset}: still being written, or cut")
+                raise NotWhole(
+                    f"{self.name} ends at byte {offset}: it is still being written, or is cut off"
+                )
             parts.append(part)
             offset += len(part)
             length -= len(part)
@@ -403,7 +407,10 @@ def read_small_file(root: Place, name: str, limit: int) -> bytes:
     """Return the whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
     with open_file(root, name) as file:
         if file.size > limit:
-            raise NotWhole(f"{file.name} has {file.size} bytes; at most {limit} are read")
+            raise NotWhole(
+                f"{file.name} has {file.size} bytes, but hpctl reads at most {limit} bytes of "
+                "such a file"
+            )
         return file.read(0, file.size)
 
 
@@ -419,11 +426,13 @@ def json_object(raw: bytes, name: str) -> dict[str, object]:
     if parts > MOST_JSON_PARTS:
         raise FileTooLarge(f"{name} has {parts} values: too many")
     if b"\0" in raw:
-        raise NotWhole(f"{name} is not JSON: still being written, or damaged")
+        raise NotWhole(f"{name} is not valid JSON: it is still being written, or is damaged")
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
-        raise NotWhole(f"{name} is not JSON: still being written, or damaged") from None
+        raise NotWhole(
+            f"{name} is not valid JSON: it is still being written, or is damaged"
+        ) from None
     if not isinstance(document, dict):
         raise NotWhole(f"{name} is not a JSON object")
     return document
@@ -468,12 +477,17 @@ def exists(root: Place, name: str) -> bool:
 def require_last_file(root: Place, name: str) -> None:
     """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
     if not exists(root, name):
-        raise Unfinished(f"{name} is missing: it is written last")
+        raise Unfinished(
+            f"{name} is missing: the save writes this file last, so it has not finished"
+        )
 
 
 def saved_over(name: str, since: str) -> NotWhole:
     """Return a file that is written before another is newer than that one."""
-    return NotWhole(f"{name} is newer than {since}: saved over, or copied without its times")
+    return NotWhole(
+        f"{name} is newer than {since}: a later save overwrote it, or it was copied without its "
+        "modification times"
+    )
 
 
 def names_in(root: Place) -> frozenset[str] | None:
@@ -485,7 +499,9 @@ def names_in(root: Place) -> frozenset[str] | None:
         with os.scandir(root) as entries:
             for entry in entries:
                 if len(names) >= MAX_ENTRIES:
-                    raise NotWhole(f"has more than {MAX_ENTRIES} entries")
+                    raise NotWhole(
+                        f"its directory has more than {MAX_ENTRIES} entries, more than hpctl reads"
+                    )
                 names.add(entry.name)
     except NotADirectoryError:
         return None
@@ -514,7 +530,9 @@ def _refuse_impossible(name: str) -> None:
     except UnicodeEncodeError:
         raw = b"\0"
     if b"\0" in raw:
-        raise NotWhole(f"{name[:80]!r} is no file's name")
+        raise NotWhole(
+            f"{name[:80]!r} is named in the checkpoint, but is not a valid name of a file"
+        )
 
 
 def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
@@ -582,12 +600,14 @@ def list_candidate(path: Place, world_size: int | None = None) -> Listing:
         try:
             path = path.take_snapshot()
         except FileNotFoundError:
-            raise Unfinished("there is no longer anything below it") from None
+            raise Unfinished(
+                "its directory has become empty: its files were deleted while hpctl read it"
+            ) from None
     try:
         return Listing(path, names_in(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: a program that keeps the newest few does that meanwhile.
-        raise Unfinished("the checkpoint no longer exists") from None
+        raise Unfinished("the checkpoint was deleted while hpctl read it") from None
 
 
 def step_in(name: str) -> int | None:
@@ -660,7 +680,10 @@ def require_one_start(root: Path, files_ns: Iterable[int]) -> None:
     times = sorted(files_ns)
     for start in noted_starts(root.parent):
         if times and times[0] < start <= times[-1]:
-            raise NotWhole("some of its files are from before a restart of the job: saved over")
+            raise NotWhole(
+                "some of its files are older than the job's restart: a save after the restart "
+                "overwrote only a part"
+            )
 
 
 def noted_starts(directory: Path) -> list[int]:

@@ -86,8 +86,9 @@ def mark(
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
-            "A mark lies in a directory of checkpoints.",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
+            "Name an existing checkpoint directory that this machine mounts: a mark is a file in "
+            "it.",
         ) from error
     for flaw in read_marks([directory]).flaws:
         output.echo(f"hpctl: {flaw}", err=True)
@@ -109,8 +110,8 @@ def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
         return write_mark(directory, made)
     except OSError as error:
         raise HpctlError(
-            f"the mark cannot be written in {directory}: {error.strerror or error}",
-            "Do it as the directory's owner.",
+            f"cannot write the mark in {directory}: {error.strerror or error}",
+            "Run the command as the directory's owner.",
         ) from error
 
 

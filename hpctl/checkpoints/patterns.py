@@ -50,20 +50,24 @@ def parse_patterns(texts: Iterable[str]) -> tuple[FilePattern, ...]:
 def _parse_pattern(text: str) -> FilePattern:
     components = text.split("/")
     if not text.isprintable() or len(text) > _LONGEST:
-        raise HpctlError(f"not a file pattern: {text[:80]!r}", "Write it as in ckpt_{step}.pt.")
+        raise HpctlError(
+            f"{text[:80]!r} is not a pattern of checkpoint files",
+            "Write a pattern such as ckpt_{step}.pt.",
+        )
     if any(part in ("", ".", "..") for part in components):
         raise HpctlError(
-            f"the pattern {text!r} leaves the checkpoint directory",
+            f"the pattern {text!r} names files outside the checkpoint directory",
             "Write the pattern relative to --checkpoint-dir: ckpt_{step}.pt.",
         )
     unknown = [name for name in re.findall(r"\{[^}]*\}", text) if name != STEP]
     stars = max(component.count("*") for component in components)
     if unknown or text.count(STEP) > 1 or stars > _MOST_STARS:
         raise HpctlError(
-            f"unknown placeholder {unknown[0]} in {text!r}"
+            f"unknown placeholder {unknown[0]} in the pattern {text!r}"
             if unknown
-            else f"{text!r} must contain {{step}} once",
-            "Write {step} once where the number of the step stands, and * for anything else.",
+            else f"the pattern {text!r} must contain {{step}} exactly once",
+            "Write {step} once, at the place of the step's number, and * for anything else that "
+            "varies.",
         )
     before: list[str] = []
     for component in components:
@@ -93,7 +97,8 @@ def _compile_component(component: str) -> re.Pattern[str]:
         return re.compile("".join(made), re.DOTALL)
     except re.error:
         raise HpctlError(
-            f"cannot use {component!r} as a file pattern", "Use only * and {step} as wildcards."
+            f"cannot use {component!r} as a pattern of checkpoint files",
+            "Use only * and {step} as wildcards.",
         ) from None
 
 

@@ -42,6 +42,6 @@ def open_objects(
 
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket:
-        raise HpctlError(f"{url!r} names no bucket", "Write s3://BUCKET/PREFIX.")
+        raise HpctlError(f"the S3 URL {url!r} names no bucket", "Write s3://BUCKET/PREFIX.")
     objects = S3Bucket(bucket, profile=profile, region=region, endpoint_url=endpoint_url)
     return Remote(objects, key.strip("/"))

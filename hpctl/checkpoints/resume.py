@@ -87,7 +87,8 @@ def _read_list(environment: Mapping[str, str], name: str, what: str) -> tuple[st
         values = None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise HpctlError(
-            f"{name} is no JSON list of {what}: {text:.80}", "It is set by hpctl sbatch alone."
+            f"the environment variable {name} is not a JSON list of {what}: {text:.80}",
+            "Do not set the variable in the job: hpctl sbatch sets it.",
         )
     return tuple(values)
 

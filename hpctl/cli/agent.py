@@ -300,7 +300,7 @@ def _load_plugins(directory: Path) -> list[LoadedCheck]:
 def _no_check(word: str, names: list[str]) -> click.UsageError:
     every = [*names, *{n.partition(".")[0] for n in names}]
     hint = output.suggest_names(word, every, "docs/checks.md names all of them")
-    return click.UsageError(f"there is no check named {word!r}: {hint}")
+    return click.UsageError(f"hpctl agent has no check with the name {word!r}: {hint}")
 
 
 def _matches_name(word: str, name: str) -> bool:

@@ -36,7 +36,9 @@ def list_unreadable(user: str, paths: Iterable[Path]) -> list[Path]:
     try:
         one = pwd.getpwnam(user)
     except KeyError:
-        raise HpctlError(f"the daemon's user {user} has no account here", FIX) from None
+        raise HpctlError(
+            f"the user that hpctl's daemon runs as, {user}, has no account on this machine", FIX
+        ) from None
     there = (str(path) for path in paths if path.exists())
     who: Any = {"user": one.pw_uid, "group": one.pw_gid}
     who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
@@ -67,15 +69,16 @@ def grant_access(path: Path, user: str) -> None:
     found, group = path.stat(), pwd.getpwnam(user).pw_gid
     if found.st_gid not in (0, group):
         raise HpctlError(
-            f"the daemon cannot read {path}: the file belongs to another group",
-            f"chgrp {group} {path}; chmod 0640 {path}",
+            f"hpctl's daemon cannot read {path}: the file belongs to another group",
+            f"run as root: chgrp {group} {path}; chmod 0640 {path}",
         )
     os.chown(path, -1, group)
     path.chmod(found.st_mode & 0o700 | 0o040)
     if list_unreadable(user, [path]):
         raise HpctlError(
-            f"user {user} cannot reach {path}: no access to its directory",
-            f"chmod o+x {path.parent}",
+            f"hpctl's daemon, user {user}, cannot read {path}: it has no access to the file's "
+            "directory",
+            f"run as root: chmod o+x {path.parent}",
         )
 
 

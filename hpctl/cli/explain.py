@@ -111,7 +111,7 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     if view is None:
         lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
         hint = output.suggest_names(target, list_explainable_names(world), lists)
-        raise HpctlError(f"hpctl does not know {target!r}", hint)
+        raise HpctlError(f"hpctl knows no node, job or recovery {target!r}", hint)
     canceled = find_canceled_job(world, target)
     if canceled is not None:
         view = add_cancellation(view, canceled, _find_canceler(loaded, canceled))

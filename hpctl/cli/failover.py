@@ -108,8 +108,9 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
     loaded = config_loading.load_config(config)
     if loaded.database_url is None:
         raise click.UsageError(
-            "no failover: the journal is a local file, so this cluster has one head node. "
-            "Several need a database: set database_url (docs/head-nodes.md)"
+            "cannot fail over to another head node: hpctl's journal is a file on this head node. "
+            "To use several head nodes, keep the journal in a database: set database_url in "
+            "hpctl.yaml (docs/head-nodes.md)"
         )
     before, standbys = _read_heads(loaded)
     view = (

@@ -22,10 +22,10 @@ def find_command(root: click.Context, words: tuple[str, ...]) -> click.Context:
     while left:
         group = context.command
         if not isinstance(group, click.Group):
-            raise click.UsageError(f"{context.command_path} has no commands", root)
+            raise click.UsageError(f"the command {context.command_path} has no subcommands", root)
         name, command, left = group.resolve_command(context, left)
         if command is None:
-            raise click.UsageError(f"no such command: {' '.join(words)}", root)
+            raise click.UsageError(f"hpctl has no such command: {' '.join(words)}", root)
         context = make_context(context, str(name), command)
     return context
 

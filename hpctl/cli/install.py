@@ -185,7 +185,10 @@ def _parse_head_url(head: str) -> str:
 
 def _make_machine(root: Path, dry_run: bool) -> Machine:
     if os.geteuid() != 0 and root == Path("/") and not dry_run:
-        raise HpctlError("only root can change this machine", "sudo, or --dry-run to look")
+        raise HpctlError(
+            "only root can install hpctl on this machine",
+            "run the same command with sudo, or with --dry-run to see what it would change",
+        )
     return machine_at(root)
 
 

@@ -148,8 +148,8 @@ def _make_link_step(machine: Machine) -> Step:
     def run() -> None:
         if link.exists() or link.is_symlink():
             raise HpctlError(
-                f"{link} exists and is not this installation",
-                "inspect the file, then remove it and install again",
+                f"cannot install: {link} exists and belongs to another installation of hpctl",
+                "check what the file is, remove it, and run the installation again",
             )
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PROGRAM)
@@ -217,7 +217,11 @@ def _make_state_directory(config: Config) -> None:
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        raise HpctlError(f"the daemon's user {user} has no account here") from None
+        raise HpctlError(
+            f"cannot install: the user that the daemon will run as, {user}, has no account on "
+            "this machine",
+            "create the account, or set SlurmUser in slurm.conf to an existing one",
+        ) from None
     os.chown(config.state_dir, account.pw_uid, account.pw_gid)
     config.state_dir.chmod(0o711)
 
@@ -242,8 +246,9 @@ def _agent_env(machine: Machine, head: str) -> str:
         if "HPCTL_AGENT_HEAD=" in text:
             return text
         raise HpctlError(
-            "no head node is given, and the agent needs its address to send reports",
-            "give the head node: --head HOST (`scontrol ping` shows its name)",
+            "cannot install the agent: no head node is given, and the agent needs its address to "
+            "send reports",
+            "name the head node with --head HOST (`scontrol ping` shows its name)",
         )
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 

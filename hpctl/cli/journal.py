@@ -194,7 +194,10 @@ def create(config: str) -> None:
     try:
         file = create_journal(config_loading.load_config(config).url, config)
     except OSError as error:
-        raise HpctlError(f"the journal was not created: {error}") from error
+        raise HpctlError(
+            f"hpctl could not create its journal: {error}",
+            "fix the cause in the message, and run the command again",
+        ) from error
     output.echo(f"{file}: created")
 
 

@@ -526,15 +526,15 @@ def _send_request(asked: str, row: TopRow | None, paused: bool, config: str) -> 
         elif asked == "approve" and row is not None:
             if not row.held:
                 raise HpctlError(
-                    f"{row.target} is not waiting for an approval: there is nothing to approve"
+                    f"nothing to approve: no action of hpctl on {row.target} waits for an approval"
                 )
             chosen = {"targets": (row.target,), "rule": None, "dry_run": False, "yes": False}
             context.invoke(decisions_command.approve, **chosen, **options)
         elif row is not None:
             if not row.node:
                 raise HpctlError(
-                    f"{row.target} is not a node: only nodes can be replaced",
-                    "select the node's row",
+                    f"{row.target} is not a node, and hpctl can replace only nodes",
+                    "select the row of a node",
                 )
             order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
             context.invoke(orders_command.replace, follow=False, **order, **options)

@@ -67,9 +67,11 @@ def send_order(
         if poll_until_taken(taken, patience):
             return {}
         raise InDoubt(
-            f"{error}; it was sent twice, and the cluster shows no trace of it",
-            "look with `hpctl cluster describe`, and run the same command again: it continues from "
-            "what is there",
+            f"AWS did not confirm the request: {error}; hpctl sent it twice, and the cluster "
+            "shows no effect of it",
+            "check the cluster with `hpctl cluster describe`, and run the same command again: it "
+            "continues from "
+            "the cluster's state",
         ) from error
 
 
@@ -112,17 +114,16 @@ def add_fix(error: Refused, cluster: str) -> Refused:
 def make_busy_error(cluster: str, status: str) -> HpctlError:
     """Return the error for a cluster that is in the middle of something."""
     return HpctlError(
-        f"cluster {cluster} is {status}: the service takes no change now",
-        f"`hpctl cluster wait {cluster}` says when it is done",
+        f"cannot change cluster {cluster}: its status is {status}, in which SageMaker accepts no "
+        "changes",
+        f"`hpctl cluster wait {cluster}` waits until it is InService; then run the command again",
     )
 
 
 MOST_ADDED = 50
 """Nodes in one BatchAddClusterNodes."""
 
-_AGAIN = (
-    "run the same command again; where hpctl's daemon scales the group, `hpctl pause` holds it off"
-)
+_AGAIN = "run the same command again; if hpctl's daemon scales the group, run `hpctl pause` first"
 
 _UPDATABLE = (
     "NodeRecovery", "NodeProvisioningMode", "ClusterRole", "TieredStorageConfig", "AutoScaling",
@@ -166,20 +167,23 @@ def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Creat
     name, status = str(request["ClusterName"]), str(found["ClusterStatus"])
     if status == "Deleting":
         raise HpctlError(
-            f"a cluster {name} is still being deleted",
-            f"`hpctl cluster wait {name} --deleted`, then create it",
+            f"cannot create cluster {name}: a cluster with this name is still being deleted",
+            f"`hpctl cluster wait {name} --deleted` waits for the deletion; then create the "
+            "cluster",
         )
     if status == "Failed":
         raise HpctlError(
-            f"cluster {name} is there and Failed: {found.get('FailureMessage', '')}",
-            f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix it, "
-            f"`hpctl cluster delete {name}`, and create it again",
+            f"cannot create cluster {name}: a cluster with this name exists and its creation "
+            f"failed: {found.get('FailureMessage', '')}",
+            f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix the cause, run "
+            f"`hpctl cluster delete {name}`, and create the cluster again",
         )
     differences = diff_cluster(request, found).changes
     if differences:
         places = ", ".join(c.place for c in differences[:5])
         raise HpctlError(
-            f"cluster {name} exists already and differs from the cluster file: {places}",
+            f"cannot create cluster {name}: it exists, and differs from the cluster file in "
+            f"{places}",
             "`hpctl cluster update --dry-run` shows the differences, `hpctl cluster update` "
             "applies them",
         )
@@ -288,7 +292,8 @@ def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
     moved = _name_moved_targets(wanted, found)
     if moved:
         raise HpctlError(
-            f"cluster {wanted.cluster} has changed since it was looked at: {moved}; nothing was "
+            f"cluster {wanted.cluster} was changed by another user or program while this command "
+            f"ran: {moved}; nothing was "
             "done",
             _AGAIN,
         )
@@ -323,7 +328,8 @@ def drop_groups(
     for row in node_rows(aws, cluster, details=False):
         if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
             raise HpctlError(
-                f"group {row.group} was not deleted: node {row.display_name} was added meanwhile",
+                f"group {row.group} was not deleted: another user or program added node "
+                f"{row.display_name} to it while this command ran",
                 _AGAIN,
             )
     going = [
@@ -383,8 +389,9 @@ def grow_orders(
     if is_controller(here):
         # No way back from this: no controller can be removed.
         raise HpctlError(
-            f"{group} is the controller: where the API sets Slurm up there is one head node",
-            "several head nodes need a cluster with slurm_config: provisioning_parameters",
+            f"cannot add instances to group {group}: it is the controller (head node), and with "
+            "the API's Slurm configuration a cluster has only one",
+            "for several head nodes, create the cluster with slurm_config: provisioning_parameters",
         )
     if found.get("NodeProvisioningMode") != "Continuous":
         stays = {k: v for k, v in make_group_update(here).items() if k not in IMAGES}
@@ -478,9 +485,10 @@ def _add_nodes(
         first, lost = failed[0], sum(int(f["FailedCount"]) for f in failed)
         took = added + wanted["IncrementTargetCountBy"] - lost
         raise HpctlError(
-            f"group {wanted['InstanceGroupName']}: {lost} node(s) were refused: "
+            f"group {wanted['InstanceGroupName']}: SageMaker refused {lost} node(s): "
             f"{first.get('Message', '')} ({first['ErrorCode']}); {took} of {more} were added",
-            f"`hpctl cluster describe {cluster}` shows the group's types, zones and status",
+            f"`hpctl cluster describe {cluster}` shows the group's instance types, zones and "
+            "status",
         )
 
 

@@ -44,7 +44,8 @@ def _find_resource(name: str) -> Path:
         if place.is_dir():
             return place
     raise HpctlError(
-        f"this installation of hpctl has no {name}", "install hpctl from its wheel or source tree"
+        f"this installation of hpctl is incomplete: it has no file {name}",
+        "install hpctl again, from its wheel or source tree",
     )
 
 
@@ -138,7 +139,7 @@ def read_bundle(directory: Path) -> Bundle:
     except (OSError, UnicodeDecodeError) as error:
         raise HpctlError(
             f"{directory} is not a lifecycle bundle: {MANIFEST} is missing",
-            "make one: hpctl cluster lifecycle bundle",
+            "make a bundle: hpctl cluster lifecycle bundle",
         ) from error
     bundle = Bundle(directory, tuple(_list_files(directory)))
     if bundle.manifest != signed:
@@ -146,8 +147,9 @@ def read_bundle(directory: Path) -> Bundle:
         now = {file.path: file.sha256 for file in bundle.files}
         changed = sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
         raise HpctlError(
-            f"{directory} differs from its {MANIFEST}: {', '.join(changed[:10]) or 'its order'}",
-            "make it again: hpctl cluster lifecycle bundle",
+            f"the lifecycle bundle {directory} was changed after it was made; it differs from "
+            f"{MANIFEST} in {', '.join(changed[:10]) or 'its order'}",
+            "make the bundle again: hpctl cluster lifecycle bundle",
         )
     return bundle
 
@@ -158,7 +160,9 @@ def require_replaceable(target: Path) -> None:
         return
     if target.exists():
         raise HpctlError(
-            f"{target} exists and is not a bundle", "give another directory with --output"
+            f"cannot write the bundle: {target} exists and is not a lifecycle bundle, so hpctl "
+            "does not replace it",
+            "give another directory with --output",
         )
 
 
@@ -200,7 +204,7 @@ def _copy_file(source: Path, target: Path) -> None:
     except OSError as error:
         raise HpctlError(
             f"{source} cannot be copied to {target}: {error.strerror}",
-            "check both paths, and the room at the second",
+            "check both paths, and the free space at the second",
         ) from error
     # S3 forgets modes, and nothing here depends on them; a bundle tried in place has them.
     target.chmod(0o755 if target.suffix == ".sh" else 0o644)
@@ -222,9 +226,12 @@ class S3Prefix(Struct, frozen=True):
         """Raises HpctlError."""
         match = _URI.fullmatch(uri.rstrip("/"))
         if not match:
-            raise HpctlError(f"not an S3 prefix: {uri!r}", "write it as s3://bucket/prefix")
+            raise HpctlError(f"{uri!r} is not a place in S3", "write it as s3://BUCKET/PREFIX")
         if len(uri) > 1024:
-            raise HpctlError("an S3 prefix has at most 1024 letters", "choose a shorter one")
+            raise HpctlError(
+                "the S3 prefix is too long: at most 1024 characters are allowed",
+                "choose a shorter prefix",
+            )
         return cls(match[1], (match[2] or "").strip("/"))
 
     def key(self, path: str) -> str:
@@ -252,7 +259,8 @@ def plan_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
             there[str(item["Key"])] = str(item["ETag"]).strip('"')
     except Absent as error:
         raise Absent(
-            f"there is no bucket {to.bucket}", "create it first, in the cluster's region"
+            f"the S3 bucket {to.bucket} does not exist",
+            "create the bucket in the cluster's region, and run the command again",
         ) from error
     send: list[str] = []
     unchanged: list[str] = []

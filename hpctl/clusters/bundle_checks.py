@@ -297,7 +297,8 @@ def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
         )
     except subprocess.TimeoutExpired as error:
         raise HpctlError(
-            f"the trial of {script} did not end in {LIMIT_S:.0f} s", "check its site.d scripts"
+            f"the test run of the lifecycle script {script} did not finish within {LIMIT_S:.0f} s",
+            "check the site's scripts in site.d of the bundle",
         ) from error
     lines = done.stdout.strip().splitlines()
     return Trial(role, done.returncode, lines[-1] if lines else "", read_run_state(root))

@@ -205,7 +205,9 @@ def list_wheels(directory: Path) -> tuple[Path, ...]:
     """Return the wheels of a directory. Raises HpctlError where it has none."""
     wheels = tuple(sorted(directory.glob("*.whl")))
     if not wheels:
-        raise HpctlError(f"{directory} has no wheels", "name a directory of *.whl files")
+        raise HpctlError(
+            f"the directory {directory} has no Python wheels", "name a directory with *.whl files"
+        )
     return wheels
 
 
@@ -247,13 +249,15 @@ def _run_pip(args: list[str]) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise HpctlError(
-            f"pip did not end in {DOWNLOAD_S:.0f} s", "use wheels on disk: --wheelhouse DIR"
+            f"pip did not finish downloading the wheels within {DOWNLOAD_S:.0f} s",
+            "use wheels on disk: --wheelhouse DIR",
         ) from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise HpctlError(
-            f"pip {args[0]}: {lines[-1] if lines else 'failed'}",
-            "--wheelhouse DIR takes wheels that were fetched elsewhere",
+            f"the command pip {args[0]} failed: {lines[-1] if lines else 'it gave no reason'}",
+            "fix the cause in the message, or download the wheels on another machine and use "
+            "--wheelhouse DIR",
         )
 
 
@@ -266,8 +270,9 @@ def copy_installed_wheels(target: Path, python: str) -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if python != here:
         raise HpctlError(
-            f"what is installed here is for Python {here}, and the nodes have {python}",
-            "--wheels fetches the right ones",
+            f"cannot copy this installation's packages: they are for Python {here}, but the nodes "
+            f"have Python {python}",
+            "use --wheels to download packages for the nodes' Python",
         )
     target.mkdir(parents=True, exist_ok=True)
     needed = _read_metadata(_pack_own_wheel(target)).get_all("Requires-Dist") or []

@@ -348,7 +348,7 @@ def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
         near = get_close_matches(plan_name(name), every, n=2) or every[:5]
         there = f"is it {' or '.join(near)}?" if near else "there is none at all"
         hint = f"{there} (region {aws.region}; another one: --region, --profile)"
-        raise Absent(f"there is no training plan {name!r}", hint)
+        raise Absent(f"AWS has no training plan {name!r} in this account and region", hint)
     for part in answer.get("ReservedCapacitySummaries", ()):
         arn = {"ReservedCapacityArn": part["ReservedCapacityArn"]}
         more: dict[str, Any] = {}

@@ -332,7 +332,10 @@ def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
 def _for_slurm(answer: Mapping[str, Any]) -> None:
     name = answer.get("ClusterName", "")
     if "Eks" in answer.get("Orchestrator", {}) or answer.get("RestrictedInstanceGroups"):
-        raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
+        raise HpctlError(
+            f"cluster {name} uses EKS, but hpctl supports only clusters with Slurm",
+            "name a HyperPod cluster with Slurm",
+        )
 
 
 def read_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:

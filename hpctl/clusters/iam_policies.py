@@ -207,17 +207,18 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
         for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
             if text not in ("", of_arn):
                 raise HpctlError(
-                    f"the cluster's ARN has {what} {of_arn}, not {text}",
-                    f"leave --{what} out: the ARN says it",
+                    f"--{what} {text} contradicts the cluster's ARN, which has {what} {of_arn}",
+                    f"remove --{what}: the ARN has the value",
                 )
         partition, region, account, cluster_id = found.groups()
         cluster = ""
     elif cluster and not _CLUSTER_NAME.fullmatch(cluster):
         raise HpctlError(
-            f"{cluster!r} is not a cluster name or ARN", "list them: hpctl cluster list"
+            f"{cluster!r} is not a valid name or ARN of a cluster",
+            "list the clusters: hpctl cluster list",
         )
     if account and not re.fullmatch(r"\d{12}", account):
-        raise HpctlError(f"{account!r} is not an AWS account id", "give the 12 digits")
+        raise HpctlError(f"{account!r} is not an AWS account id", "write the account's 12 digits")
     return Scope(
         region or "*",
         account or "*",

@@ -59,8 +59,9 @@ class Following(Struct):
                 return
             if self.clock() - self._begun > self.timeout_s:
                 raise InDoubt(
-                    f"not done after {self.timeout_s:.0f} s; the service is still working on it",
-                    "`hpctl cluster describe` and `hpctl cluster instances` show how far it is",
+                    f"stopped waiting after {self.timeout_s:.0f} s: SageMaker has not finished, "
+                    "and continues",
+                    "`hpctl cluster describe` and `hpctl cluster instances` show the progress",
                 )
             self.sleep(self.every_s)
 

@@ -70,7 +70,8 @@ def health_request(
     empty = [row.display_name for row in rows if not row.instance_id]
     if empty:
         raise HpctlError(
-            f"no instance yet: {', '.join(empty)}", "wait for it: `hpctl cluster wait`"
+            f"cannot check nodes that have no instance yet: {', '.join(empty)}",
+            "wait for their instances: `hpctl cluster wait`",
         )
     configurations: list[dict[str, Any]] = [
         {"InstanceGroupName": group, "DeepHealthChecks": list(checks)} for group in whole

@@ -54,8 +54,12 @@ class Migration(Struct, frozen=True):
             for file in self.files:
                 _save_backup(self.backup, file.bucket, file.key).write_bytes(file.content)
         except OSError as error:
-            text = f"{FILE} cannot be backed up: {error}; nothing was done"
-            raise HpctlError(text, "keep the cluster file where you may write") from error
+            text = f"cannot back up {FILE}: {error}; nothing was changed"
+            raise HpctlError(
+                text,
+                "move the cluster file to a directory where you may write, and run the command "
+                "there",
+            ) from error
 
     def remove(self, aws: Aws) -> None:
         """Delete the files from S3."""
@@ -99,7 +103,10 @@ def _find_legacy_files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iter
                 yield Legacy(bucket, key, saved.read_bytes(), there=False)
             continue
         if len(content) >= LARGEST:
-            raise HpctlError(f"s3://{bucket}/{key} is larger than {LARGEST} bytes")
+            raise HpctlError(
+                f"hpctl does not read s3://{bucket}/{key}: it is larger than {LARGEST} bytes",
+                "check that the cluster file names the right place of lifecycle scripts",
+            )
         yield Legacy(bucket, key, content)
 
 
@@ -112,14 +119,18 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
     try:
         answer = json.loads(file.content)
     except ValueError as error:
-        raise HpctlError(f"{file} is not JSON: {error}", "fix the file, then again") from error
+        raise HpctlError(
+            f"{file} is not valid JSON: {error}", "fix the file, and run the command again"
+        ) from error
     if not isinstance(answer, dict):
-        raise HpctlError(f"{file} holds no JSON object", "fix the file, then again")
+        raise HpctlError(
+            f"{file} does not contain a JSON object", "fix the file, and run the command again"
+        )
     if answer.get("slurm_configurations"):
         raise HpctlError(
             f"{file} has slurm_configurations: the API cannot configure several head nodes, their "
             "database and their failover",
-            "stay with slurm_config: provisioning_parameters (AWS's guide recommends it)",
+            "do not migrate: keep slurm_config: provisioning_parameters in the cluster file",
         )
     roles, _ = read_back(answer)
     groups = {str(g["InstanceGroupName"]): g for g in request["InstanceGroups"]}
@@ -128,9 +139,11 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
         lines = slurm.get("NodeType"), next(iter(slurm.get("PartitionNames") or ()), None)
         if name in groups and lines != (NODE_TYPES[role], partition):
             raise HpctlError(
-                f"{file} makes {name} {_role_text(NODE_TYPES[role], partition)}, the cluster file "
+                f"cannot migrate: {file} makes group {name} "
+                f"{_role_text(NODE_TYPES[role], partition)}, but the cluster file "
                 f"{_role_text(*lines)}; a role can never be changed after the migration",
-                "migrate with what the file says; another partition can follow",
+                f"write the role of {file} into the cluster file; the partition can be changed "
+                "after the migration",
             )
     stored = chain.from_iterable(g.get("InstanceStorageConfigs") or () for g in groups.values())
     file_systems = chain.from_iterable(config.values() for config in stored)
@@ -138,9 +151,11 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
     for key in ("fsx_dns_name", "fsx_openzfs_dns_name"):
         if answer.get(key) and answer[key] not in mounted:
             raise HpctlError(
-                f"{file} has {key} {answer[key]}, and no group of the cluster file mounts it: new "
-                "nodes would lose it",
-                "add it as storage (fsx_lustre, fsx_openzfs) to the groups, see docs/cluster.md",
+                f"{file} has {key} {answer[key]}, but no group of the cluster file mounts this "
+                "storage: after the migration new "
+                "nodes would not have it",
+                "add the storage (fsx_lustre or fsx_openzfs) to the groups in the cluster file "
+                "(docs/cluster.md)",
             )
 
 
@@ -157,8 +172,9 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
         return
     if any(line.partition("  ")[2] == FILE for line in lines.splitlines()):
         raise HpctlError(
-            f"s3://{file.bucket}/{key} names {FILE}: without it nodes that are born would refuse "
-            "the bundle",
+            f"s3://{file.bucket}/{key} lists {FILE}, which the migration removes: new nodes would "
+            "refuse "
+            "the lifecycle bundle",
             "push a bundle of the new cluster file first: "
             "`hpctl cluster lifecycle bundle --spec FILE`, "
             "`hpctl cluster lifecycle push` without --prune",
@@ -175,7 +191,9 @@ def refuse_running_jobs(strategy: str, running: Sequence[int] | None) -> None:
         return
     who = f"{len(running)} job(s) run" if running else "jobs may run: Slurm is not available here"
     raise HpctlError(
-        f"{who}, and slurm_config_strategy {strategy} rewrites slurm.conf under them",
-        "migrate with Merge and change the strategy later, or drain the partitions, wait for the "
-        "jobs, and run this on the head node",
+        f"cannot migrate now: {who}, and slurm_config_strategy {strategy} rewrites slurm.conf "
+        "while they run",
+        "migrate with the strategy Merge and change it later; or drain the partitions, wait for "
+        "the "
+        "jobs to end, and run the command on the head node",
     )

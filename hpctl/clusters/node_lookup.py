@@ -40,16 +40,19 @@ def resolve_node(
     if found:
         every = ", ".join(row.instance_id or row.logical_id for row in found)
         raise NoSuchNode(
-            f"{name!r} names {len(found)} nodes: {every}", "give the instance id of one of them"
+            f"the name {name!r} fits {len(found)} nodes: {every}",
+            "give the instance id of one of them",
         )
     in_group = [row.display_name for row in rows if row.group.casefold() == wanted]
     if in_group:
         some = ", ".join(in_group[:3]) + (", ..." if len(in_group) > 3 else "")
-        raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
+        raise NoSuchNode(
+            f"{name!r} is an instance group, not a node", f"name one of its nodes: {some}"
+        )
     every_name = list(chain.from_iterable(row.names for row in rows))
     near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
     fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster instances` lists them"
-    raise NoSuchNode(f"no node is called {name!r}", fix)
+    raise NoSuchNode(f"the cluster has no node {name!r}", fix)
 
 
 def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:

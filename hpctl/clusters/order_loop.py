@@ -190,9 +190,9 @@ class OrderRun:
             if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
                 self._withdraw_orders()
                 raise Refused(
-                    f"{rec.node} cannot be drained: {outcome.detail or outcome.code};"
-                    " nothing was ordered",
-                    "only root, SlurmUser and Slurm's administrators may drain a node",
+                    f"Slurm could not drain node {rec.node}: {outcome.detail or outcome.code};"
+                    " nothing was requested from SageMaker",
+                    "run the command as root, SlurmUser or an administrator of Slurm",
                     code=outcome.code,
                 )
 

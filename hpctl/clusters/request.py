@@ -167,7 +167,10 @@ def read_object(s3: Service, bucket: str, key: str) -> bytes:
         return bytes(body.read(LARGEST))
     # The HTTP libraries below have no error in common, and this layer must not know them.
     except Exception as error:
-        raise Unavailable(f"s3://{bucket}/{key} could not be read to its end: {error}") from error
+        raise Unavailable(
+            f"reading s3://{bucket}/{key} from S3 stopped before its end: {error}",
+            "run the command again",
+        ) from error
 
 
 FILE = "provisioning_parameters.json"
@@ -190,13 +193,15 @@ def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
     """Return the file's content. Raises HpctlError for a spec that does not use it."""
     if spec.slurm_config != "provisioning_parameters":
         raise HpctlError(
-            f"{spec.name} has slurm_config: {spec.slurm_config}, and needs no {FILE}",
-            "the two cannot be mixed",
+            f"cluster {spec.name} has slurm_config: {spec.slurm_config} and cannot use {FILE} as "
+            "well",
+            f"remove {FILE}, or set slurm_config: provisioning_parameters",
         )
     roles = {group.role: group.name for group in spec.groups}
     if "controller" not in roles:
         raise HpctlError(
-            f"cluster {spec.name} has no group with role controller", "set the role of each group"
+            f"the cluster file of {spec.name} has no instance group with the role controller",
+            "set the role of each group in the cluster file",
         )
     more = spec.provisioning_parameters or ProvisioningParameters()
     answer: dict[str, Any] = {
@@ -314,7 +319,7 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise HpctlError(
             f"cannot add the groups' roles to {CONFIG}: {error}",
-            "correct that file, then run it again",
+            "fix that file, and run the command again",
         ) from error
     path.write_text(json.dumps(answer, indent=2) + "\n")
     return CONFIG

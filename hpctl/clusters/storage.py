@@ -61,11 +61,11 @@ class WantedLink(Struct, frozen=True):
         """Checked and in one spelling: `/x`, `s3://bucket/prefix/`."""
         bucket = s3.removeprefix("s3://").partition("/")[0]
         if not s3.startswith("s3://") or not bucket:
-            raise HpctlError(f"{s3!r} names no bucket", "write s3://BUCKET/PREFIX")
+            raise HpctlError(f"the S3 URL {s3!r} names no bucket", "write s3://BUCKET/PREFIX")
         if not path.startswith("/") or path.rstrip("/") == "" or ".." in path.split("/"):
             raise HpctlError(
-                f"--path {path!r} does not name a directory in the file system",
-                "write /data: it appears as MOUNT/data on the nodes",
+                f"--path {path!r} is not an absolute path of a directory in the file system",
+                "write a path such as /data, which the nodes see as MOUNT/data",
             )
         return cls(file_system, path.rstrip("/"), s3.rstrip("/") + "/", auto_import, auto_export)
 
@@ -144,7 +144,11 @@ def wait_for_link(
         )
         found = answer.get("Associations") or ()
         if not found:
-            raise Absent(f"association {known.id} is gone", "another user or tool has deleted it")
+            raise Absent(
+                f"the link to S3 (data repository association {known.id}) was deleted "
+                "while hpctl waited for it",
+                "another user or tool deleted it; run the command again to create it",
+            )
         known = _parse_link(found[0])
         yield known
 
@@ -157,7 +161,8 @@ def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
         if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
             return there
         raise Refused(
-            f"{wanted.path} of {wanted.file_system} is linked to {there.s3} ({there.id})",
+            f"the path {wanted.path} of file system {wanted.file_system} is already linked to "
+            f"{there.s3} (association {there.id})",
             "choose another --path, or delete that association first "
             f"(aws fsx delete-data-repository-association --association-id {there.id})",
         )
@@ -170,7 +175,8 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
     if kind != "LUSTRE":
         raise Refused(
-            f"{file_system} is {kind}: only FSx for Lustre links to S3",
+            f"file system {file_system} is of the type {kind}, but only FSx for Lustre can be "
+            "linked to S3",
             "name the id of an FSx for Lustre file system",
         )
     deployment = known.get("LustreConfiguration", {}).get("DeploymentType", "")
@@ -178,8 +184,9 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
     if deployment in UNLINKABLE or version == "2.10":
         raise Refused(
             f"{file_system} is {deployment or 'Lustre'} {version}".rstrip()
-            + ": it takes no data repository associations",
-            "use PERSISTENT_2, PERSISTENT_1 or SCRATCH_2 with Lustre 2.12 or newer",
+            + ": this type of file system cannot be linked to S3",
+            "use a file system of the type PERSISTENT_2, PERSISTENT_1 or SCRATCH_2 with Lustre "
+            "2.12 or later",
         )
     if state and state not in ("AVAILABLE", "UPDATING"):
         raise Refused(f"{file_system} is {state}", "wait until it is AVAILABLE")
@@ -205,7 +212,7 @@ def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
     near = get_close_matches(file_system, every, n=2) or every[:5]
     there = f"is it {' or '.join(near)}? " if near else ""
     raise Absent(
-        f"there is no file system {file_system} in {aws.region}",
+        f"FSx has no file system {file_system} in the region {aws.region}",
         f"{there}check its id and --region",
     )
 

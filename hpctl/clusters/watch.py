@@ -100,8 +100,9 @@ def _list_events(
         if description.get("NodeProvisioningMode") == "Continuous":
             raise
         raise NoEvents(
-            f"cluster {cluster} has no events: its NodeProvisioningMode is not Continuous",
-            "what there is instead: `hpctl cluster instances` (why a node failed), `hpctl explain`,"
+            f"SageMaker has no events of cluster {cluster}: its NodeProvisioningMode is not "
+            "Continuous",
+            "use `hpctl cluster instances` (why a node failed), `hpctl explain`,"
             " and the log group /aws/sagemaker/Clusters/<name>/<id> in CloudWatch",
         ) from error
 

@@ -78,7 +78,11 @@ class Cycle:
         self.readiness.keep_alive()
         self.leadership.progress()
         if not self.leadership.leads:
-            away = Unavailable("the lease expired while the database was unreachable")
+            away = Unavailable(
+                "this daemon stopped acting: it could not reach the database of the journal, and "
+                "its right to act as the only daemon expired",
+                "check the database; the daemon continues when it answers",
+            )
             self.journal.wait(away)
             return
         begun = time.monotonic()

@@ -38,8 +38,8 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         holder = handle.read().strip() or "another process"
         handle.close()
         raise AlreadyRunning(
-            f"{state_dir} is in use by {holder}",
-            "only one daemon can use a state directory: stop the other one",
+            f"cannot start: another hpctl daemon uses the directory {state_dir}: {holder}",
+            "stop the other daemon: only one can use a state directory",
         ) from None
     _write_holder(descriptor)
     return handle
@@ -65,9 +65,11 @@ class ClusterLock:
         daemon = _daemon_that_locks(self._conf) if self._conf and trouble else ""
         if daemon:
             raise AlreadyRunning(
-                f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
+                f"cannot start: another hpctl daemon (pid {daemon}) works on the cluster of "
+                f"{self._conf},"
                 " with another state_dir",
-                f"only one daemon per cluster; inspect it: ps -fp {daemon}",
+                f"only one daemon may work on a cluster; look at the other one (ps -fp {daemon}) "
+                "and stop one of them",
             )
 
     @property

@@ -143,7 +143,9 @@ class KernelDevice:
                 if error.errno == errno.EINVAL:
                     # A record longer than the buffer; none is. The position has advanced.
                     continue
-                raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
+                raise Unavailable(
+                    f"the agent cannot read the kernel log {self._path}: {error.strerror}"
+                ) from error
             if not raw:
                 break
             record = _parse_at(raw, booted, now)
@@ -242,7 +244,9 @@ class KernelFile:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
+            raise Unavailable(
+                f"the agent cannot read the kernel log {self._path}: {error.strerror}"
+            ) from error
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > RECORD_BYTES:
@@ -259,9 +263,10 @@ class KernelFile:
         if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
             begins = other[:40].decode(errors="replace")
             raise Unavailable(
-                f"{self._path} is not in the format of /dev/kmsg: its first line is {begins!r}",
-                "Name /dev/kmsg with --kmsg."
-                f" `hpctl agent triage {self._path}` reads other formats.",
+                f"the agent cannot read {self._path} as a kernel log: it is not in the format of "
+                f"/dev/kmsg, its first line is {begins!r}",
+                "Start the agent with --kmsg /dev/kmsg."
+                f" To read a log in another format, run `hpctl agent triage {self._path}`.",
             )
         return bool(chunk)
 
@@ -300,4 +305,6 @@ def open_log(path: Path) -> KernelLog:
         hint = "Reading the kernel's log needs root or CAP_SYSLOG."
         if isinstance(error, FileNotFoundError):
             hint = "Name the kernel's log with --kmsg."
-        raise Unavailable(f"{path} cannot be opened: {error.strerror}", hint) from error
+        raise Unavailable(
+            f"the agent cannot open the kernel log {path}: {error.strerror}", hint
+        ) from error

@@ -188,7 +188,9 @@ class Endpoint(threading.Thread):
             self._socket = socket.create_server((host.strip("[]"), int(port)), family=family)
         except (OSError, ValueError) as error:
             hint = "Name another HOST:PORT with --metrics, or none; networks with --metrics-allow."
-            raise HpctlError(f"metrics are not served at {listen}: {error}", hint) from error
+            raise HpctlError(
+                f"the agent cannot serve its metrics at {listen}: {error}", hint
+            ) from error
         self._heads, self._text, self._stopping = heads, text, False
         self._known: tuple[frozenset[str], float] = (frozenset(), 0.0)
         self._made: tuple[bytes, float] = (b"", 0.0)

@@ -82,7 +82,11 @@ def _find_origin(munge_socket: Path | None) -> IPv4Address:
             munge.encode_credential(b"", munge_socket), munge_socket
         ).address
     except munge.CredentialError as error:
-        raise Unavailable(f"munged rejects its own credential: {error}", error.hint) from error
+        raise Unavailable(
+            "cannot find this node's name in Slurm: munged on this node rejects a credential "
+            f"that it made: {error}",
+            error.hint,
+        ) from error
 
 
 def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
@@ -96,18 +100,20 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     ran = slurm.run("scontrol", "-o", "show", "node")
     if not ran.ok:
         raise Unavailable(
-            f"Slurm cannot be asked for this node's name: {ran.message}",
-            "Does `scontrol ping` work here? Else give --node (HPCTL_AGENT_NODE).",
+            f"cannot find this node's name in Slurm: scontrol failed: {ran.message}",
+            "Check `scontrol ping` on this node, or give the name with --node (HPCTL_AGENT_NODE).",
         )
     here = _find_at_address(origin, ran.text)
     if len(here) == 1:
         return here[0]
     what = f"{len(here)} nodes, {here[0]} for one, have" if here else "no node has"
     raise NoName(
-        f"this node's name in Slurm is not known: {what} the NodeAddr {origin}, which munged"
-        " vouches for",
-        "Compare `scontrol show node`; if munged is wrong, start it with --origin ADDRESS. Else"
-        " give --node (HPCTL_AGENT_NODE).",
+        f"cannot find this node's name in Slurm: {what} the NodeAddr {origin}, which is this "
+        "node's address"
+        " according to munged",
+        "Compare the address with `scontrol show node`; if munged's is wrong, start munged with "
+        "--origin ADDRESS. Or"
+        " give the node's name with --node (HPCTL_AGENT_NODE).",
     )
 
 

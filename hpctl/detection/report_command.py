@@ -123,15 +123,20 @@ def report(
     Exits 0 also where no agent runs, so that a prolog never fails because of it.
     """
     if for_s is not None and found["clears"] != "gone":
-        raise click.UsageError(f"--for goes with --clears gone, not with {found['clears']}")
+        raise click.UsageError(
+            f"--for works only with --clears gone, not with --clears {found['clears']}"
+        )
     if read is None:
         if exit_code is not None:
-            raise click.UsageError("--exit-code needs --read")
+            raise click.UsageError("--exit-code works only with --read: add --read")
         _send_report(found, for_s, socket, strict)
         return
     given = [name for name in _SAID_WITH_READ if found[name]]
     if given or found["verdict"] != "fail":
-        raise click.UsageError(f"--read takes the {(*given, 'verdict')[0]} from stdin")
+        raise click.UsageError(
+            f"with --read, the {(*given, 'verdict')[0]} comes from stdin: remove it from the "
+            "command line"
+        )
     for one in _read_stdin(read, exit_code, strict):
         said = {"code": one.code, "device": one.device, "verdict": str(one.verdict)}
         text = {"detail": one.detail, "evidence": one.evidence}
@@ -160,7 +165,9 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
         found = read_verdict(name, ToolOutput(text, status, os.uname().nodename))
     except CannotTell as error:
         if strict:
-            raise HpctlError(f"{name}: the tool {error}; nothing is reported") from error
+            raise HpctlError(
+                f"the health check {name} was not reported to the agent: the tool {error}"
+            ) from error
         warning = f"hpctl: warning: {name}: the tool {error}; nothing is reported"
         output.echo(warning, err=True)
         return ()
@@ -206,9 +213,9 @@ def verdict(as_json: bool, form: str | None, counts: bool, socket: str, strict: 
     be drained; 0 where it is not, where the agent cannot tell, and where no agent answers.
     """
     if strict and (form or counts):
-        raise click.UsageError("--strict does not go with --format and --exit-code")
+        raise click.UsageError("--strict cannot be used with --format or --exit-code")
     if form and as_json:
-        raise click.UsageError("--json and --format are two forms: give one")
+        raise click.UsageError("--json and --format cannot be used together: give only one")
     answer = _ask_agent(socket, {"op": "verdict"}, strict)
     if answer is None:
         if form or counts:

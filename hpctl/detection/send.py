@@ -328,7 +328,10 @@ class HeadClient:
 
     def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
         if not heads:
-            raise HpctlError("no head node is named", "Name it with --head http://HOST:PORT.")
+            raise HpctlError(
+                "the agent has no head node to send reports to",
+                "Give the head node's address with --head http://HOST:PORT.",
+            )
         self._heads, self._munge_socket = heads, munge_socket
         self._current = 0
         self._connection: http.client.HTTPConnection | None = None

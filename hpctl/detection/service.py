@@ -204,7 +204,7 @@ class NodeAgent:
                     notify_systemd("WATCHDOG=1")
             if not self._sender.is_alive():
                 what = "the report sender's thread ended unexpectedly"
-                raise HpctlError(what, "See the log above.")
+                raise HpctlError(what, "The log lines before this one say why.")
             selector.select(self._watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)

@@ -68,9 +68,12 @@ def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
         boot = path.read_text().strip()
     except OSError as error:
         raise HpctlError(
-            f"the boot id cannot be read from {path}: {error.strerror}",
-            "Name another file with --boot-id-file.",
+            f"the agent cannot read the machine's boot id from {path}: {error.strerror}",
+            "Give another file with --boot-id-file.",
         ) from error
     if not boot:
-        raise HpctlError(f"{path} holds no boot id")
+        raise HpctlError(
+            f"the agent cannot read the machine's boot id: {path} contains none",
+            "Give another file with --boot-id-file.",
+        )
     return BootId(boot)

@@ -174,7 +174,9 @@ def _open_log(file: str) -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         hint = "read it by `dmesg | hpctl agent triage` or `journalctl -k | hpctl agent triage`"
-        raise Unavailable(f"{file} cannot be read: {error.strerror or error}", hint) from error
+        raise Unavailable(
+            f"cannot read the kernel log {file}: {error.strerror or error}", hint
+        ) from error
 
 
 class _TriageReader:

@@ -95,8 +95,9 @@ def _find_journal_file(config: Config) -> Path | None:
         return None
     if not path.exists():
         raise Unavailable(
-            f"there is no journal at {path}",
-            "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
+            f"hpctl has no journal on this machine: {path} does not exist",
+            "run the command on the head node; if the daemon never ran there, start it (`hpctl "
+            "daemon run`); for another configuration use --config",
         )
     return path if os.access(path, os.W_OK) else _fetch_copy(config, path)
 
@@ -118,8 +119,9 @@ def _fetch_copy(config: Config, journal: Path) -> Path:
         why = str(error)
     if why and not copy.exists():
         raise Unavailable(
-            f"no daemon makes a copy of the journal to read: {why}",
-            "is it running? (systemctl status hpctl-daemon); root reads the journal itself",
+            "cannot read hpctl's journal: this user may not read the file, and the daemon did "
+            f"not answer: {why}",
+            "check the daemon (systemctl status hpctl-daemon), or run the command as root",
         )
     return copy
 
@@ -161,7 +163,10 @@ def choose_scheduler(
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
     pyslurm.close()
     if wanted == "pyslurm":
-        raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
+        raise HpctlError(
+            f"hpctl.yaml sets slurm.adapter to pyslurm, but {why_not}",
+            "set slurm.adapter: cli in hpctl.yaml",
+        )
     return cli, f"cli (slurm.adapter: auto), for {why_not}"
 
 
@@ -192,9 +197,12 @@ def make_rules(config: Config) -> Rules:
     try:
         return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)
     except UnknownRuleError as error:
-        raise HpctlError(f"catalogue: {error}", error.hint) from error
+        raise HpctlError(f"the catalogue of faults is not valid: {error}", error.hint) from error
     except ValueError as error:
-        raise HpctlError(f"catalogue: {error}", "see docs/catalogue.md") from error
+        raise HpctlError(
+            f"the catalogue of faults is not valid: {error}",
+            "fix the file as docs/catalogue.md describes",
+        ) from error
 
 
 def open_aws(

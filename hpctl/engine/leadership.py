@@ -199,9 +199,10 @@ class Leadership:
         lease must have ended."""
         if seen and seen.host != self._me.host and seen.until > self._clock.now():
             raise LeaseHeld(
-                f"the daemon on {seen.host} (pid {seen.pid}) holds the journal until"
+                f"cannot start: the daemon on {seen.host} (pid {seen.pid}) uses the journal until"
                 f" {seen.until:%H:%M:%S} UTC",
-                "stop it; several heads share a journal in a database only (docs/head-nodes.md)",
+                "stop that daemon; several head nodes can share a journal only in a database "
+                "(docs/head-nodes.md)",
             )
 
     def _waits(self, seen: DaemonInfo, still_s: float) -> bool:
@@ -235,7 +236,10 @@ class Leadership:
         """Note that the loop makes progress. Raises LeaseLost where another daemon took over."""
         self._progress = self._now()
         if self.lost:
-            raise LeaseLost("another daemon took the journal over", "this one stands by")
+            raise LeaseLost(
+                "another hpctl daemon took over the journal",
+                "nothing to do: this daemon waits as the standby",
+            )
 
     def may_act(self) -> bool:
         """Ask this immediately before every effect."""

@@ -232,7 +232,10 @@ class Observer:
         """Return what Slurm reported last. Any thread. Raises Unavailable until Slurm was read
         once."""
         if self._slurm.as_of == LONG_AGO:
-            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+            raise Unavailable(
+                "hpctl's daemon has just started and has no answer of Slurm yet",
+                "run the command again in a moment; if this lasts, check `scontrol ping`",
+            )
         return self._slurm
 
     def addresses(self) -> Mapping[NodeName, str]:

@@ -88,8 +88,9 @@ def ask_daemon(
     journal = config.state_dir / "journal.db"
     if config.database_url is None and not journal.exists():
         raise Unavailable(
-            f"there is no journal at {journal}",
-            "start the daemon first (hpctl daemon run), or name its file with --config",
+            f"hpctl's daemon has never run here: there is no journal {journal}",
+            "start the daemon (hpctl daemon run), or give the configuration of a running one with "
+            "--config",
         )
     ids = {_send_request(config, verb, target, by, detail): target for target in targets}
     if wait_s > 0:
@@ -170,12 +171,19 @@ def _send_request(config: Config, verb: str, target: str, by: str, detail: str) 
         return int(json.loads(answer)["request"])
     if status == http.client.MISDIRECTED_REQUEST:
         raise Unavailable(
-            f"no head node leads at the moment: {explain_refusal(answer)}",
-            "ask again in some seconds; `heads` in hpctl.yaml must name every head node",
+            f"no head node's daemon can take the request now: {explain_refusal(answer)}",
+            "run the command again in some seconds; check that `heads` in hpctl.yaml names every "
+            "head node",
         )
     if status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unavailable(f"the daemon cannot take the request: {explain_refusal(answer)}")
-    raise HpctlError(f"the daemon refuses: {explain_refusal(answer)}")
+        raise Unavailable(
+            f"hpctl's daemon cannot take the request now: {explain_refusal(answer)}",
+            "run the command again in some seconds",
+        )
+    raise HpctlError(
+        f"hpctl's daemon refuses the request: {explain_refusal(answer)}",
+        "fix the cause in the message",
+    )
 
 
 def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
@@ -190,9 +198,10 @@ def _queue_request(  # noqa: PLR0913 -- a request, and why it is left
     mine = os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)
     if config.database_url is not None or not mine:
         raise Unavailable(
-            f"no daemon answers ({why})",
-            "start it (hpctl doctor says what is wrong); while none runs, only who may write to a"
-            " SQLite journal can leave a request: try sudo",
+            f"hpctl's daemon does not answer ({why})",
+            "start the daemon (hpctl doctor says what is wrong); while it does not run, only a "
+            "user who may write to a"
+            " SQLite journal can leave a request for it: try sudo",
         )
     with closing(open_writer(config)) as store:
         number = store.ask(verb, target, by, output.now(), detail=detail)

@@ -187,8 +187,9 @@ def _consistent() -> Iterator[None]:
         yield
     except Corrupt as error:
         raise JournalCorrupt(
-            f"the journal is inconsistent: {error}",
-            "keep a copy for the maintainers and restore the newest good one",
+            f"the journal's events contradict each other: {error}",
+            "stop the daemon, keep a copy of the journal for a bug report, and restore the newest "
+            "good backup (docs/operations.md)",
         ) from error
 
 

@@ -137,13 +137,16 @@ def resume(
     """
     if job is None:
         if from_step is not None:
-            raise click.UsageError("Name the JOB that goes back.")
+            raise click.UsageError(
+                "the command names no job: write the JOB to resume from an older checkpoint"
+            )
         output.echo("hpctl: to lift a pause, the command is now `hpctl unpause`", err=True)
         lift_pause(config, no_wait=no_wait, as_json=as_json)
         return
     if from_step is None:
         raise click.UsageError(
-            "Say from which step to resume: --from-step N. (To lift a pause: hpctl unpause.)"
+            "the command names no step: write --from-step N to resume from step N. (To end a "
+            "pause: hpctl unpause.)"
         )
     scheduler, found = _read_job(config, job)
     registered = _refuse_others(found, job)
@@ -218,18 +221,23 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
 
     asked = parse_job_id(text)
     if asked is None:
-        raise click.UsageError(f"{text!r} is no job: 12, or 12_3 for a task of an array")
+        raise click.UsageError(
+            f"{text!r} is not a job id: write a number such as 12, or 12_3 for one task of an array"
+        )
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = config_loading.load_config(config) if Path(config).exists() else Config()
     scheduler = make_scheduler(loaded)
     jobs = [job for job in scheduler.view().jobs.values() if matches_job_id(asked, job)]
     if not jobs:
         raise HpctlError(
-            f"Slurm does not know job {text}: there is none, or it ended too long ago",
+            f"Slurm does not know job {text}: it does not exist, or ended too long ago",
             "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
         )
     if jobs[1:] or (jobs[0].array_job and not jobs[0].array_task.isdigit()):
-        raise HpctlError(f"job {text} has several tasks", f"Name a single task: {asked.number}_0.")
+        raise HpctlError(
+            f"job {text} is an array of several tasks, and hpctl resumes one task at a time",
+            f"Name one task, such as {asked.number}_0.",
+        )
     return scheduler, jobs[0]
 
 
@@ -244,13 +252,13 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
     registered = read_comment(job.comment)
     if registered is None:
         raise HpctlError(
-            f"job {text} is not registered with hpctl, which does not choose where it resumes",
-            "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
+            f"cannot choose where job {text} resumes: it was not submitted with hpctl sbatch",
+            "Submit the job again with `hpctl sbatch --checkpoint-dir DIR`.",
         )
     if not registered.ckpt:
         raise HpctlError(
             f"job {text} was submitted without --checkpoint-dir: each run starts at step 0",
-            "Submit with `hpctl sbatch --checkpoint-dir DIR`.",
+            "Submit the job again with `hpctl sbatch --checkpoint-dir DIR`.",
         )
     if not (job.requeue and job.batch) and _action_for(job) == "requeue":
         raise HpctlError(
@@ -299,8 +307,8 @@ def _find_place(
         rows = search.list_checkpoints(directory, declared=declared)
     except OSError as error:
         raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
-            "The checkpoint directory must be mounted here.",
+            f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
+            "Run the command on a machine that mounts the checkpoint directory.",
         ) from error
     if found.found is None or found.found.step is None:
         raise HpctlError(
@@ -375,7 +383,8 @@ def acting_as(uid: int | None) -> Iterator[None]:
         entry = pwd.getpwuid(uid)
     except KeyError:
         raise HpctlError(
-            f"no user with uid {uid} on this host", "Run it as the job's owner."
+            f"cannot act as the job's owner: this machine has no user with uid {uid}",
+            "Run the command as the job's owner, on a machine that has the account.",
         ) from None
     groups = os.getgroups()
     gid = os.getegid()

@@ -208,7 +208,10 @@ def approve(
             raise output.no_such("status", rule, held)
         wanted += sorted(of_rule)
     if not wanted:
-        raise click.UsageError("name a TARGET, or --rule: hpctl status lists what is held back")
+        raise click.UsageError(
+            "the command names nothing to approve: write a TARGET or --rule RULE; `hpctl status` "
+            "lists what waits for approval"
+        )
     wanted = list(dict.fromkeys(wanted))
     for target in wanted:
         hold = world.state.holds.get(target)
@@ -252,12 +255,14 @@ def open_recovery(w: World, name: str) -> str:
             named = [w.state.open_jobs.get(job) for job in find_named_jobs(w, name)]
             still = [one for one in named if one is not None]
             if len(still) > 1:
-                raise click.UsageError(f"{name} has several open recoveries: {', '.join(still)}")
+                raise click.UsageError(
+                    f"{name} has several open recoveries: name one of {', '.join(still)}"
+                )
             rid = still[0] if still else None
     if rid is not None:
         return rid
     ended = w.state.nodes.get(RecoveryId(name)) or w.state.jobs.get(RecoveryId(name))
     if ended is not None:
-        raise click.UsageError(f"{name} has ended already ({ended.phase}): nothing to cancel")
+        raise click.UsageError(f"nothing to cancel: the recovery {name} has ended ({ended.phase})")
     jobs = [w.state.jobs[rid].shown for rid in w.state.open_jobs.values()]
     raise output.no_such("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])

@@ -213,7 +213,9 @@ def unpause(
 def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
     """Return the nodes as one hostlist. Raises UsageError."""
     if names and partition:
-        raise click.UsageError("name NODES or --partition, not both")
+        raise click.UsageError(
+            "NODES and --partition cannot be used together: give only one of them"
+        )
     return fold_hostlist(expand_targets(names))
 
 
@@ -234,7 +236,10 @@ def _run_destructive_order(
 ) -> None:  # fmt: skip
     """Show what runs there, be sure, ask, follow."""
     if follow and no_wait:
-        raise click.UsageError("--follow needs the daemon's answer: leave out --no-wait")
+        raise click.UsageError(
+            "--follow and --no-wait conflict: --follow waits for the daemon's answer; remove "
+            "--no-wait"
+        )
     if follow is None:
         follow = sys.stderr.isatty() and not as_json and not no_wait
     verb = order + NOW if now else order

@@ -110,7 +110,7 @@ MAX_PAGES = 1000
 MAX_TEXT = 1024 * 1024
 """Characters of one text in an answer."""
 
-_NOT_THE_SERVICE = "what answers is not the service: look at --endpoint-url and HTTPS_PROXY"
+_NOT_THE_SERVICE = "another server than AWS answered: check --endpoint-url and HTTPS_PROXY"
 _FAILED = (BotoCoreError, ClientError, ResponseParserError, *UNREADABLE)
 """What a call raises. A proxy's page in HTML, where an answer should be, is no BotoCoreError."""
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -155,7 +155,8 @@ class AwsAccount:
         """See ports.Aws."""
         if not self._session.region_name:
             raise HpctlError(
-                "no AWS region is named", "name it in --region, in AWS_REGION or in the profile"
+                "no AWS region is given",
+                "give --region, or set the region in AWS_REGION or in the AWS profile",
             )
         return str(self._session.region_name)
 
@@ -175,7 +176,8 @@ class AwsAccount:
             client = make(name, region_name=self.region, endpoint_url=endpoint, config=config)
         except (BotoCoreError, ValueError) as error:
             raise HpctlError(
-                f"cannot make a client for {name}: {error}", "check --region and --endpoint-url"
+                f"cannot create a client for the AWS service {name}: {error}",
+                "check --region and --endpoint-url",
             ) from error
         client.meta.events.register("before-parse", _refuse_pages)
         return client
@@ -253,7 +255,7 @@ class AwsService:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
         message, hint = f"{action}: {error_text(error)}", call_hint(error, action)
         if not isinstance(error, BotoCoreError | ClientError):
-            message = f"{action}: the answer cannot be read: {error_text(error)}"
+            message = f"cannot read the answer of AWS to {action}: {error_text(error)}"
             hint = _NOT_THE_SERVICE
         if is_absent(error):
             return Absent(message, hint, code=read_error_code(error))

@@ -100,7 +100,7 @@ class S3Bucket:
             self.client: Any = session.client("s3", endpoint_url=endpoint_url, config=config)
         except (BotoCoreError, ValueError) as error:
             raise HpctlError(
-                f"cannot make an S3 client: {error}", "check --region and --endpoint-url"
+                f"cannot create a client for S3: {error}", "check --region and --endpoint-url"
             ) from error
         self._again = Retrying(
             stop=stop_after_attempt(3),

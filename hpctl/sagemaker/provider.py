@@ -231,7 +231,10 @@ PROTECTED_TYPES = frozenset({"Controller", "Login"})
 Answer = TypeVar("Answer")
 
 
-_NOT_THE_SERVICE = "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY"
+_NOT_THE_SERVICE = (
+    "another server than SageMaker answered:"
+    " check cluster.endpoint_url in hpctl.yaml and HTTPS_PROXY"
+)
 
 
 class SageMakerProvider:
@@ -294,7 +297,7 @@ class SageMakerProvider:
         except UNREADABLE as error:
             text = f"{type(error).__name__}: {error_text(error)}"
             raise Unavailable(
-                f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
+                f"cannot read SageMaker's answer: {text}", _NOT_THE_SERVICE
             ) from error
 
     def _view(self) -> ProviderView:
@@ -343,7 +346,8 @@ class SageMakerProvider:
             if not token:
                 return
         raise Unavailable(
-            f"sagemaker:ListClusterNodes of {self._cluster}: no end after {MAX_PAGES} pages",
+            f"SageMaker's list of the nodes of cluster {self._cluster} did not end after "
+            f"{MAX_PAGES} pages",
             _NOT_THE_SERVICE,
         )
 
@@ -372,7 +376,8 @@ class SageMakerProvider:
             return self._retrying(call)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unavailable(
-                f"sagemaker:{operation} of cluster {self._cluster}: {error_text(error)}",
+                f"the call sagemaker:{operation} of cluster {self._cluster} failed: "
+                f"{error_text(error)}",
                 hint_for(error, self._cluster, operation),
             ) from error
 
@@ -384,7 +389,8 @@ class SageMakerProvider:
         if key in answer:
             return answer
         raise Unavailable(
-            f"sagemaker:{operation} of cluster {self._cluster}: the answer has no {key}",
+            f"SageMaker's answer to sagemaker:{operation} of cluster {self._cluster} has no field "
+            f"{key}",
             _NOT_THE_SERVICE,
         )
 
@@ -476,8 +482,8 @@ def _make_client(
         client: Any = session.client("sagemaker", endpoint_url=endpoint_url, config=config)
     except (BotoCoreError, ValueError) as error:
         raise HpctlError(
-            f"cannot make a SageMaker client: {error}",
-            "name the region (and profile) in the configuration or in AWS_REGION",
+            f"cannot create a client for SageMaker: {error}",
+            "set the AWS region (and profile) in hpctl.yaml, or the region in AWS_REGION",
         ) from error
     for event in ("after-call", "after-call-error"):
         client.meta.events.register(event, called)

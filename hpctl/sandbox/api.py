@@ -70,10 +70,13 @@ def send_request(path: Path, request: dict[str, Any], timeout: float = 60.0) -> 
     except OSError as error:
         raise Unavailable(
             f"the sandbox at {path.parent} does not answer: {error}",
-            "End what is left of it with `hpctl sandbox down`, then start it again with `up`.",
+            "Run `hpctl sandbox down` to end its remaining processes, then `hpctl sandbox up`.",
         ) from error
     if not line:
-        raise Unavailable(f"the sandbox at {path.parent} ended while it was asked")
+        raise Unavailable(
+            f"the sandbox at {path.parent} ended before it answered",
+            "Start it again: hpctl sandbox up",
+        )
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise HpctlError(answer["error"], answer["hint"])
@@ -111,14 +114,15 @@ class Sandbox:
         packages.find_programs(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
         if (wanted.netns or wanted.disks or wanted.heads > 1) and os.geteuid() != 0:
             raise HpctlError(
-                "--netns, --disks and --heads 2 need root", "Run it with sudo, or leave them out."
+                "the options --netns, --disks and --heads 2 need root",
+                "Run the command with sudo, or remove the options.",
             )
         if wanted.heads > 1:
             head.choose_database(wanted)
         if self.running:
             raise HpctlError(
-                f"sandbox {self.name} runs already",
-                f"End it: hpctl sandbox down --name {self.name}",
+                f"cannot start sandbox {self.name}: it is already running",
+                f"To end it, run: hpctl sandbox down --name {self.name}",
             )
         self.down()
         specs.own_directory(self.state_dir)
@@ -144,7 +148,10 @@ class Sandbox:
             self._await_keeper(known)
             left = kill_stragglers(known.id, known.cluster)
             if left:
-                raise HpctlError(f"processes that will not die: {left}", f"State: {self.state_dir}")
+                raise HpctlError(
+                    f"cannot end these processes of the sandbox: {left}",
+                    f"End them with kill -9 PID; the sandbox's files are in {self.state_dir}",
+                )
         shutil.rmtree(self.state_dir, ignore_errors=True)
         if self.state_dir.parent == specs.private_directory():
             with contextlib.suppress(OSError):  # other sandboxes may live there
@@ -167,8 +174,8 @@ class Sandbox:
         known = specs.load_spec(self.state_dir)
         if known is None:
             raise Unavailable(
-                f"there is no sandbox {self.name} at {self.state_dir}",
-                f"Start it: hpctl sandbox up --name {self.name}",
+                f"sandbox {self.name} does not run: there is none at {self.state_dir}",
+                f"To start it, run: hpctl sandbox up --name {self.name}",
             )
         return known
 
@@ -257,7 +264,10 @@ class Sandbox:
         )
         if check and done.returncode != 0:
             output = (done.stderr or done.stdout).strip()
-            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {output}")
+            raise HpctlError(
+                f"the command `{' '.join(arguments)}` in the sandbox failed with exit code "
+                f"{done.returncode}: {output}"
+            )
         return done
 
     def scontrol(self, *arguments: str) -> str:
@@ -328,14 +338,23 @@ class Sandbox:
             **self._settings,
         }
         if not 1 <= settings["nodes"] <= specs.MAX_NODES:
-            raise HpctlError(f"a sandbox has 1 to {specs.MAX_NODES} nodes, not {settings['nodes']}")
+            raise HpctlError(
+                (f"a sandbox has 1 to {specs.MAX_NODES} nodes, not {settings['nodes']}"),
+                "Give another number of nodes.",
+            )
         if not 1 <= settings.get("groups", 1) <= settings["nodes"]:
-            raise HpctlError("there must be at least one worker group, and a node in each")
+            raise HpctlError(
+                "a sandbox needs at least one worker group, with at least one node in each group",
+                "Give each worker group at least one node.",
+            )
         if settings.get("empty"):
             settings = {**settings, "emulator": True, "moto": True}
         places = max(settings["nodes"], settings.get("slots", 0))
         if places > specs.MAX_NODES:
-            raise HpctlError(f"a sandbox has at most {specs.MAX_NODES} slots, not {places}")
+            raise HpctlError(
+                (f"a sandbox has at most {specs.MAX_NODES} slots, not {places}"),
+                "Give a smaller --slots or fewer nodes.",
+            )
         settings["ports"] = specs.free_ports(places)
         return msgspec.convert(settings, specs.SandboxSpec)
 
@@ -369,7 +388,9 @@ class Sandbox:
             lines = list(_read_lines(wanted.layout.progress))
             for line in lines[seen:]:
                 if "failed" in line:
-                    raise HpctlError(f"sandbox {self.name}: {line['what']}", line["hint"])
+                    raise HpctlError(
+                        f"sandbox {self.name} did not start: {line['what']}", line["hint"]
+                    )
                 if "ready" in line:
                     return
                 progress(line["what"])
@@ -377,7 +398,9 @@ class Sandbox:
             if over:
                 log = wanted.layout.logs / "supervisor.log"
                 output = log.read_text().strip().splitlines() or ["(nothing)"]
-                raise HpctlError(f"the supervisor died: {output[-1]}", f"Its log: {log}")
+                raise HpctlError(
+                    f"the sandbox's supervisor process ended: {output[-1]}", f"Read its log: {log}"
+                )
             time.sleep(0.05)
 
     def _detach_keeper(self) -> None:

@@ -166,8 +166,9 @@ def plan_lifecycle(
     entry = target / script
     if not entry.is_file():
         raise LifecycleFailed(
-            f"Lifecycle script {script} is not in {machine.source_s3_uri}",
-            "Put it there, with the name that LifeCycleConfig gives it.",
+            f"cannot boot the node: the lifecycle script {script} is not in "
+            f"{machine.source_s3_uri}",
+            "Copy the script there, under the name in LifeCycleConfig.",
         )
     entry.chmod(0o755)
     interpreted = entry.read_bytes()[:2] == b"#!"
@@ -200,8 +201,9 @@ def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> 
     source = spec.lifecycle_dir
     if not source.is_dir():
         raise LifecycleFailed(
-            f"{source}, which stands for {machine.source_s3_uri}, is not there",
-            "Name a directory with the lifecycle scripts: --lifecycle DIR.",
+            f"cannot boot the node: the directory {source}, which the sandbox uses for "
+            f"{machine.source_s3_uri}, does not exist",
+            "Give a directory with the lifecycle scripts: --lifecycle DIR.",
         )
     shutil.copytree(source, target)
 

@@ -142,7 +142,7 @@ def _parse_counts(args: Iterable[str]) -> dict[str, int]:
     counts = _parse_pairs(args)
     for kind, count in counts.items():
         if not count.isdigit():
-            raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
+            raise click.UsageError(f"--hardware {kind}={count}: {count!r} is not a number")
     return {kind: int(count) for kind, count in counts.items()}
 
 
@@ -154,7 +154,9 @@ def _parse_span(text: str) -> tuple[float, float]:
     except ValueError:
         span = (0.0, -1.0)
     if not 0 <= span[0] <= span[1] < float("inf"):
-        raise click.UsageError(f"--hma-latency {text!r}: give seconds, as in 5..30")
+        raise click.UsageError(
+            f"--hma-latency {text!r} is not a range of seconds: write one such as 5..30"
+        )
     return span
 
 
@@ -261,7 +263,9 @@ def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
         capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear
     """
     if len(fault) < 2:
-        raise click.UsageError("name a node and a fault: hpctl sandbox inject NODE xid 79")
+        raise click.UsageError(
+            "the command needs a node and a fault, as in: hpctl sandbox inject NODE xid 79"
+        )
     one = _find_sandbox(name)
     target, kind, *rest = fault
     if target == "api":
@@ -277,10 +281,12 @@ def _parse_fault(
     how: dict[str, Any] = {}
     if kind in ("xid", "sxid"):
         if len(rest) != 1 or not rest[0].isdigit():
-            raise click.UsageError(f"give the {kind}'s number: inject {target} {kind} 79")
+            raise click.UsageError(
+                f"the fault {kind} needs a number, as in: hpctl sandbox inject {target} {kind} 79"
+            )
         how = {"code": int(rest[0]), "pci": options["pci"]}
     elif rest:
-        raise click.UsageError(f"{kind} takes no {rest[0]!r}")
+        raise click.UsageError(f"the fault {kind} takes no argument, but {rest[0]!r} was given")
     if kind in ("xid", "sxid", "kmsg"):
         return how | {"text": options["text"], "real_kmsg": options["real_kmsg"]}
     if kind not in _DEVICE_FAULTS:
@@ -288,7 +294,10 @@ def _parse_fault(
     needed, others = _DEVICE_FAULTS[kind]
     for option, value in needed.items():
         if options[option] in ("", None, ()):
-            raise click.UsageError(f"{kind} needs {value}: inject {target} {kind} {value}")
+            raise click.UsageError(
+                f"the fault {kind} needs the argument {value}: hpctl sandbox inject {target} "
+                f"{kind} {value}"
+            )
     how = {option: options[option] for option in (*needed, *others, "lasting")}
     if kind == "gpu":
         how["answers"] = _parse_pairs(options["answers"])
@@ -318,7 +327,9 @@ def logs(name: str, part: str, lines: int) -> None:
     found = [path for path in one.log_files() if part in path.name or part in path.parent.name]
     if not found:
         names = ", ".join(sorted({path.name for path in one.log_files()}))
-        raise click.UsageError(f"no log is called {part!r}; there are: {names}")
+        raise click.UsageError(
+            f"the sandbox has no log with the name {part!r}; choose one of: {names}"
+        )
     for path in found:
         tail = path.read_text(errors="replace").splitlines()[-lines:]
         if tail:

@@ -73,7 +73,9 @@ class Watch:
         """Wait until it holds; answers when that was. Raises Unavailable when it did not."""
         with self._changed:
             if not self._changed.wait_for(lambda: name in self._marks, timeout_s):
-                raise Unavailable(f"{name}: not seen within {timeout_s:g} s")
+                raise Unavailable(
+                    f"the demo stopped: it waited {timeout_s:g} s in vain for: {name}"
+                )
             return self._marks[name]
 
     def job(self, job: int) -> SlurmJob | None:
@@ -209,8 +211,9 @@ class Demo:
         `adapter`. Raises HpctlError for too few nodes."""
         if nodes < RANKS_ON + 1:
             raise HpctlError(
-                f"{nodes} nodes leave no spare for a job of {RANKS_ON}",
-                f"give --nodes {RANKS_ON + 1} or more",
+                f"the demo needs a spare node: {nodes} nodes leave none for a job of "
+                f"{RANKS_ON} nodes",
+                f"Give --nodes {RANKS_ON + 1} or more.",
             )
         site = SITE if xid == 79 else {k: v for k, v in SITE.items() if k != "catalogue"}
         tag = f"{time.time_ns() // 1_000_000 % 100_000_000:x}"
@@ -280,7 +283,10 @@ class Demo:
         directory = self._find_run_directory(self._plain, "reference")
         sha = str(_read_final(directory).get("sha256", ""))
         if not sha:
-            raise HpctlError(f"the undisturbed run did not finish: {_read_tail(directory)}")
+            raise HpctlError(
+                "the demo stopped: the training run without a fault did not finish: "
+                f"{_read_tail(directory)}"
+            )
         self._screen.line("plain", f"undisturbed: {STEPS} steps, weights {sha[:16]}", None)
         return sha
 
@@ -324,14 +330,19 @@ class Demo:
         limit = time.monotonic() + 60
         while _read_step(directory) < step:
             if time.monotonic() > limit:
-                raise HpctlError(f"the training did not reach step {step}: {_read_tail(directory)}")
+                raise HpctlError(
+                    f"the demo stopped: the training did not reach step {step}: "
+                    f"{_read_tail(directory)}"
+                )
             self._screen.progress({"training": f"step {_read_step(directory)} of {STEPS}"})
             time.sleep(0.1)
 
     def _break_node(self, healed: Watch, plain: Watch, mine: int, theirs: int) -> str:
         job, other = healed.job(mine), plain.job(theirs)
         if job is None or other is None:
-            raise HpctlError("the training job vanished before the fault")
+            raise HpctlError(
+                "the demo stopped: the training job ended before the demo broke a node"
+            )
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
         self.result.instance_before = self._find_instance(victim)
         healed.expect("drained", node_is(victim, lambda n: n.drained))

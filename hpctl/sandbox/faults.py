@@ -63,7 +63,10 @@ class SlurmCommands:
             env=self._env,
         )
         if done.returncode != 0:
-            raise HpctlError(f"scontrol {' '.join(arguments)}: {done.stderr.strip()}")
+            raise HpctlError(
+                f"the command `scontrol {' '.join(arguments)}` in the sandbox failed: "
+                f"{done.stderr.strip()}"
+            )
         return done.stdout
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
@@ -248,7 +251,7 @@ class NodeFaults:
         machine = self._machines.find_machine(node)
         if machine is None or machine.role != "compute":
             names = ", ".join(m.node for m in self._machines.machines() if m.role == "compute")
-            raise HpctlError(f"there is no node {node}", f"Nodes here: {names}.")
+            raise HpctlError(f"the sandbox has no node {node}", f"Choose one of: {names}.")
         if kind in ("xid", "sxid", "kmsg"):
             return self._kernel(node, kind, **how)
         if kind in ("file", "hardware", "gpu"):
@@ -269,7 +272,10 @@ class NodeFaults:
         if kind in ("hang-agent", "kill-agent", "kill-slurmd"):
             verb, _, what = kind.partition("-")
             return self._one(node, what, signal.SIGSTOP if verb == "hang" else signal.SIGKILL)
-        raise HpctlError(f"unknown fault {kind!r}", f"Faults on nodes: {', '.join(NODE_KINDS)}.")
+        raise HpctlError(
+            f"the sandbox has no fault {kind!r} for nodes",
+            f"Choose one of: {', '.join(NODE_KINDS)}.",
+        )
 
     def _kernel(  # noqa: PLR0913 -- the options of one fault, by keyword with defaults
         self,
@@ -333,13 +339,19 @@ class NodeFaults:
             send_signal(new, number)
             done |= new
         if not done:
-            raise HpctlError(f"{node} is dead: it has no processes", "Nothing to freeze or thaw.")
+            raise HpctlError(
+                f"cannot freeze or thaw node {node}: it is stopped and has no processes",
+                "Boot the node first.",
+            )
         return f"{node}: {len(done)} processes {'stopped' if stop else 'continued'}"
 
     def _one(self, node: str, what: str, number: signal.Signals) -> str:
         pid = self._machines.find_pid(node, what)
         if pid not in self._machines.processes(node):
-            raise HpctlError(f"{node} runs no {what}", f"Its log: {self._spec.layout.logs}")
+            raise HpctlError(
+                f"node {node} of the sandbox runs no {what}",
+                f"Read the logs in {self._spec.layout.logs}",
+            )
         send_signal([pid], number)
         return f"{node}: {number.name} to its {what} (pid {pid})"
 
@@ -376,4 +388,7 @@ def write_kmsg(line: str) -> None:
         with Path("/dev/kmsg").open("wb", buffering=0) as log:
             log.write(f"<{_KERNEL_ERROR}>{line}\n".encode())
     except OSError as error:
-        raise HpctlError(f"/dev/kmsg: {error.strerror}", "Only root may write there.") from error
+        raise HpctlError(
+            f"cannot write the fault to the kernel log /dev/kmsg: {error.strerror}",
+            "Run the sandbox as root: only root may write to it.",
+        ) from error

@@ -201,9 +201,14 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
     without that count. Raises HpctlError.
     """
     if kind not in KINDS:
-        raise HpctlError(f"unknown kind of hardware: {kind!r}", f"There are: {', '.join(KINDS)}.")
+        raise HpctlError(
+            f"the sandbox has no hardware of the kind {kind!r}",
+            f"Choose one of: {', '.join(KINDS)}.",
+        )
     if not 0 <= count <= MOST_DEVICES:
-        raise HpctlError(f"a node has 0 to {MOST_DEVICES} {kind} devices, not {count}")
+        raise HpctlError(
+            f"a node of the sandbox can have 0 to {MOST_DEVICES} {kind} devices, not {count}"
+        )
     tree = SysfsTree(root)
     for number in range(MOST_DEVICES):
         device = root / _RDMA / efa_name(number)
@@ -237,7 +242,9 @@ def change_file(root: Path, path: str, text: str | None) -> None:
     """
     file = root / path.lstrip("/")
     if not file.parent.resolve().is_relative_to(root.resolve()) or file.name in ("", ".", ".."):
-        raise HpctlError(f"{path} does not lie below the node's hardware")
+        raise HpctlError(
+            f"the sandbox does not change {path}: it is outside the node's emulated hardware"
+        )
     try:
         if text is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

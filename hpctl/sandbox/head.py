@@ -77,8 +77,10 @@ def choose_database(spec: SandboxSpec) -> Database:
     named = named or "mariadb"
     packages = {"mariadb": "mariadb-server-core mariadb-client-core"}.get(named, named)
     raise HpctlError(
-        f"two heads share a database, and no {named} server with its driver is here",
-        f"sudo apt-get install -y --no-install-recommends {packages}; pip install 'hpctl[{named}]'",
+        f"two head nodes need a shared database, but no {named} server with its Python driver is "
+        "installed",
+        f"Install them: sudo apt-get install -y --no-install-recommends {packages}; pip install "
+        f"'hpctl[{named}]'",
     )
 
 
@@ -122,7 +124,10 @@ class HeadServices:
         """Start `munged`, `database`, `slurmctld`, `daemon`, or the second head's `slurmctld-2` or
         `daemon-2`; its pid. Returns when it serves."""
         if self.pid(service):
-            raise HpctlError(f"{service} runs already", f"Its pid is {self.pid(service)}.")
+            raise HpctlError(
+                f"the sandbox's {service} is already running",
+                f"Its process id is {self.pid(service)}.",
+            )
         command, serves = self._service(service)
         log = self._log(service)
         process = self._spawner.submit(self._spawn, command, log, self._clock(service)).result()
@@ -130,7 +135,10 @@ class HeadServices:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise HpctlError(f"{service} did not start: {last_lines(log)}", f"Its log: {log}")
+                raise HpctlError(
+                    f"the sandbox's {service} did not start: {last_lines(log)}",
+                    f"Read its log: {log}",
+                )
             time.sleep(0.02)
         return process.pid
 
@@ -140,8 +148,8 @@ class HeadServices:
             code = process.poll()
             if code is not None:
                 log = self._log(service)
-                message = f"{service} ended with code {code}: {last_lines(log)}"
-                return HpctlError(message, f"Its log: {log}")
+                message = f"the sandbox's {service} ended with exit code {code}: {last_lines(log)}"
+                return HpctlError(message, f"Read its log: {log}")
         return None
 
     def _log(self, service: str) -> Path:
@@ -190,7 +198,10 @@ class HeadServices:
             return self._wrap_for_head(head, command), lambda: self._answers_ping(
                 head, spec.ports.intake
             )
-        raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
+        raise HpctlError(
+            f"the sandbox's head node has no service {service}",
+            "Choose one of: munged, slurmctld, daemon.",
+        )
 
     def _wrap_for_head(self, head: int, command: list[str]) -> list[str]:
         """Return the command on one of several heads. A slurmctld ends the pid in its pid file."""

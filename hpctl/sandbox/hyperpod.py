@@ -100,7 +100,10 @@ class HyperPod:
         self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
         failed = [n for n in self._spec.names if self._machines.find_machine(n) is None]
         if failed:
-            raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
+            raise HpctlError(
+                f"these nodes of the sandbox did not boot: {', '.join(failed)}",
+                "Read their logs: hpctl sandbox logs",
+            )
 
     def _allocate_address(self, name: str, role: Role) -> tuple[str, NodeName]:
         """Return the address of a free slot; the head's for the first controller.
@@ -118,7 +121,10 @@ class HyperPod:
         newer = [n for n in free if n > spec.nodes]
         number = next((n for n in (*mine, *newer, *free) if n in free), None)
         if number is None:
-            raise HpctlError(f"slurm.conf has no node for {name}", "Start it with more --slots.")
+            raise HpctlError(
+                f"cannot add node {name}: the sandbox's slurm.conf has no free entry for it",
+                "Start the sandbox with a larger --slots.",
+            )
         return spec.address(number), NodeName(spec.node(number))
 
     def _read_parameters(self, group: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -170,7 +176,10 @@ class HyperPod:
             kinds = ", ".join(
                 [*API_KINDS, "capacity", "spot-interruption", "second-actor", "clear"]
             )
-            raise HpctlError(f"unknown fault of the API: {kind!r}", f"There are: {kinds}.")
+            raise HpctlError(
+                f"the sandbox has no fault {kind!r} for the emulated HyperPod API",
+                f"Choose one of: {kinds}.",
+            )
         name, defaults = API_KINDS[kind]
         given = {
             k: v.split(",") if k in ("operations", "nodes") and isinstance(v, str) else v
@@ -187,7 +196,9 @@ class HyperPod:
             given = {kind: _parse_counts(names) for kind, names in bounds.items()}
         except ValueError as error:
             raise HpctlError(
-                f"api capacity: {error}", "As in: ml.p5.48xlarge=3, or =any."
+                f"the value of the fault `api capacity` is not valid: {error}",
+                "Write an instance type and a number, such as ml.p5.48xlarge=3 or "
+                "ml.p5.48xlarge=any.",
             ) from None
         self.emulator.capacity.set(given)
         return f"api: {json.dumps(self.emulator.capacity.show_bounds())}"
@@ -196,8 +207,8 @@ class HyperPod:
         machine = self._machines.find_machine(node)
         if machine is None or not self.emulator.interrupt(machine.instance_id, notice_s):
             raise HpctlError(
-                f"{node or 'nothing'} is no spot instance",
-                "Name a worker whose group has CapacityRequirements Spot: node=NODE",
+                f"{node or 'nothing'} is not a Spot instance, so it cannot be interrupted",
+                "Name a worker node in a group with CapacityRequirements Spot: node=NODE",
             )
         return f"api: {machine.instance_id} ({node}) is interrupted in {notice_s:g} s"
 
@@ -224,8 +235,10 @@ class HyperPod:
         machine = self._machines.find_machine(node)
         if machine is None or not self.emulator.act_without_order(machine.instance_id):
             raise HpctlError(
-                f"the service cannot replace {node or 'no node'} without an order",
-                "Name a worker on which no operation runs: inject api second-actor node=NODE",
+                f"cannot play a replacement of {node or 'no node'} by another user: it is no "
+                "worker node that is free for it",
+                "Name a worker node that is not being replaced or rebooted: hpctl sandbox inject "
+                "api second-actor node=NODE",
             )
         return f"api: the service replaces {machine.instance_id} ({node}) without an order"
 

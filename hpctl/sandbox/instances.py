@@ -62,7 +62,9 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         if time.monotonic() > deadline:
-            raise HpctlError(f"process {pid} got no separate network namespace")
+            raise HpctlError(
+                f"cannot isolate a node's network: process {pid} has no separate network namespace"
+            )
         time.sleep(0.005)
     port, ip = find_bridge_port(address), programs["ip"]
     # The last instance's cable goes with its namespace, but a moment after its last process.
@@ -311,7 +313,10 @@ class LocalMachines:
         if start_time(self.find_pid(node, "slurmd")):
             return None
         log = self._spec.layout.logs / f"slurmd.{node}.out"
-        return HpctlError(f"{node}: slurmd does not run: {last_lines(log)}", f"Its log: {log}")
+        return HpctlError(
+            f"slurmd of node {node} in the sandbox does not run: {last_lines(log)}",
+            f"Read its log: {log}",
+        )
 
     def crash(self, node: str) -> None:
         """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
@@ -483,7 +488,10 @@ class LocalMachines:
         finally:
             timer.cancel()
         log = self._spec.layout.of_node(machine.node) / "init.log"
-        raise LifecycleFailed(f"{machine.node} died while it booted", f"Its log: {log}")
+        raise LifecycleFailed(
+            f"node {machine.node} of the sandbox was stopped while it booted",
+            f"Read its log: {log}",
+        )
 
 
 def build_mount_command(binds: Sequence[tuple[Path, Path]]) -> list[str]:

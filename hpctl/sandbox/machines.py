@@ -95,7 +95,10 @@ class NullMachines:
         with self._lock:
             self.done.append(("boot", machine.instance_id))
             if machine.name in self.fail_boot:
-                raise LifecycleFailed(f"on_create.sh on {machine.name} exited with 1: no such file")
+                raise LifecycleFailed(
+                    f"the lifecycle script on_create.sh on node {machine.name} exited with 1: no "
+                    "such file"
+                )
             self._up.add(machine.instance_id)
 
     def destroy(self, machine: EmulatedMachine) -> None:

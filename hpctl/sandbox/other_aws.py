@@ -127,7 +127,7 @@ class OtherAws:
             from moto.server import ThreadedMotoServer
         except ImportError as error:
             raise HpctlError(
-                f"moto's server is not installed: {error}",
+                f"cannot emulate AWS: the Python package moto[server] is not installed: {error}",
                 "Install it: pip install 'hpctl[sandbox]'",
             ) from error
         install_simulation()

@@ -71,12 +71,13 @@ def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:
     names = ", ".join(missing)
     if prefix and any(name in _SLURM for name in missing):
         raise HpctlError(
-            f"not found: {names} (Slurm looked for in {prefix}/bin and {prefix}/sbin)",
+            f"the sandbox needs programs that it cannot find: {names} (it looked for Slurm's in "
+            f"{prefix}/bin and {prefix}/sbin)",
             "Give --slurm-prefix the directory that holds bin/scontrol and sbin/slurmctld.",
         )
     packages = " ".join(sorted(set(missing.values())))
     raise HpctlError(
-        f"the sandbox needs programs that are not here: {names}",
+        f"the sandbox needs programs that are not installed: {names}",
         f"Install them: sudo apt-get install -y --no-install-recommends {packages}",
     )
 
@@ -94,7 +95,8 @@ def read_version(slurmctld: str) -> tuple[int, int, int]:
     match = re.search(r"(\d+)\.(\d+)\.(\d+)", done.stdout)
     if match is None:
         raise HpctlError(
-            f"{slurmctld} -V does not name a Slurm release: {(done.stdout + done.stderr).strip()!r}"
+            f"cannot read Slurm's release from the output of `{slurmctld} -V`: "
+            f"{(done.stdout + done.stderr).strip()!r}"
         )
     major, minor, patch = (int(part) for part in match.groups())
     return major, minor, patch

@@ -282,8 +282,8 @@ def state_directory(name: str) -> Path:
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", name):
         raise HpctlError(
-            f"{name!r} is no name for a sandbox",
-            "Use up to 24 lower-case letters, digits and hyphens, a letter first.",
+            f"{name!r} is not a valid name of a sandbox",
+            "Use at most 24 lower-case letters, digits and hyphens, and begin with a letter.",
         )
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     state = Path(home) / "hpctl" / "sandbox" / name
@@ -317,7 +317,10 @@ def own_directory(state: Path) -> None:
         os.umask(umask)
     parent = state.parent.stat()
     if parent.st_uid not in (os.getuid(), 0):
-        raise HpctlError(f"{state.parent} belongs to user {parent.st_uid}, not to you")
+        raise HpctlError(
+            f"cannot keep the sandbox's files in {state.parent}: the directory belongs to another "
+            f"user (uid {parent.st_uid})"
+        )
 
 
 def new_id(name: str) -> str:
@@ -349,7 +352,10 @@ def free_ports(nodes: int) -> Ports:
                 metrics=first + 4,
                 slurmd=first + 5,
             )
-    raise HpctlError(f"no {wanted} free TCP ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
+    raise HpctlError(
+        f"the sandbox needs {wanted} consecutive free TCP ports between {_PORTS[0]} and "
+        f"{_PORTS[-1]}, but this machine has none"
+    )
 
 
 def _claim_ports(ports: range) -> bool:

@@ -152,8 +152,8 @@ class Supervisor:
             hopeless = any("inval" in line for line in others)
             if hopeless or time.monotonic() > deadline or self.ended.is_set():
                 raise HpctlError(
-                    f"slurmctld does not call these nodes idle: {', '.join(others)}",
-                    f"Their logs are in {self.spec.layout.logs}.",
+                    f"these nodes of the sandbox did not become idle in Slurm: {', '.join(others)}",
+                    f"Read their logs in {self.spec.layout.logs}.",
                 )
             time.sleep(0.1)
 
@@ -185,8 +185,9 @@ class Supervisor:
             while silent := nodes - store.health().keys():
                 if time.monotonic() > deadline or self.ended.is_set():
                     raise HpctlError(
-                        f"the daemon has not heard these nodes: {', '.join(sorted(silent))}",
-                        f"The agents' logs are in {self.spec.layout.logs}.",
+                        "the sandbox's daemon received no report from these nodes: "
+                        f"{', '.join(sorted(silent))}",
+                        f"Read the agents' logs in {self.spec.layout.logs}.",
                     )
                 time.sleep(0.1)
 
@@ -220,12 +221,14 @@ class Supervisor:
                 self.ended.set()
                 return {}
             case other:
-                raise HpctlError(f"unknown request {other!r}")
+                raise HpctlError(f"the sandbox does not know the request {other!r}")
 
     def inject_api(self, kind: str, how: dict[str, Any]) -> str:
         """Return a fault of the emulated service."""
         if self.hyperpod is None:
-            raise HpctlError("this sandbox has no emulated HyperPod API")
+            raise HpctlError(
+                "cannot inject a fault of the HyperPod API: this sandbox does not emulate it"
+            )
         return self.hyperpod.inject(kind, how)
 
     def service(self, name: str, do: str) -> int:
@@ -302,7 +305,7 @@ def main(state: Path) -> int:
     become_subreaper()
     spec = load_spec(state)
     if spec is None:
-        raise HpctlError(f"there is no spec.json in {state}")
+        raise HpctlError(f"cannot start the sandbox's supervisor: there is no spec.json in {state}")
     supervisor = Supervisor(spec)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ended.set())

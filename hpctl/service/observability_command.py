@@ -118,8 +118,8 @@ def _write_files(directory: Path, files: dict[str, str]) -> None:
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise HpctlError(
-            f"{error.filename or directory} cannot be written: {error.strerror}",
-            "Name another directory.",
+            f"cannot write to {error.filename or directory}: {error.strerror}",
+            "Name another directory, in which you may write.",
         ) from error
 
 
@@ -222,7 +222,10 @@ def up(
     settings = config_loading.load_config(config)
     program = shutil.which("prometheus")
     if program is None:
-        raise HpctlError("the program prometheus is not on PATH", f"Install it: {APT}")
+        raise HpctlError(
+            "cannot start the dashboards: the program prometheus is not on PATH",
+            f"Install it: {APT}",
+        )
     place = directory or settings.state_dir / "prometheus"
     scraped = _list_heads(settings, heads)
     _write_files(

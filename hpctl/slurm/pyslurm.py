@@ -137,9 +137,16 @@ class PySlurm(CliScheduler):
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
             answer = self._child.ask(question)  # the child had died: a new one may do
         if answer is None:
-            raise Unavailable("pyslurm does not answer", "check slurmctld: scontrol ping")
+            raise Unavailable(
+                "Slurm does not answer pyslurm, the Python library that hpctl uses",
+                "check slurmctld: scontrol ping",
+            )
         if answer.error:
-            raise Unavailable(f"pyslurm: {answer.error}", "look at `scontrol ping`")
+            raise Unavailable(
+                "pyslurm, the Python library that hpctl uses, cannot read from Slurm: "
+                f"{answer.error}",
+                "check slurmctld: scontrol ping",
+            )
         return answer
 
     def update(

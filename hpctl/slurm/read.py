@@ -93,8 +93,8 @@ class SlurmCommandReader:
             self._version = parse.parse_version(self._read("--version").text)
         if self._version is None:
             raise Unavailable(
-                "cannot parse the Slurm version from `scontrol --version`",
-                "check that it is Slurm's",
+                "cannot read Slurm's version from the output of `scontrol --version`",
+                "check that the program scontrol on PATH is Slurm's",
             )
         return self._version
 
@@ -339,8 +339,8 @@ class SlurmCommandReader:
             ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
                 raise Unavailable(
-                    f"squeue: {ran.err.strip()}",
-                    "check the release: hpctl needs Slurm 22.05 or later",
+                    f"cannot list the jobs with squeue: {ran.err.strip()}",
+                    "check Slurm's release: hpctl needs Slurm 22.05 or later",
                 )
             return ran.out
 
@@ -350,7 +350,9 @@ class SlurmCommandReader:
         try:
             return parse.parse_jobs(out, lists, mark, self._hosts, fields)
         except parse.FrameError as error:
-            raise Unavailable(f"squeue: {error}", "run `squeue` by hand") from error
+            raise Unavailable(
+                f"cannot read squeue's list of jobs: {error}", "run `squeue` to see what it prints"
+            ) from error
 
     def _select_known(self, found: set[NodeName]) -> set[NodeName]:
         """Return those that slurmctld has: a line may be forged for a node that does not exist.
@@ -365,7 +367,9 @@ class SlurmCommandReader:
         try:
             self._names.update(chain.from_iterable(map(expand_hostlist, listed.split())))
         except HostlistError as error:
-            raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
+            raise Unavailable(
+                f"cannot read sinfo's list of nodes: {error}", "run `sinfo` to see what it prints"
+            ) from error
         strange = found - self._names
         if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
             ran = [self._read("show", "node", n, "-o", known=_not_found) for n in strange]
@@ -451,5 +455,8 @@ def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None)
         yield node
         if number % POLITE_EVERY == 0:
             if give_up is not None and give_up():
-                raise Interrupted(f"stopped after {number} nodes")
+                raise Interrupted(
+                    f"hpctl stopped reading Slurm's nodes after {number} nodes, for more urgent "
+                    "work; it reads them again"
+                )
             time.sleep(POLITE_S)

@@ -76,10 +76,11 @@ def write_comment(registration: Registration, user_comment: str = "") -> str:
     if size > LONGEST_COMMENT:
         own = f", {len(user_comment)} of them your --comment" if user_comment else ""
         raise HpctlError(
-            f"what is registered in the job's Comment has {size} characters{own};"
-            f" Slurm takes {LONGEST_COMMENT}",
-            "Leave to the cluster's or the partition's policy file what all jobs share"
-            " (docs/policy-guide.md), or shorten the paths.",
+            f"hpctl's data in the job's Comment would have {size} characters{own};"
+            f" Slurm allows {LONGEST_COMMENT}",
+            "Use shorter paths, or move settings that all jobs share to the cluster's or "
+            "partition's policy file"
+            " (docs/policy-guide.md).",
         )
     return comment
 

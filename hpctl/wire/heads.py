@@ -54,10 +54,13 @@ class Head(Struct, frozen=True):
             parts = urlsplit(url if "//" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise HpctlError(f"not a head node's URL: {url!r}: {error}") from error
+            raise HpctlError(f"{url!r} is not a valid URL of a head node: {error}") from error
         if parts.scheme != "http" or not host or parts.path not in ("", "/"):
-            hint = f"Write it as http://HOST:{DEFAULT_PORT}; MUNGE protects what is sent."
-            raise HpctlError(f"not a head node's URL: {url!r}", hint)
+            hint = (
+                f"Write it as http://HOST:{DEFAULT_PORT}; https is not needed, because MUNGE "
+                "authenticates the messages."
+            )
+            raise HpctlError(f"{url!r} is not a valid URL of a head node", hint)
         return cls(host, port or DEFAULT_PORT)
 
     @classmethod
@@ -200,20 +203,34 @@ def check_proof(
             wire.sign_body(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
-        raise Unproved("the answer is not signed with the session's key", _HINT)
+        raise Unproved(
+            "the head node's answer cannot be trusted: it is not signed with the key of this "
+            "connection",
+            _HINT,
+        )
     if scheme != wire.AUTH_SCHEME:
-        raise Unproved("the answer carries no credential", _HINT)
+        raise Unproved(
+            "the head node's answer cannot be trusted: it has no MUNGE credential", _HINT
+        )
     try:
         credential = munge.decode_credential(word, munge_socket)
     except munge.CredentialError as error:
-        raise Unproved(f"cannot authenticate the daemon's answer: {error}", _HINT) from error
+        raise Unproved(
+            f"the head node's answer cannot be trusted: MUNGE cannot check its credential: {error}",
+            _HINT,
+        ) from error
     if credential.payload != signed or credential.uid not in trusted_uids():
         raise Unproved(
-            f"the answer came from uid {credential.uid}, which is not the daemon's user", _HINT
+            f"the head node's answer cannot be trusted: it came from uid {credential.uid}, which "
+            "is not the user of hpctl's daemon",
+            _HINT,
         )
 
 
-_HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
+_HINT = (
+    "Check on the head node that hpctl's daemon, of the same release as this node's hpctl, "
+    "listens on the port: ss -ltnp"
+)
 
 
 def trusted_uids() -> set[int]:

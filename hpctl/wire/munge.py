@@ -90,7 +90,8 @@ def _load_library() -> ctypes.CDLL:
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise MungeUnavailable(
-            f"libmunge.so.2 cannot be loaded: {error}", "Install it: apt-get install libmunge2"
+            f"cannot load MUNGE's library libmunge.so.2: {error}",
+            "Install the library: apt-get install libmunge2",
         ) from error
     lib.munge_ctx_create.restype = ctypes.c_void_p
     lib.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
@@ -111,7 +112,9 @@ class _MungeContext:
         self._lib = _load_library()
         self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
         if not self.ctx:
-            raise MungeUnavailable("libmunge is out of memory")
+            raise MungeUnavailable(
+                "MUNGE's library has no memory to make a context: this machine is out of memory"
+            )
         self._socket = str(socket) if socket else "the default socket"
         if socket:
             self.check(self._lib.munge_ctx_set(self.ctx, _OPT_SOCKET, str(socket).encode()))
@@ -140,10 +143,15 @@ class _MungeContext:
         if code in _CODES:
             raise CredentialError(_CODES[code], f"MUNGE: {reason}")
         if code in (_E_SOCKET, _E_TIMEOUT):
-            hint = "Is munged running there? systemctl status munge. hpctl's agents prove by it who"
-            hint += " they are, also where Slurm itself does without (AuthType=auth/slurm)."
-            raise MungeUnavailable(f"munged does not answer on {self._socket}: {reason}", hint)
-        raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
+            hint = "Check that munged runs: systemctl status munge. hpctl's agents need MUNGE to"
+            hint += " prove who they are, also where Slurm does not use it (AuthType=auth/slurm)."
+            raise MungeUnavailable(
+                f"the MUNGE daemon munged does not answer on the socket {self._socket}: {reason}",
+                hint,
+            )
+        raise MungeUnavailable(
+            f"the MUNGE daemon at the socket {self._socket} reports error {code}: {reason}"
+        )
 
 
 def encode_credential(
@@ -235,12 +243,21 @@ def open_order(
     """
     found = decode_credential(credential, socket)
     if found.uid not in believed:
-        raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
+        raise OrderRefused(
+            f"the agent refuses the order to the node: it came from uid {found.uid}",
+            "Only the user of hpctl's daemon may give orders to agents.",
+        )
     order = _decode_order(found.payload)
     if order.generation != mine:
-        raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
+        raise OrderRefused(
+            f"the agent refuses the order: it is for the machine {order.generation}, but this "
+            f"machine is {mine}"
+        )
     if time.time() > order.until:
-        raise OrderRefused("the order has expired", "Compare the clocks of both hosts.")
+        raise OrderRefused(
+            "the agent refuses the order: it has expired",
+            "Compare the clocks of the head node and of this node.",
+        )
     return order
 
 
@@ -251,6 +268,9 @@ def _decode_order(payload: bytes) -> Order:
                 return msgspec.json.decode(payload[len(prefix) :], type=kind)
             except msgspec.MsgspecError as error:
                 raise OrderRefused(
-                    f"no order: {error}", "Is the daemon of this release?"
+                    f"the agent does not understand the daemon's order: {error}",
+                    "Install the same hpctl release on the head node and on this node.",
                 ) from error
-    raise OrderRefused("the credential was made for something else")
+    raise OrderRefused(
+        "the agent refuses the order: its MUNGE credential was made for another purpose"
+    )

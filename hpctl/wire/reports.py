@@ -282,7 +282,9 @@ def decode_report(body: bytes) -> Report:
     """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
     content = read_message(body).content
     if not isinstance(content, Report):
-        raise InvalidReportError("not a report: a heartbeat")
+        raise InvalidReportError(
+            "the head node expects an agent's report, but received a heartbeat"
+        )
     return content
 
 
@@ -303,7 +305,9 @@ def read_message(body: bytes) -> Message:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
         return Message(envelope.heartbeat, envelope.open_session)
-    raise InvalidReportError("not a valid report: either `report` or `heartbeat` - at `$`")
+    raise InvalidReportError(
+        "the agent's message is not valid: it must have either `report` or `heartbeat`"
+    )
 
 
 def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
@@ -321,7 +325,9 @@ def read_request(body: bytes) -> OperatorRequest:
         raise make_decode_error(error, "request") from error
     check_version(asked.v)
     if not (asked.target + asked.by + asked.detail).isprintable():
-        raise InvalidReportError("not a valid request: control characters in a name")
+        raise InvalidReportError(
+            "the request to the daemon is not valid: a name in it has control characters"
+        )
     return asked
 
 
@@ -334,7 +340,8 @@ def check_version(version: int) -> None:
     """Raises UnsupportedVersionError for any format but ours."""
     if version != VERSION:
         raise UnsupportedVersionError(
-            f"report format {version}, this head node speaks {VERSION}",
+            f"the agent's report has format version {version}, but this head node reads version "
+            f"{VERSION}",
             "Install the same hpctl release on the node and on the head node.",
         )
 
@@ -342,7 +349,10 @@ def check_version(version: int) -> None:
 def check_size(body: bytes, most: int) -> None:
     """Raises ReportTooLargeError."""
     if len(body) > most:
-        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
+        raise ReportTooLargeError(
+            f"the agent's message is too long: it has {len(body)} bytes, but the head node reads "
+            f"at most {most}"
+        )
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -352,8 +362,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def make_decode_error(error: Exception, what: str) -> MalformedReportError:
     """Return what it means that a body cannot be decoded."""
     if isinstance(error, msgspec.ValidationError):
-        return InvalidReportError(f"not a valid {what}: {error}")
-    return MalformedReportError(f"not JSON: {error}")
+        return InvalidReportError(f"the {what} is not in hpctl's format: {error}")
+    return MalformedReportError(f"the {what} is not valid JSON: {error}")
 
 
 def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -361,7 +371,9 @@ def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
-        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+        raise MalformedReportError(
+            f"the agent does not understand the head node's answer: {error}"
+        ) from error
 
 
 def encode_ack(ack: Ack) -> bytes:
@@ -387,7 +399,8 @@ def _to_model(wire: _WireReport) -> Report:
 def _convert_finding(index: int, wire: _WireFinding) -> Finding:
     if wire.last < wire.first:
         raise InvalidReportError(
-            f"not a valid report: last before first - at `$.report.findings[{index}]`"
+            "the agent's report is not valid: `last` is before `first` - at "
+            f"`$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)

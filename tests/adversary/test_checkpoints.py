@@ -88,7 +88,7 @@ def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     assert search.found.path == whole
     (passed,) = search.passed_over
     assert passed.unreadable
-    assert "takes more than 0.2 s to decode" in passed.why
+    assert "takes hpctl more than 0.2 s to decode" in passed.why
 
 
 NAMES = (

@@ -26,11 +26,11 @@ def test_another_user_names_no_rank_of_a_hang() -> None:
     where = Address("localhost", int(stranger.process.stdout.readline()))
     # What it says would be believed of a service of the ranks' own user.
     assert query_ras(where, owner=STRANGER.pw_uid).communicators
-    with pytest.raises(RasError, match=f"answers as uid {STRANGER.pw_uid}, not 0"):
+    with pytest.raises(RasError, match=f"runs as uid {STRANGER.pw_uid}, not as the job's owner"):
         query_ras(where)
     hang = RasInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
     assert hang is not None
     assert hang.finding is None
     assert hang.trouble.rank is None
-    assert "answers as uid" in hang.trouble.evidence
+    assert "runs as uid" in hang.trouble.evidence
     assert stranger.result() == 1

@@ -117,7 +117,10 @@ def test_files_of_two_saves_in_place_are_not_one_checkpoint(tmp_path):
     write(tmp_path, {"model.pt": torch_save({"step": 8})})
     search = find(tmp_path, *patterns)
     assert search.found is None
-    assert search.passed_over[0].why == "its files are of steps 7 and 8: saved over"
+    assert (
+        search.passed_over[0].why
+        == "its files are from different steps, 7 and 8: a newer save overwrote a part of them"
+    )
 
 
 def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
@@ -126,7 +129,9 @@ def test_a_start_of_the_job_between_the_files_of_a_step_is_a_mixture(tmp_path):
     os.utime(tmp_path / "ckpt_1_rank1.pt", (OLD_S + 20, OLD_S + 20))
     assert find(tmp_path, "ckpt_{step}_rank*.pt").found is not None
     (tmp_path / STARTS).write_text(f"{(OLD_S + 10) * 10**9}\n")
-    assert "before a restart" in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[0].why
+    assert ("older than the job's restart") in find(tmp_path, "ckpt_{step}_rank*.pt").passed_over[
+        0
+    ].why
 
 
 def save(root, at_s: int, step: int, ranks: int, **more) -> None:
@@ -148,7 +153,7 @@ def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
     save(tmp_path, 10, step=5, ranks=2)
     search = last_complete(tmp_path)
     assert search.verdict == "incomplete"
-    assert search.passed_over[0].why == "only 2 of 4 ranks have their files"
+    assert search.passed_over[0].why == "only 2 of 4 ranks have saved their files"
     save(tmp_path, 10, step=5, ranks=4)
     found = last_complete(tmp_path).found
     assert (found.step, found.unproven) == (5, "")
@@ -228,7 +233,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     (tmp_path / "ckpt_20_rank1.pt").unlink()
     search = last_complete(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
-    assert "a file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
+    assert "this is the file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,7 @@ def test_a_file_without_a_container_that_is_smaller_than_before_is_cut(tmp_path)
     old(tmp_path)
     search = find(tmp_path, "m_{step}.raw")
     assert search.found.step == 1
-    assert "bytes, and 3000 a step before" in search.passed_over[0].why
+    assert "but had 3000 bytes one step earlier" in search.passed_over[0].why
 
 
 def test_a_directory_stands_for_all_files_in_it(tmp_path):
@@ -303,7 +308,7 @@ def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
 
     write(tmp_path, {"m_3.pt": torch_save({})})
     monkeypatch.setattr(declared, "foreign_owner", lambda _: 1666)
-    assert "user 1666 owns" in find(tmp_path, "m_{step}.pt").passed_over[0].why
+    assert "belongs to another user, 1666" in find(tmp_path, "m_{step}.pt").passed_over[0].why
 
 
 @pytest.mark.parametrize(

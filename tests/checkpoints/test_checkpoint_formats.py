@@ -98,7 +98,7 @@ def test_a_save_over_an_older_one_is_seen_by_its_times(tmp_path, name, file, sec
     path = make(tmp_path, name)
     age(path / file, seconds)
     assert why in reason(path)
-    assert "saved over" in reason(path)
+    assert "overwrote" in reason(path)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     )
     for after in set(path.rglob("*.pt")) - set(path.glob(old)):
         os.utime(after, ns=(now + 60 * 10**9,) * 2)
-    assert "before a restart of the job" in reason(path)
+    assert "older than the job's restart" in reason(path)
     (path.parent / starts.STARTS).unlink()
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
         "this is what the noted start is for"
@@ -162,7 +162,7 @@ def test_pickles_are_never_executed(tmp_path):
     write(tmp_path / "iter_0000002", {**torch_dist_files(), ".metadata": evil})
     rows = last.list_checkpoints(tmp_path)
     assert [row.why for row in rows if isinstance(row, PassedOver)] == [
-        ".metadata names no data files"
+        ".metadata lists no data files"
     ] * 2
     assert not mark.exists()
 
@@ -174,15 +174,15 @@ def test_metadata_that_points_elsewhere_or_costs_the_earth(tmp_path):
     pairs = b"}(" + shared + info + deep + info + b"u"
     nested = pickle_of(instance("m", "Metadata", {"storage_data": pairs}))
     hostile = {
-        "does not lie inside": dcp_metadata([("../x.distcp", 0, 1)]),
-        "does not lie": dcp_metadata([("/etc/passwd", 0, 1)]),
+        "outside the checkpoint": dcp_metadata([("../x.distcp", 0, 1)]),
+        "'/etc/passwd', which is outside": dcp_metadata([("/etc/passwd", 0, 1)]),
         "negative": dcp_metadata([("__0_0.distcp", -5, 1)]),
         "__9_0.distcp is missing": nested,
-        "without file": pickle_of(
+        "without the name of its file": pickle_of(
             instance("m", "Metadata", {"storage_data": {"k": instance("m", "S", {})}})
         ),
         "cannot be decoded": b"\x80\x02]" + b"u" * 100_000 + b".",
-        "names no data": b"\x80\x02]" + b"]" * 100_000 + b".",
+        "lists no data": b"\x80\x02]" + b"]" * 100_000 + b".",
     }
     for number, (why, raw) in enumerate(hostile.items()):
         path = write(tmp_path / f"step-{number}", {"__0_0.distcp": b"x", ".metadata": raw})
@@ -234,16 +234,18 @@ def test_torch_files_count_only_where_they_say_their_step(tmp_path):
 
 
 def test_what_is_recorded_must_agree_with_the_name(tmp_path):
-    assert "is of step 40, not 41" in reason(write(tmp_path / "global_step41", deepspeed_files()))
+    assert "is from step 40, not from step 41" in reason(
+        write(tmp_path / "global_step41", deepspeed_files())
+    )
     legacy = write(tmp_path / "iter_0000041", WHOLE["megatron-legacy"][2]())
-    assert "is of iteration 40, not 41" in reason(legacy)
+    assert "is from iteration 40, not from iteration 41" in reason(legacy)
 
 
 def test_nemo_marker(tmp_path):
     path = make(tmp_path, "nemo")
     marker = tmp_path / f"{path.name}-unfinished"
     marker.touch()
-    assert reason(path) == f"its marker {marker.name} is still there"
+    assert reason(path) == f"the marker file {marker.name} still exists: the save has not finished"
     marker.unlink()
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     file = tmp_path / "gpt--step=7.ckpt"
@@ -276,7 +278,7 @@ def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
     index["weight_map"]["c"] = index["weight_map"]["a"]
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     (path / "trainer_state.json").touch()
-    assert "lacks c" in reason(path)
+    assert "does not contain the tensor c" in reason(path)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,9 @@ def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
 def test_a_save_that_has_not_ended_is_no_reason_to_stop_a_job(tmp_path, name, last):
     path = make(tmp_path, name)
     (path / last).rename(path / f"{last}.tmp")
-    assert reason(path) == f"{last} is missing: it is written last"
+    assert (
+        reason(path) == f"{last} is missing: the save writes this file last, so it has not finished"
+    )
     assert last_complete(tmp_path).verdict == "none"
 
 
@@ -303,7 +307,8 @@ def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
     files = deepspeed_files(50)
     (path / "mp_rank_01_model_states.pt").write_bytes(files["mp_rank_01_model_states.pt"])
     assert reason(path) == (
-        "mp_rank_01_model_states.pt is of step 50, mp_rank_00_model_states.pt of 40: saved over"
+        "mp_rank_01_model_states.pt is from step 50, but mp_rank_00_model_states.pt is "
+        "from step 40: a newer save overwrote a part of the checkpoint"
     )
 
 
@@ -314,9 +319,14 @@ def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path)
         pointer.write_text(message)
         assert isinstance(judge_checkpoint(path), CompleteCheckpoint), message
     pointer.write_text("20")
-    assert reason(path) == f"{pointer.name} says 20: this save was not finished"
+    assert reason(path) == (
+        f"{pointer.name} names iteration 20 as the last finished save: this save has not finished"
+    )
     pointer.unlink()
-    assert reason(path) == f"no {pointer.name} beside it: no save was finished here"
+    assert (
+        reason(path)
+        == f"{pointer.name} is missing in the checkpoint directory: no save has finished there"
+    )
 
 
 def test_a_saved_object_of_any_size_says_its_step(tmp_path):
@@ -337,7 +347,7 @@ def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path, name):
     file = path / files.get(name, "checkpoint/mp_rank_00_model_states.pt")
     file.write_bytes(torch_save({**sizes, **_LIGHTNINGS}))
     age(file, 60 if "DeepSpeed" in name else 0)
-    assert "has only the weights: Lightning cannot resume from it" in reason(path)
+    assert "has only model weights, from which Lightning cannot resume" in reason(path)
     file.write_bytes(torch_save({**sizes, **_LIGHTNINGS, "lr_schedulers": b"]"}))
     age(file, 60 if "DeepSpeed" in name else 0)
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
@@ -351,7 +361,9 @@ def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
     assert "of data rank 1, model rank 0 is missing" in reason(path)
     assert last_complete(tmp_path).verdict == "incomplete"
     (path / "latest").unlink()  # killed in its first save: no reason to stop a job
-    assert reason(path) == "latest is missing: it is written last"
+    assert (
+        reason(path) == "latest is missing: the save writes this file last, so it has not finished"
+    )
     assert last_complete(tmp_path).verdict == "none"
 
 
@@ -375,7 +387,7 @@ def test_a_model_of_fsdp_beside_an_adapter(tmp_path):
 def test_the_trainer_goes_by_deepspeeds_pointer(tmp_path, said):
     path = make(tmp_path, "hf-trainer, DeepSpeed")
     (path / "latest").write_text(said)
-    assert reason(path) == f"latest says {said!r}, which is not there"
+    assert reason(path) == f"latest names the directory {said!r}, which does not exist"
 
 
 def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
@@ -385,7 +397,7 @@ def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
     (path / "trainer_state.json").write_bytes(raw)
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     (path / "trainer_state.json").write_bytes(raw[:-1])
-    assert "is not JSON" in reason(path)
+    assert "is not valid JSON" in reason(path)
 
 
 def test_a_history_beyond_what_is_read_may_be_whole(tmp_path):
@@ -404,7 +416,7 @@ def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, sai
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
     row = judge_checkpoint(tmp_path / "step-10")
-    assert row.why == "the checkpoint no longer exists"
+    assert row.why == "the checkpoint was deleted while hpctl read it"
     assert (row.unreadable, row.claimed) == (False, False)
 
 
@@ -417,8 +429,12 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
 @pytest.mark.parametrize(
     ("state", "verdict", "why"),
     [
-        ({"epochs_run": 40}, "none", "recipe_state.pt is of epoch 39: a save is still running"),
-        ({"epochs_run": 42}, "incomplete", "recipe_state.pt is of epoch 41: torchtune resumes"),
+        ({"epochs_run": 40}, "none", "recipe_state.pt is from epoch 39: a save is still running"),
+        (
+            {"epochs_run": 42},
+            "incomplete",
+            ("recipe_state.pt is from epoch 41, but torchtune can resume"),
+        ),
         ({"seed": 1}, "incomplete", "recipe_state.pt has no epochs_run"),
     ],
 )

@@ -132,7 +132,10 @@ def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     whole = manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile("a", 3)])
     assert manifest.verify(tmp_path, whole) is None
-    assert manifest.verify(tmp_path, whole, deep=True) == "a has no digest to compare with"
+    assert (
+        manifest.verify(tmp_path, whole, deep=True)
+        == "a has no checksum in the checkpoint's manifest, so hpctl cannot verify it"
+    )
 
 
 def test_oversized_manifest_is_refused_unread(tmp_path) -> None:

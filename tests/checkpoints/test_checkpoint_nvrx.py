@@ -70,7 +70,7 @@ def test_without_the_number_of_ranks_it_cannot_be_known(tmp_path) -> None:
     save(tmp_path, 10, range(8))
     result = run("last", "--export", str(tmp_path))
     assert result.exit_code == 3
-    assert "shares of ranks 0-7, and no file says how many ranks there were" in result.stderr
+    assert "files of ranks 0-7, but no file says how many ranks saved it" in result.stderr
     assert run("last", "--world-size", "8", str(tmp_path)).stdout == f"{tmp_path}\n"
     more = run("last", "--export", "--world-size", "16", str(tmp_path))
     assert (more.exit_code, more.stdout) == (1, "none\n")

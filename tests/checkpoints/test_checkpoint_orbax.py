@@ -142,7 +142,7 @@ def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
     os.utime(step / "state", (1000, 1000))
     assert isinstance(judge_checkpoint(step), CompleteCheckpoint), "the program saves without it"
     os.utime(step / "state", (1002, 1002))
-    assert "state: _sharding is missing: removed since the commit" in passed(step).why
+    assert "state: _sharding is missing: it was deleted after the save finished" in passed(step).why
     for path in step.rglob("*"):
         if path.is_dir():
             os.utime(path, (1003, 1003))
@@ -154,10 +154,10 @@ def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b'{"dw==":"{\\"shard', "_sharding is not JSON"),
+        (b'{"dw==":"{\\"shard', "_sharding is not valid JSON"),
         (b"[]", "_sharding is not a JSON object"),
-        (b'{"dw==": 7}', "an entry that names no devices"),
-        (b'{"dw==": "{\\"shar"}', "an entry of _sharding is not JSON"),
+        (b'{"dw==": 7}', "an entry that does not name the array's devices"),
+        (b'{"dw==": "{\\"shar"}', "an entry of _sharding is not valid JSON"),
         (b'{"dw==": ""}', None),
         (b"{}", None),  # Orbax leaves out what it cannot describe, and loads it with a target
     ],
@@ -188,7 +188,7 @@ def test_a_random_key_needs_its_array_its_devices_and_its_metadata(tmp_path):
 def test_a_string_that_is_lost_from_the_file_of_strings_is_seen(tmp_path):
     step = real(tmp_path) / "step_1"
     (step / "_strings.json").write_text('{"other": "run"}')
-    assert "_strings.json lacks 'name'" in passed(step).why
+    assert "_strings.json does not have the text of 'name'" in passed(step).why
 
 
 def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
@@ -227,10 +227,10 @@ def test_an_item_in_another_format_counts_while_nothing_was_removed(tmp_path):
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint)
     later = (path / "commit_success.txt").stat().st_mtime_ns + 10**9
     os.utime(path / "data", ns=(later, later))
-    assert "data: was changed since it was committed" in passed(path).why
+    assert "data: a file was changed after the save finished" in passed(path).why
     os.utime(path / "data", ns=(later - 10**9, later - 10**9))
     os.utime(path / "data/process_0.bin", ns=(later, later))
-    assert "data: was changed since it was committed" in passed(path).why
+    assert "data: a file was changed after the save finished" in passed(path).why
     (path / "_CHECKPOINT_METADATA").write_bytes(step({"a": "x.Other", **items}))
     assert "a/ is missing" in passed(path).why
 
@@ -240,7 +240,7 @@ def test_a_chunk_that_may_be_zeros_is_not_proved(tmp_path):
     del files["params.w0/1"]
     row = passed(write(tmp_path / "40", files))
     assert row.unreadable
-    assert "params.w0/1 is missing: all zeros, or lost" in row.why
+    assert "params.w0/1 is missing: its data are all zeros, or the file was lost" in row.why
 
 
 def test_what_may_be_being_removed_or_old_is_not_called_nothing(tmp_path):
@@ -249,7 +249,7 @@ def test_what_may_be_being_removed_or_old_is_not_called_nothing(tmp_path):
     assert passed(write(tmp_path / "40", files)).unreadable
     path = write(tmp_path / "41", orbax_files())
     (path / "commit_success.txt").unlink()
-    assert "or one that was killed at the end" in (row := passed(path)).why
+    assert "or the save was killed just before its end" in (row := passed(path)).why
     assert row.unreadable
 
 
@@ -269,24 +269,28 @@ def cycle() -> dict[str, bytes]:
 
 HOSTILE = {
     "a node in ocdbt.process_0/d/aa twice": cycle(),
-    "another height": behind(LEAF, 3),
-    "not lie inside": {"state/manifest.ocdbt": manifest(0, 9, 0, "../../../../etc/passwd", 0)},
-    "does not lie": {"state/manifest.ocdbt": manifest(0, 9, 0, "/etc/passwd", 0)},
+    "does not match the index above it": behind(LEAF, 3),
+    "passwd', which is outside": {
+        "state/manifest.ocdbt": manifest(0, 9, 0, "../../../../etc/passwd", 0)
+    },
+    "'/etc/passwd', which is outside": {
+        "state/manifest.ocdbt": manifest(0, 9, 0, "/etc/passwd", 0)
+    },
     "too many nodes": {"state/manifest.ocdbt": manifest(0, 1 << 40, 0)},
     "has 1 of": {"state/manifest.ocdbt": manifest(1 << 62, 90, 0), f"state/{DATA}": b"x"},
-    "names more than it holds": {
+    "it lists more data than it has": {
         "state/manifest.ocdbt": sealed(0x0CDB3A2A, bytes(19) + b"\4" + LONG)
     },
-    "its length and CRC-32C: cut": {
+    "its recorded length or checksum": {
         "state/manifest.ocdbt": orbax_files()["state/manifest.ocdbt"][:-1] + b"\0"
     },
-    "CRC-32C: cut or damaged": {"state/manifest.ocdbt": b"\x0c" * 40},
+    "checksum: it is cut off or damaged": {"state/manifest.ocdbt": b"\x0c" * 40},
     "version or compression": {"state/manifest.ocdbt": sealed(0x0CDB3A2A, b"", version=7)},
-    "is not JSON": {"state/_METADATA": b'{"a":' * 200_000},
+    "is not valid JSON": {"state/_METADATA": b'{"a":' * 200_000},
     "names no arrays": {"state/_METADATA": b"{}"},
-    "data: metadata is not JSON": {"data/metadata": b"[" * 200_000},
+    "data: metadata is not valid JSON": {"data/metadata": b"[" * 200_000},
     "not a JSON": {"_CHECKPOINT_METADATA": b"[]"},
-    "'../../40' does not lie inside": {
+    "the name '../../40' in it leads outside": {
         "_CHECKPOINT_METADATA": step({"../../40": "x.PyTreeHandler"})
     },
 }
@@ -303,11 +307,11 @@ def test_hostile_files_are_refused_at_once(tmp_path, why):
     [
         ({"shape": [10**15], "chunks": [1]}, "more than"),
         ({"shape": [10**15] * 40, "chunks": [1] * 40}, "more than"),
-        ({"shape": [5], "chunks": [1, 1]}, "does not describe"),
-        ({"shape": "x", "chunks": [-1]}, "does not describe"),
-        ({"shape": [-5], "chunks": [1]}, "does not describe"),
-        ({"shape": [150], "chunks": [100], "dtype": 7}, "does not describe"),
-        ({"compressor": []}, "does not describe"),
+        ({"shape": [5], "chunks": [1, 1]}, "no valid description"),
+        ({"shape": "x", "chunks": [-1]}, "no valid description"),
+        ({"shape": [-5], "chunks": [1]}, "no valid description"),
+        ({"shape": [150], "chunks": [100], "dtype": 7}, "no valid description"),
+        ({"compressor": []}, "no valid description"),
         ({"compressor": {"id": []}, "dimension_separator": "/../../"}, "lies outside"),
     ],
 )

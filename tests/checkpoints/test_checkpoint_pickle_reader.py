@@ -88,7 +88,7 @@ def test_it_says_what_the_standard_library_says(tmp_path, monkeypatch, protocol,
 def test_every_cut_is_seen(tmp_path):
     raw = pickle.dumps(metadata(2, 3), 4)
     for size in range(len(raw)):
-        with pytest.raises(NotWhole, match="cut or damaged"):
+        with pytest.raises(NotWhole, match="cut off or damaged"):
             read(tmp_path, raw[:size])
 
 
@@ -97,10 +97,10 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     with pytest.raises(Unprovable, match="twice"):
         read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
     stored = {Index("a"): info}
-    with pytest.raises(Unprovable, match="elsewhere"):
+    with pytest.raises(Unprovable, match=r"another place|elsewhere"):
         read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
-        with pytest.raises(NotWhole, match="names no data files"):
+        with pytest.raises(NotWhole, match="lists no data files"):
             read(tmp_path, pickle.dumps(other, 4))
 
 

@@ -78,7 +78,10 @@ def test_accelerate_is_compared_with_the_save_before(tmp_path):
     write(tmp_path / "step_30", {**accelerate_files(), **custom})
     search = last_complete(tmp_path)
     assert search.found.path.name == "step_30"
-    assert search.passed_over[0].why == "custom_checkpoint_0.pkl is missing, which step_30 has"
+    assert search.passed_over[0].why == (
+        "custom_checkpoint_0.pkl is missing, but the checkpoint step_30 in the same "
+        "directory has this file"
+    )
     write(path, custom)
     found = last_complete(tmp_path).found
     assert (found.path, found.unproven) == (path, "")
@@ -108,7 +111,7 @@ def test_the_weights_that_save_model_leaves_are_named(tmp_path):
     write(tmp_path / "final", {"model.safetensors": model, "training_args.bin": torch_save({})})
     search = last_complete(tmp_path)
     assert (search.verdict, search.unknown_note) == ("none", "")
-    assert "only the weights" in search.passed_over[0].why
+    assert "only model weights" in search.passed_over[0].why
 
 
 def test_flax_ends_where_its_last_value_does(tmp_path):

@@ -98,7 +98,7 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     s3.delete_object(Bucket=BUCKET, Key="u/step-2/__0_0.distcp")
     row = last.prove_candidate(candidate, deep=False)
     assert not row.unreadable
-    assert row.why == "__0_0.distcp is missing: deleted while hpctl looked"
+    assert row.why == "__0_0.distcp is missing: it was deleted while hpctl read the checkpoint"
 
 
 def test_an_object_replaced_while_hpctl_looks_is_looked_at_again(s3):
@@ -130,7 +130,7 @@ def test_times_are_those_that_the_uploader_noted(s3):
     newer = {"__1_0.distcp": files["__1_0.distcp"]}
     put(s3, "t/step-1", newer, Metadata={"mtime": "1795000001.5"})
     row = last.judge_checkpoint(place("t/step-1"))
-    assert row.why.startswith("__1_0.distcp is newer than .metadata: saved over")
+    assert row.why.startswith("__1_0.distcp is newer than .metadata: a later save overwrote it")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_falls_back_and_says_why(tmp_path) -> None:
     assert search.found.step == 1
     reasons = why(search)
     assert set(reasons) == {"step-2", "step-3", "step-4.tmp-9.0.0-ab", "step-5"}
-    assert reasons["step-2"] == "data has 5 of 100 bytes"
+    assert reasons["step-2"] == "data is cut off: it has 5 of 100 bytes"
     assert "not JSON" in reasons["step-3"]
     assert "temporary" in reasons["step-4.tmp-9.0.0-ab"]
 
@@ -122,7 +122,7 @@ def test_exit_codes(tmp_path) -> None:
     assert run("verify", str(good))[0] == 0
     code, out, _ = run("verify", str(good), "--deep")
     assert code == 1
-    assert "digest" in out
+    assert "checksum" in out
 
 
 def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path) -> None:

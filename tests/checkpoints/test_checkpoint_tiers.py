@@ -85,7 +85,9 @@ def test_a_copy_that_is_not_what_was_stored_is_refused(s3, tmp_path, monkeypatch
     monkeypatch.setattr(S3Bucket, "read", flipped)
     result = run("last", "--export", f"s3://{BUCKET}/run", str(tmp_path))
     assert (result.exit_code, result.stdout) == (0, f"found {tmp_path}/step-2\n")
-    assert "not fetched: __1_0.distcp does not match the digest in the store" in result.stderr
+    assert (
+        "not fetched: __1_0.distcp differs from its checksum in the object store" in result.stderr
+    )
     assert os.listdir(tmp_path) == ["step-2"]
 
 

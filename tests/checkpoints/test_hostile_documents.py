@@ -28,7 +28,7 @@ def test_json_of_more_values_than_a_model_has_is_refused(part: bytes) -> None:
 
 
 def test_json_of_zeros_is_none() -> None:
-    with pytest.raises(NotWhole, match="is not JSON"):
+    with pytest.raises(NotWhole, match="is not valid JSON"):
         json_object(b'{"a":1}'.decode().encode("utf-16-le"), "x.json")
 
 
@@ -57,7 +57,7 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     row = judge_checkpoint(path)
     assert not isinstance(row, CompleteCheckpoint)
-    assert "is no file's name" in row.why
+    assert "is named in the checkpoint, but is not a valid name of a file" in row.why
     found = last_complete(tmp_path).found
     assert found is not None
     assert found.path == whole
@@ -66,7 +66,9 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
 def test_no_look_takes_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     for look in (files.read_size, files.exists, files.directory_names, files.modified_ns):
-        with pytest.raises(NotWhole, match="is no file's name"):
+        with pytest.raises(
+            NotWhole, match="is named in the checkpoint, but is not a valid name of a file"
+        ):
             look(tmp_path, name)
 
 
@@ -82,7 +84,7 @@ def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) 
     deep_directory(tmp_path / "deep")
     try:
         orbax._require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
-        with pytest.raises(NotWhole, match="was changed since it was committed"):
+        with pytest.raises(NotWhole, match="a file was changed after the save finished"):
             orbax._require_untouched(tmp_path / "deep", 0)
     finally:
         remove(tmp_path / "deep")  # pytest's own removal calls itself for each directory

@@ -78,8 +78,8 @@ def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ("[]", "the request: must be a structure, not list"),
         ("{}", "ClusterName is needed"),
         ('{"ClusterName": "x", "InstanceGroups": [7]}', "InstanceGroups.0: must be a structure"),
@@ -126,7 +126,7 @@ def test_roles_that_are_unknown_are_left_open_and_said() -> None:
     assert [group.role for group in spec.groups] == [None, None, None]
     parts = list_unknown_settings(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
-    with pytest.raises(HpctlError, match="has no group with role controller"):
+    with pytest.raises(HpctlError, match="has no instance group with the role controller"):
         provisioning.render_parameters(spec)
 
 
@@ -145,5 +145,5 @@ def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
 )
 def test_a_cluster_of_eks_is_refused(more):
     answer = described(create_request(files()["continuous"]))
-    with pytest.raises(HpctlError, match="orchestrated by EKS"):
+    with pytest.raises(HpctlError, match="uses EKS"):
         import_spec({**answer, **more})

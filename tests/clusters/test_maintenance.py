@@ -112,7 +112,7 @@ def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed):
 def test_a_follower_gives_up_and_says_that_the_change_continues(bed):
     bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=2.0)
     check(bed)
-    with pytest.raises(HpctlError, match="the service is still working on it"):
+    with pytest.raises(HpctlError, match="SageMaker has not finished, and continues"):
         list(follow(bed, "workers", timeout_s=0.1).health())
 
 

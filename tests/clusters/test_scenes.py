@@ -95,7 +95,9 @@ class Stage:
     def do_invalid(self, _: bool) -> None:
         def fail(_file, spec, _aws) -> None:
             self.checked.append(spec.groups[1].count)
-            raise HpctlError("cluster.yaml: 1 check failed; nothing was ordered")
+            raise HpctlError(
+                "1 check of the cluster file cluster.yaml failed, so nothing was created or changed"
+            )
 
         self.shell.patch.setattr("hpctl.clusters.commands.validate.before_spending", fail)
 

@@ -53,7 +53,7 @@ def test_an_attempt_that_fails_releases_all_that_it_held(config, monkeypatch):
             compose_daemon(str(config))
     daemon = compose_daemon(str(config))
     assert kept.value.args, "the traceback still refers to the frames of the first attempt"
-    with pytest.raises(HpctlError, match="is in use by"):
+    with pytest.raises(HpctlError, match="another hpctl daemon uses the directory"):
         compose_daemon(str(config))
     close(daemon)
     close(compose_daemon(str(config)))

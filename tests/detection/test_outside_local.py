@@ -88,7 +88,10 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
         (("--check", "No Spaces"), "small letters"),
         (("--check", "a", "--for", "8d"), "from 1s to 7d"),
         (("--check", "a", "--for", "soon"), "write 90s, 30min"),
-        (("--check", "a", "--for", "5m", "--clears", "boot"), "--for goes with --clears gone"),
+        (
+            ("--check", "a", "--for", "5m", "--clears", "boot"),
+            ("--for works only with --clears gone"),
+        ),
         (("--code", "7"), "--check"),
     ],
 )
@@ -103,7 +106,9 @@ def test_without_an_agent_a_prolog_continues(command, tmp_path):
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
     assert (shown.returncode, shown.stdout) == (0, "")
-    assert f"warning: no agent answers at {nobody}" in shown.stderr
+    assert (
+        f"warning: hpctl's agent on this node does not answer at the socket {nobody}"
+    ) in shown.stderr
     assert hpctl(*command, "--socket", nobody, "--strict").returncode == 3
 
 
@@ -276,9 +281,9 @@ def test_an_output_that_cannot_be_read_reports_nothing(node, text, options, says
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--code", "x", "--read", "nhc"), "--read takes the code from stdin"),
-        (("--verdict", "ok", "--read", "nhc"), "--read takes the verdict from stdin"),
-        (("--exit-code", "1"), "--exit-code needs --read"),
+        (("--code", "x", "--read", "nhc"), "with --read, the code comes from stdin"),
+        (("--verdict", "ok", "--read", "nhc"), "with --read, the verdict comes from stdin"),
+        (("--exit-code", "1"), "--exit-code works only with --read"),
     ],
 )
 def test_options_that_contradict_are_a_usage_error(options, says):

@@ -21,7 +21,7 @@ def list_messages(body: str) -> list[tuple[str, str]]:
     [
         ('raise HpctlError("no node")', [("no node", "")]),
         ('raise HpctlError(f"no node {node}", "Name one.")', [("no node NODE", "Name one.")]),
-        ('raise HpctlError("no", hint=f"see {path.parent}")', [("no", "see PARENT")]),
+        ('raise HpctlError("no", hint=f"see {path.parent}")', [("no", "see DIRECTORY")]),
         (
             """raise HpctlError(f"no {', '.join(nodes)} of {len(nodes)}")""",
             [("no LIST of COUNT", "")],

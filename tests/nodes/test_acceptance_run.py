@@ -115,7 +115,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
     for n in range(run.MAX_WAITING):
         (spool / run.FOLDER / f"{n}.json").touch()
     assert run.main([*given, "--id", "r-2"]) == 2
-    assert "result files wait" in capsys.readouterr().err
+    assert "results wait in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", ["group", "quick"])

@@ -50,6 +50,6 @@ echo '{{"figures": {{"busbw_gbs": 440}}}}'"""
 def test_where_no_test_can_run_it_says_so(slurm, hpctl) -> None:
     done = hpctl("echo HEALTH_CHECK_RESULT:n:Skipped:none:no torch", *names(slurm))
     assert done.returncode == 3
-    assert "no group could be tested: no torch" in done.stderr
+    assert "could not test any group of the nodes: no torch" in done.stderr
     assert "Slurm has no node nowhere" in hpctl("true", "nowhere", names(slurm)[0]).stderr
-    assert "add partners with --healthy" in hpctl("true", names(slurm)[0]).stderr
+    assert "add healthy nodes to test it with" in hpctl("true", names(slurm)[0]).stderr

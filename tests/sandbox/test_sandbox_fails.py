@@ -104,8 +104,8 @@ def test_a_slurmd_that_ends_at_once_on_one_node(sandbox_factory, prefix, daemon)
 @pytest.mark.parametrize(
     ("name", "port", "what"),
     [
-        ("slurmd", SLURMD_PORT, "ip-127-0-1-1: slurmd does not run"),
-        ("slurmctld", SLURMCTLD_PORT, "slurmctld ended with code 3"),
+        ("slurmd", SLURMD_PORT, "slurmd of node ip-127-0-1-1 in the sandbox does not run"),
+        ("slurmctld", SLURMCTLD_PORT, "slurmctld ended with exit code 3"),
     ],
     ids=["slurmd", "slurmctld"],
 )

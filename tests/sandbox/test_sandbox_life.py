@@ -186,7 +186,7 @@ def test_the_command_line_starts_shows_and_ends_one(tmp_path):
         return done.stdout + (done.stderr if code else "")
 
     try:
-        assert "there is no sandbox default" in hpctl("status", code=3)
+        assert "sandbox default does not run" in hpctl("status", code=3)
         hpctl("up", "--nodes", "2", "--groups", "2", "--hardware", "efa=2")
         shown = json.loads(hpctl("status", "--json"))
         assert [node["group"] for node in shown["nodes"]] == ["worker-1", "worker-2"]
@@ -211,7 +211,7 @@ def test_the_command_line_starts_shows_and_ends_one(tmp_path):
         assert f"export SLURM_CONF={exports['SLURM_CONF']}" in hpctl("env")
         assert "slurmctld version" in hpctl("logs", "slurmctld", "-n", "1000")
         hpctl("down")
-        assert "there is no sandbox default" in hpctl("status", code=3)
+        assert "sandbox default does not run" in hpctl("status", code=3)
         assert_all_gone(home)
     finally:
         hpctl("down")

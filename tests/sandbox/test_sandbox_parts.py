@@ -114,7 +114,7 @@ def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     change_file(root, "/sys/class/nvme/nvme0/state", "live")
     assert (root / "sys/class/nvme/nvme0/state").read_text() == "live\n"
     for outside in ("/../boot_id", "/sys/../../boot_id", "/", "/proc/.."):
-        with pytest.raises(HpctlError, match="does not lie below"):
+        with pytest.raises(HpctlError, match="is outside the node's emulated hardware"):
             change_file(root, outside, "x")
     with pytest.raises(HpctlError, match="No such file"):
         change_file(root, "/sys/nothing", remove=True)

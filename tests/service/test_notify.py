@@ -225,7 +225,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     first = head.start()
     until(lambda: len(first.trouble.split("; ")) == 2)
     assert f"sink ops: {path} is open to other users: chmod 0640 {path}" in first.trouble
-    assert "sink dead: no answer on port 9: " in first.trouble
+    assert "sink dead does not answer on port 9: " in first.trouble
     head.happens(*escalated(1))
     until(lambda: "A Connection error occurred" in first.trouble, 20)
     assert "hunter2" not in first.trouble
@@ -518,12 +518,17 @@ def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webho
 @pytest.mark.parametrize(
     ("url", "mode", "why", "fix"),
     [
-        (None, 0o600, "No such file or directory", "write the sink's URL into it; chmod 0640"),
+        (
+            None,
+            0o600,
+            "No such file or directory",
+            ("write the sink's URL into the file, and run: chmod 0640"),
+        ),
         ("json://x", 0o604, "is open to other users", "chmod 0640"),
-        ("nothing", 0o600, "does not hold one URL", "json://host/path"),
+        ("nothing", 0o600, "must contain exactly one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
-        ("json://x\0y", 0o640, "does not hold one URL", "json://host/path"),
-        ("json://127.0.0.1:9/", 0o640, "no answer on port 9", "may this host connect"),
+        ("json://x\0y", 0o640, "must contain exactly one URL", "json://host/path"),
+        ("json://127.0.0.1:9/", 0o640, "does not answer on port 9", "may connect"),
     ],
 )
 def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_path):

@@ -86,14 +86,18 @@ def start_helpers(environ: Mapping[str, str]) -> str:
     hosts = tuple(NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")))
     directory = environ.get("HPCTL_FAST_DIR", "")
     if not (job.isdecimal() and hosts and shared and directory):
-        raise HpctlError("this is no job of hpctl sbatch with --fast-dir", "Use hpctl sbatch.")
+        raise HpctlError(
+            "cannot start fast saves: this job was not submitted with `hpctl sbatch --fast-dir`",
+            "Submit the job again with `hpctl sbatch --fast-dir DIR --checkpoint-dir DIR`.",
+        )
     options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
     saves = msgspec.convert({**options, "dir": directory}, FastSaves)
     if saves.memory and (limit := _read_memory_limit(environ)) and saves.size >= limit:
         raise SavesTooLarge(
-            f"{directory} is in memory: {saves.size >> 20} MiB of saves there would use all of the"
+            f"the fast saves do not fit: {directory} is in memory, and {saves.size >> 20} MiB of "
+            "saves would use all of the"
             f" job's {limit >> 20} MiB of memory on a node",
-            "Raise --mem or lower --fast-size.",
+            "Submit the job again with a larger --mem or a smaller --fast-size.",
         )
     key = environ.get("SLURM_ARRAY_JOB_ID", "")
     key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job

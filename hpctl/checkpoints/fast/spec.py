@@ -144,7 +144,9 @@ def _read_private_file(path: Path, most: int) -> bytes:
         mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
         if not mine or status.st_mode & 0o077:
             raise HpctlError(
-                f"{path} is not private to this user", "hpctl sbatch creates it; submit again."
+                f"hpctl's file {path} for fast saves belongs to another user, or others may read "
+                "or write it",
+                "Submit the job again: hpctl sbatch creates the file.",
             )
         return file.read(most)
 
@@ -156,7 +158,9 @@ def write_spec(spec: FastSaveSpec, path: Path) -> None:
         path.parent.mkdir(mode=0o700)
     if not is_private(path.parent):
         raise HpctlError(
-            f"{path.parent} is not private to this user", "Remove it; hpctl makes it again."
+            f"hpctl's directory {path.parent} for fast saves belongs to another user, or others "
+            "may read or write it",
+            "Remove the directory and submit again: hpctl creates it.",
         )
     _replace_file(path, msgspec.json.encode(spec))
 

@@ -51,7 +51,9 @@ def claim(layout: Listing) -> Claim | None:
         return None
     if _FIRST not in names:
         if any(_OPTIMIZER.fullmatch(name) for name in names) and hf_trainer.STATE not in names:
-            raise Unfinished(f"{_FIRST} is missing: it is written last")
+            raise Unfinished(
+                f"{_FIRST} is missing: the save writes this file last, so it has not finished"
+            )
         return None
     return Claim(step_in(path.name), None, lambda deep: _prove_files(path, names, deep))
 
@@ -75,7 +77,9 @@ def _prove_files(path: Place, names: frozenset[str], deep: bool) -> Unproven | N
         deepspeed.prove_inside(path, _DEEPSPEED)
     for rank in range(len(ranks)):
         if rank not in ranks:
-            raise NotWhole(f"random_states_{rank}.pkl is missing, and higher ranks' are there")
+            raise NotWhole(
+                f"random_states_{rank}.pkl is missing, but the files of higher ranks exist"
+            )
     written_ns = torch_files.prove_archive(path, _FIRST, deep=deep)
     others = [name for rank, name in sorted(ranks.items()) if rank]
     for_each(path, others, lambda name: torch_files.prove_archive(path, name, deep=deep))
@@ -93,7 +97,10 @@ def _compare_with_sibling(path: Place, names: frozenset[str]) -> Unproven | None
     place, expected = sibling
     missing = sorted(expected - names)
     if missing:
-        raise NotWhole(f"{missing[0]} is missing, which {place.name} has")
+        raise NotWhole(
+            f"{missing[0]} is missing, but the checkpoint {place.name} in the same directory has "
+            "this file"
+        )
     return None
 
 

@@ -82,7 +82,7 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
     """
     tag = read_small_file(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
     if tag not in tags:
-        raise NotWhole(f"{_LATEST} says {tag[:40]!r}, which is not there")
+        raise NotWhole(f"{_LATEST} names the directory {tag[:40]!r}, which does not exist")
 
 
 def prove_inside(directory: Place, inside: str) -> None:
@@ -103,13 +103,13 @@ def prove_files(
     model = {n: m for n in sorted(names) if (m := _MODEL.fullmatch(n))}
     optimizer = {n: m for n in sorted(names) if (m := _OPTIMIZER.fullmatch(n))}
     if not model:
-        raise NotWhole(f"{prefix}*_model_states.pt: there is none")
+        raise NotWhole(f"{prefix}*_model_states.pt is missing")
     first = next(iter(model))
     saved = torch_files.read_fields(root, prefix + first)
     data, tensor = _read_sizes(saved, prefix + first)
     recorded = saved.integer("global_steps")
     if step is not None and recorded is not None and recorded != step:
-        raise NotWhole(f"{prefix}{first} is of step {recorded}, not {step}")
+        raise NotWhole(f"{prefix}{first} is from step {recorded}, not from step {step}")
     sharded = model[first][1] is not None
     _require_grid(
         prefix, "model", {_parse_ranks(m) for m in model.values()}, data if sharded else 1, tensor
@@ -118,7 +118,7 @@ def prove_files(
         _require_grid(prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor)
     elif saved.get("optimizer") is None:
         # Without ZeRO the optimiser's state is in the model's file; with it, in separate files.
-        raise NotWhole(f"{prefix}*_optim_states.pt: there is none")
+        raise NotWhole(f"{prefix}*_optim_states.pt is missing")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by the same step.
         for_each(
@@ -141,7 +141,10 @@ def prove_files(
 def _require_step(root: Place, name: str, first: str, step: int) -> None:
     other = torch_files.read_fields(root, name).integer("global_steps")
     if other != step:
-        raise NotWhole(f"{name} is of step {other}, {first} of {step}: saved over")
+        raise NotWhole(
+            f"{name} is from step {other}, but {first} is from step {step}: a newer save "
+            "overwrote a part of the checkpoint"
+        )
 
 
 def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
@@ -168,7 +171,7 @@ def _parse_ranks(match: re.Match[str]) -> tuple[int, int]:
 def _read_sizes(saved: SavedFields, name: str) -> tuple[int, int]:
     data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
     if data is None or tensor is None or not 0 < data * tensor <= 100_000:
-        raise NotWhole(f"{name} does not say how many ranks there were")
+        raise NotWhole(f"{name} does not record how many ranks saved the checkpoint")
     return data, tensor
 
 
@@ -180,5 +183,5 @@ def _require_grid(
             if (rank, part) not in have:
                 raise NotWhole(
                     f"{prefix}*_{kind}_states.pt of data rank {rank}, model rank {part} is "
-                    f"missing ({len(have)} of {data * tensor} are there)"
+                    f"missing ({len(have)} of {data * tensor} files exist)"
                 )

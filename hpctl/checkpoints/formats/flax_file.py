@@ -70,7 +70,10 @@ def prove_file(path: Place) -> int | None:
         walk = _ValueWalk(file)
         walk.value(0)
         if walk.at != file.size:
-            raise NotWhole(f"{file.name} has {file.size} of {walk.at} bytes: damaged")
+            raise NotWhole(
+                f"{file.name} has {file.size} bytes, but its contents need {walk.at}: the file is "
+                "damaged"
+            )
         return walk.step
 
 
@@ -87,7 +90,10 @@ class _ValueWalk:
         """Pass over one value. Raises NotWhole."""
         self._left -= 1
         if depth > _DEEPEST or self._left < 0:
-            raise NotWhole(f"{self._file.name} is no checkpoint of Flax: nested too deeply or long")
+            raise NotWhole(
+                f"{self._file.name} is not a valid Flax checkpoint: its contents are nested too "
+                "deeply or are too long"
+            )
         code = self._read_number(1)
         if code <= 0x7F or code >= 0xE0:
             self._note_step(key, depth, code if code <= 0x7F else None)
@@ -128,7 +134,7 @@ class _ValueWalk:
         if code in (0xD9, 0xDA):
             size = self._read_number(_BYTES[code])
         if (not 0xA0 <= code <= 0xBF and code not in (0xD9, 0xDA)) or size > _LONGEST_KEY:
-            raise NotWhole(f"{self._file.name} is damaged: a key at byte {self.at} is no text")
+            raise NotWhole(f"{self._file.name} is damaged: the key at byte {self.at} is not text")
         key = self._file.read(self.at, size)
         self.at += size
         return key
@@ -137,7 +143,9 @@ class _ValueWalk:
         kind = self._read_number(1)
         # An array is packed as its shape, type and bytes.
         if kind == _ARRAY and self._file.read(self.at, 1) != b"\x93":
-            raise NotWhole(f"{self._file.name} is damaged: no array at byte {self.at}")
+            raise NotWhole(
+                f"{self._file.name} is damaged: there is no valid array at byte {self.at}"
+            )
         self._skip_bytes(size)
 
     def _note_step(self, key: bytes, depth: int, number: int | None) -> None:
@@ -152,4 +160,4 @@ class _ValueWalk:
     def _skip_bytes(self, size: int) -> None:
         self.at += size
         if self.at > self._file.size:
-            raise NotWhole(f"{self._file.name} ends at byte {self._file.size}: cut")
+            raise NotWhole(f"{self._file.name} is cut off: it ends at byte {self._file.size}")

@@ -44,23 +44,29 @@ def prove_safetensors(root: Place, name: str) -> frozenset[str]:
     """Prove a file and return the names of its tensors. Raises NotWhole, OSError. Two reads."""
     with open_file(root, name) as file:
         if file.size < 8:
-            raise NotWhole(f"{file.name} has {file.size} bytes: still being written, or cut")
+            raise NotWhole(
+                f"{file.name} has only {file.size} bytes: it is still being written, or is cut off"
+            )
         file.ahead(0, _AHEAD)
         length = int.from_bytes(file.read(0, 8), "little")
         if length > MAX_HEADER or 8 + length > file.size:
-            raise NotWhole(f"{file.name} is cut or damaged: its header has {length} bytes")
+            raise NotWhole(f"{file.name} is cut off or damaged: its header claims {length} bytes")
         header = json_object(file.read(8, length), file.name)
         end = 0
         tensors = {key: value for key, value in header.items() if key != "__metadata__"}
         for value in tensors.values():
             offsets = value.get("data_offsets") if isinstance(value, dict) else None
             if not isinstance(offsets, list) or len(offsets) != 2:
-                raise NotWhole(f"{file.name}: its header names a tensor without offsets")
+                raise NotWhole(
+                    f"{file.name}: its header names a tensor without its place in the file"
+                )
             if not all(type(o) is int and o >= 0 for o in offsets):
-                raise NotWhole(f"{file.name}: its header has offsets that are no numbers")
+                raise NotWhole(f"{file.name}: the offsets in its header are not numbers")
             end = max(end, offsets[1])
         if file.size != 8 + length + end:
-            raise NotWhole(f"{file.name} has {file.size} of {8 + length + end} bytes")
+            raise NotWhole(
+                f"{file.name} is cut off: it has {file.size} of {8 + length + end} bytes"
+            )
     return frozenset(tensors)
 
 
@@ -70,11 +76,13 @@ def read_shards(root: Place, index: str) -> dict[str, set[str]]:
     document = json_object(read_small_file(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
-        raise NotWhole(f"{index} has no weight_map")
+        raise NotWhole(f"{index} has no weight_map, the list of the model's files")
     found: dict[str, set[str]] = {}
     for tensor, shard in where.items():
         if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\0" in shard:
-            raise NotWhole(f"{index}: {str(shard)[:80]!r} does not lie inside the checkpoint")
+            raise NotWhole(
+                f"{index}: the file {str(shard)[:80]!r} that it names is outside the checkpoint"
+            )
         found.setdefault(shard, set()).add(tensor)
     return found
 
@@ -87,7 +95,9 @@ def prove_index(root: Place, index: str) -> None:
     def prove_shard(shard: str) -> None:
         missing = named[shard] - prove_safetensors(root, shard)
         if missing:
-            raise NotWhole(f"{shard} lacks {min(missing)[:80]}, which {index} says it has")
+            raise NotWhole(
+                f"{shard} does not contain the tensor {min(missing)[:80]} that {index} lists for it"
+            )
 
     for_each(root, sorted(named), prove_shard)
 
@@ -122,16 +132,21 @@ def claim(layout: Listing) -> Claim | None:
     if not layout.has(STATE):
         others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", _ARGUMENTS}
         if _NAME.fullmatch(layout.path.name) and others:
-            raise Unfinished(f"{STATE} is missing: it is written last")
+            raise Unfinished(
+                f"{STATE} is missing: the save writes this file last, so it has not finished"
+            )
         if layout.has(_ARGUMENTS) and layout.names & {*_MODELS} and not layout.has("optimizer.pt"):
-            raise Unfinished("has only the weights (save_model): the Trainer cannot resume from it")
+            raise Unfinished(
+                "the checkpoint has only model weights (save_model), from which the Trainer "
+                "cannot resume"
+            )
         return None
     with open_file(layout.path, STATE) as file:
         if file.size > _MAX_STATE:
             raise FileTooLarge(f"{STATE} has {file.size} bytes: too many")
         step = _read_step(file.read(0, file.size))
     if type(step) is not int or step < 0:
-        raise NotWhole(f"{STATE} has no global_step")
+        raise NotWhole(f"{STATE} does not record the step (global_step)")
     path, names = layout.path, layout.names
     return Claim(step, None, lambda _: _prove_files(path, names), digests=False)
 
@@ -186,7 +201,7 @@ def _prove_files(path: Place, names: frozenset[str]) -> None:
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
-            raise NotWhole(f"rng_state_{rank}.pth is missing, and higher ranks' are there")
+            raise NotWhole(f"rng_state_{rank}.pth is missing, but the files of higher ranks exist")
     for_each(path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank]))
 
 
@@ -214,7 +229,7 @@ def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
     if _FSDP_MODEL in names:
         _prove_sharded(path, _FSDP_MODEL)
     elif not found and not in_tag:
-        raise NotWhole("model.safetensors is missing, and no other model file is there")
+        raise NotWhole("model.safetensors is missing, and so is any other model file")
     for name in found:
         prove_model(path, name)
 

@@ -123,11 +123,14 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     def compare_file(file: ManifestFile) -> None:
         size = read_size(directory, file.path)
         if size != file.size:
-            raise NotWhole(f"{file.path} has {size} of {file.size} bytes")
+            raise NotWhole(f"{file.path} is cut off: it has {size} of {file.size} bytes")
         if deep and file.sha256 is None:
-            raise NotWhole(f"{file.path} has no digest to compare with")
+            raise NotWhole(
+                f"{file.path} has no checksum in the checkpoint's manifest, so hpctl cannot "
+                "verify it"
+            )
         if deep and _digest_file(directory, file.path) != file.sha256:
-            raise NotWhole(f"{file.path} does not match its digest")
+            raise NotWhole(f"{file.path} differs from its checksum: the file is damaged")
 
     try:
         for_each(directory, manifest.files, compare_file)

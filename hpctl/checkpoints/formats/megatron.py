@@ -61,11 +61,16 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     """Raise NotWhole where a torch_dist directory (or `inside` it) is not whole, OSError."""
     place = directory / inside if inside else directory
     if not exists(place, "metadata.json"):
-        raise Unfinished("metadata.json is missing: it is written at the end")
+        raise Unfinished(
+            "metadata.json is missing: the save writes this file last, so it has not finished"
+        )
     metadata = json_object(read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json")
     backend = metadata.get("sharded_backend")
     if backend != "torch_dist":
-        raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
+        raise NotWhole(
+            f"metadata.json names the checkpoint format {str(backend)[:40]!r}, but hpctl reads "
+            "only torch_dist"
+        )
     common_ns = 0
     if metadata.get("common_backend", "torch") == "torch":
         common_ns = torch_files.prove_archive(place, "common.pt", deep=deep)
@@ -112,9 +117,14 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
     saved = torch_files.read_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
-        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} is of iteration {iteration}, not {step}")
+        raise NotWhole(
+            f"{ranks[0]}/{_LEGACY_FILE} is from iteration {iteration}, not from iteration {step}"
+        )
     if args is None:
-        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} has no args: how many ranks is not known")
+        raise NotWhole(
+            f"{ranks[0]}/{_LEGACY_FILE} does not record the training arguments (args), which say "
+            "how many ranks saved the checkpoint"
+        )
     expected = _list_expected(ranks[0], args)
     distributed = args.get("use_distributed_optimizer") is True
     experts = (args.integer("expert_model_parallel_size") or 1) > 1
@@ -149,9 +159,14 @@ def _require_pointer(path: Path, step: int) -> None:
             read_small_file(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
         )
     except FileMissing:
-        raise Unfinished(f"no {_POINTER} beside it: no save was finished here") from None
+        raise Unfinished(
+            f"{_POINTER} is missing in the checkpoint directory: no save has finished there"
+        ) from None
     if pointer.isdigit() and int(pointer[:18]) < step:
-        raise Unfinished(f"{_POINTER} says {int(pointer[:18])}: this save was not finished")
+        raise Unfinished(
+            f"{_POINTER} names iteration {int(pointer[:18])} as the last finished save: this save "
+            "has not finished"
+        )
 
 
 def _list_expected(example: str, args: SavedFields) -> list[str]:
@@ -159,7 +174,9 @@ def _list_expected(example: str, args: SavedFields) -> list[str]:
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")
     if tensor is None or pipeline is None or not 0 < tensor * pipeline <= 100_000:
-        raise NotWhole(f"{example}/{_LEGACY_FILE} does not say how many ranks there were")
+        raise NotWhole(
+            f"{example}/{_LEGACY_FILE} does not record how many ranks saved the checkpoint"
+        )
     experts = args.integer("expert_model_parallel_size") or 1
     names = [f"mp_rank_{rank:02d}" for rank in range(tensor)]
     if pipeline > 1:

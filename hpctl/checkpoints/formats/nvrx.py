@@ -92,14 +92,15 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
     size = world_size or _read_rank_count(path, names[0])
     if size is None:
         raise Unprovable(
-            f"iteration {iteration.number} has the shares of {_format_ranks(files)}, and no file"
-            " says how many ranks there were: give --world-size"
+            f"iteration {iteration.number} has files of {_format_ranks(files)}, but no file"
+            " says how many ranks saved it: give --world-size"
         )
     beyond = files.keys() - set(range(size))
     if beyond:
         # NVRx takes an iteration only where its ranks are exactly those of the run.
         raise NotWhole(
-            f"iteration {iteration.number} has the share of {_format_ranks(beyond)}: of another"
+            f"iteration {iteration.number} has files of {_format_ranks(beyond)}, so it is from "
+            "another"
             f" number of ranks than {size}"
         )
     missing = sorted(set(range(size)) - files.keys())
@@ -122,7 +123,7 @@ def _read_rank_count(path: Place, name: str) -> int | None:
     except Unprovable:
         return None
     if size is not None and not 0 < size <= 1_000_000:
-        raise NotWhole(f"{name} says that there were {size} ranks")
+        raise NotWhole(f"{name} has no valid number of ranks: {size}")
     return size
 
 

@@ -104,7 +104,7 @@ class _TreeReader(Struct):
         body.numbers(2)  # the largest value within a node, and the largest node
         body.take(1)
         if kind or (method := body.number()) > 1:
-            raise Unprovable(f"{MANIFEST} is of a kind that hpctl does not know")
+            raise Unprovable(f"{MANIFEST} is in a format that hpctl does not know")
         body.take(4 * method)
         files = self._read_files(body, b"")
         versions = body.number()
@@ -122,10 +122,13 @@ class _TreeReader(Struct):
         self.seen.add((node.path, node.offset))
         with open_file(self.directory, node.path) as file:
             if node.offset + node.length > file.size:
-                raise NotWhole(f"{file.name} has {file.size} of {node.offset + node.length} bytes")
+                raise NotWhole(
+                    f"{file.name} is cut off: it has {file.size} of {node.offset + node.length} "
+                    "bytes"
+                )
             body = _decode_body(file.read(node.offset, node.length), _NODE_MAGIC, shown)
         if body.take(1)[0] != node.height:
-            raise NotWhole(f"{shown} has another height than its parent says: damaged")
+            raise NotWhole(f"{shown} does not match the index above it: the checkpoint is damaged")
         files = self._read_files(body, node.base)
         keys, shared = self._read_keys(body, body.number(), more=node.height > 0)
         if not node.height:
@@ -159,7 +162,7 @@ class _TreeReader(Struct):
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
         for path, _ in found:
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
-                raise NotWhole(f"{MANIFEST}: {path[:80]!r} does not lie inside the checkpoint")
+                raise NotWhole(f"{MANIFEST} names {path[:80]!r}, which is outside the checkpoint")
         return found
 
     def _read_keys(
@@ -191,7 +194,9 @@ def read_values(directory: Place) -> dict[str, Stored]:
         while nodes:
             nodes += reader.visit_node(nodes.pop())
     except (IndexError, StopIteration, UnicodeDecodeError):
-        raise NotWhole(f"{MANIFEST}, or a node of it, names more than it holds: damaged") from None
+        raise NotWhole(
+            f"{MANIFEST}, or an index that it names, is damaged: it lists more data than it has"
+        ) from None
     needed: dict[str, int] = {}
     for value in reader.values.values():
         if value.path:
@@ -200,7 +205,7 @@ def read_values(directory: Place) -> dict[str, Stored]:
     def long_enough(path: str) -> None:
         size = read_size(directory, path)
         if size < needed[path]:
-            raise NotWhole(f"{path} has {size} of {needed[path]} bytes")
+            raise NotWhole(f"{path} is cut off: it has {size} of {needed[path]} bytes")
 
     for_each(directory, sorted(needed), long_enough)
     return reader.values
@@ -210,9 +215,11 @@ def _decode_body(raw: bytes, magic: int, name: str) -> _BodyReader:
     """Return the body of a manifest or a node, whose checksum is right. Raises NotWhole."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
     if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
-        raise NotWhole(f"{name} does not match its length and CRC-32C: cut or damaged")
+        raise NotWhole(
+            f"{name} differs from its recorded length or checksum: it is cut off or damaged"
+        )
     if raw[12] or raw[13] > 1:
-        raise Unprovable(f"{name} is of a version or compression that hpctl does not know")
+        raise Unprovable(f"{name} has a version or compression that hpctl does not know")
     found = bytearray()
     for part in unpack_frame([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
         found += part
@@ -240,9 +247,13 @@ def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
             while not made.needs_input and not made.eof:
                 yield made.decompress(b"", _PART)
     except (zstd.ZstdError, EOFError) as error:
-        raise NotWhole(f"{name} does not decompress ({str(error)[:80]}): damaged") from None
+        raise NotWhole(
+            f"{name} cannot be decompressed ({str(error)[:80]}): it is damaged"
+        ) from None
     if not made.eof or made.unused_data:
-        raise NotWhole(f"{name} does not end where its compressed data does: cut or damaged")
+        raise NotWhole(
+            f"{name} does not end where its compressed data ends: it is cut off or damaged"
+        )
 
 
 def _crc_row(value: int) -> int:

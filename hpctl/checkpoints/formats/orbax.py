@@ -128,22 +128,32 @@ def claim(layout: Listing) -> Claim | None:
     path = layout.path
     if not layout.has(_STEP):
         if layout.has(_TREE) and (layout.has(ocdbt.MANIFEST) or layout.has(_MARK)):
-            raise Unprovable(f"no {_STEP}: Orbax before 0.6 saved it, or it is being removed")
+            raise Unprovable(
+                f"{_STEP} is missing: Orbax before 0.6 saved this checkpoint, or it is being "
+                "deleted"
+            )
         return None
     document = json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
     if not layout.has(_MARK):
         if type(document.get("commit_timestamp_nsecs")) is not int:
-            raise Unfinished(f"{_MARK} is missing: it is written last")
-        raise Unprovable(f"no {_MARK}: an older Orbax saved it, or one that was killed at the end")
+            raise Unfinished(
+                f"{_MARK} is missing: the save writes this file last, so it has not finished"
+            )
+        raise Unprovable(
+            f"{_MARK} is missing: an older Orbax saved this checkpoint, or the save was killed "
+            "just before its end"
+        )
     handlers = document.get("item_handlers")
     items = {"": handlers} if isinstance(handlers, str) else handlers
     if not isinstance(items, dict) or not items:
-        raise Unprovable(f"{_STEP} does not say what was saved")
+        raise Unprovable(f"{_STEP} does not list the checkpoint's parts")
 
     def prove(deep: bool) -> None:
         for name, handler in sorted(items.items()):
             if "/" in name or name in (".", "..") or not name.isprintable():
-                raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
+                raise NotWhole(
+                    f"{_STEP}: the name {name[:80]!r} in it leads outside the checkpoint"
+                )
             names = directory_names(path, name) if name else layout.names
             _prove_item(path, name, names, str(handler), deep)
 
@@ -155,7 +165,7 @@ def _prove_item(
 ) -> None:
     place = step / name if name else step
     if names is None:
-        raise NotWhole(f"{name}/ is missing, which {_STEP} names")
+        raise NotWhole(f"{name}/ is missing, although {_STEP} lists it")
     try:
         if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
             _prove_tree(step, place, names, deep)
@@ -174,7 +184,7 @@ def _prove_item(
 
 def _prove_json(place: Place, names: frozenset[str]) -> None:
     if not names:
-        raise NotWhole("has no file")
+        raise NotWhole("a JSON part of the checkpoint has no file")
     for name in sorted(names):
         json_object(read_small_file(place, name, _MAX_JSON), name)
 
@@ -186,7 +196,7 @@ def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, 
     """
     keys = {name.removesuffix(_KEY_METADATA) for name in names}
     if not keys:
-        raise NotWhole("has no random key")
+        raise NotWhole("a part of the checkpoint for random keys has no key")
     for key in sorted(keys):
         for name in (key, key + _KEY_METADATA):
             inner = directory_names(place, name)
@@ -204,8 +214,10 @@ def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, 
 def _require_untouched(place: Place, committed_ns: int) -> None:
     """Raise NotWhole where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
-        raise Unprovable("is in a format that hpctl does not know")
-    changed = NotWhole("was changed since it was committed, or copied without its times")
+        raise Unprovable("the checkpoint, or a part of it, is in a format that hpctl does not know")
+    changed = NotWhole(
+        "a file was changed after the save finished, or was copied without its modification times"
+    )
     waiting, left = [place], MAX_ENTRIES
     while waiting:
         directory = waiting.pop()
@@ -260,7 +272,7 @@ def _text_values(place: Place, names: list[str]) -> None:
     for name in names:
         # A name is a JSON pointer, in which these two characters have another meaning.
         if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
-            raise NotWhole(f"{_STRINGS} lacks {name[:80]!r}")
+            raise NotWhole(f"{_STRINGS} does not have the text of {name[:80]!r}")
 
 
 def _prove_shardings(place: Place) -> None:
@@ -268,7 +280,7 @@ def _prove_shardings(place: Place) -> None:
     without a target then fails. An empty text is no sharding. Raises OSError."""
     for text in json_object(read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
         if not isinstance(text, str):
-            raise NotWhole(f"{_SHARDINGS} has an entry that names no devices")
+            raise NotWhole(f"{_SHARDINGS} has an entry that does not name the array's devices")
         if text:
             json_object(text.encode(), f"an entry of {_SHARDINGS}")
 
@@ -283,7 +295,7 @@ def _refuse_missing_shardings(step: Path, place: Path) -> None:
     with os.scandir(place) as entries:
         for entry in entries:
             if entry.is_dir() and entry.stat().st_mtime_ns <= committed_ns:
-                raise NotWhole(f"{_SHARDINGS} is missing: removed since the commit")
+                raise NotWhole(f"{_SHARDINGS} is missing: it was deleted after the save finished")
 
 
 def _array_metadatas(place: Place, names: frozenset[str]) -> None:
@@ -299,7 +311,7 @@ def _array_metadatas(place: Place, names: frozenset[str]) -> None:
             "array_metadatas", []
         )
         if not isinstance(rows, list) or not all(map(_describes_array, rows)):
-            raise NotWhole(f"{shown} does not describe arrays")
+            raise NotWhole(f"{shown} has no valid descriptions of arrays")
 
     for_each(place, sorted(filter(_PROCESS.fullmatch, inner)), read_metadata)
 
@@ -317,9 +329,9 @@ def _parse_entry(entry: object) -> tuple[str, str]:
             return "", ""
         name, kind = ".".join(str(key["key"]) for key in keys), str(about["value_type"])
     except (AttributeError, KeyError, TypeError):
-        raise NotWhole(f"{_TREE} has an entry that names no array") from None
+        raise NotWhole(f"{_TREE} has an entry that does not name an array") from None
     if ".." in name.split("/") or name.startswith("/") or not name.isprintable():
-        raise NotWhole(f"{_TREE}: {name[:80]!r} does not lie inside the checkpoint")
+        raise NotWhole(f"{_TREE}: the name {name[:80]!r} in it leads outside the checkpoint")
     return name, kind
 
 
@@ -333,7 +345,7 @@ def _read_array(values: _Values, name: str, third: bool) -> _Array:
     try:
         return (_parse_zarr3 if third else _parse_zarr2)(name, found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise NotWhole(f"{key[:120]} does not describe an array") from None
+        raise NotWhole(f"{key[:120]} has no valid description of an array") from None
 
 
 def _parse_zarr2(name: str, found: dict[str, Any]) -> _Array:
@@ -353,9 +365,9 @@ def _parse_zarr3(name: str, found: dict[str, Any]) -> _Array:
     if first["name"] == "sharding_indexed":
         inner = math.prod(_count_chunks(shape, first["configuration"]["chunk_shape"]))
         if first["configuration"].get("index_location", "end") != "end":
-            raise Unprovable(f"{name[:80]} has shards of a kind that hpctl does not know")
+            raise Unprovable(f"{name[:80]} has shards in a format that hpctl does not know")
     if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
-        raise Unprovable(f"{name[:80]} has chunks with names that hpctl does not know")
+        raise Unprovable(f"{name[:80]} names its chunks in a way that hpctl does not know")
     zstd = not inner and found["codecs"][-1]["name"] == "zstd"
     return _Array(name, _count_chunks(found["shape"], shape), "c", "/", None, zstd, inner)
 
@@ -381,9 +393,14 @@ def _prove_chunks(
         except FileMissing:
             if complete:
                 raise
-            raise Unprovable(f"{key[:120]} is missing: all zeros, or lost") from None
+            raise Unprovable(
+                f"{key[:120]} is missing: its data are all zeros, or the file was lost"
+            ) from None
         if array.plain_bytes not in (None, stored.size) or not stored.size:
-            raise NotWhole(f"{key[:120]} has {stored.size} of {array.plain_bytes or 'its'} bytes")
+            raise NotWhole(
+                f"{key[:120]} is cut off: it has {stored.size} of {array.plain_bytes or 'its'} "
+                "bytes"
+            )
         if array.inner and (deep or values.are_files):
             _prove_index(values, stored, array.inner, key[:120])
         elif deep and array.zstd:
@@ -405,7 +422,9 @@ def _prove_index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -
     """Compare the checksum of the index that zarr's shards end with. Raises NotWhole, OSError."""
     length = 16 * parts + 4
     if length > min(stored.size, _MAX_JSON):
-        raise NotWhole(f"{name} has {stored.size} bytes, less than its index: cut")
+        raise NotWhole(f"{name} is cut off: it has {stored.size} bytes, fewer than its index needs")
     index = values.read(stored, stored.size - length, length)
     if ocdbt.crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
-        raise NotWhole(f"{name}: its index does not match its CRC-32C")
+        raise NotWhole(
+            f"{name}: its index differs from its checksum (CRC-32C): the file is damaged"
+        )

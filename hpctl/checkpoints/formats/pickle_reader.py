@@ -55,7 +55,9 @@ class SavedFields:
         key is missing. Raises Unprovable where the pickle refers to a value that was not kept."""
         value = self._fields.get(key)
         if value is RECALLED:
-            raise Unprovable(f"the pickle mentions what it has elsewhere for {key}")
+            raise Unprovable(
+                f"hpctl cannot read the pickle file: it refers to data elsewhere for the key {key}"
+            )
         return value
 
     def integer(self, key: str) -> int | None:
@@ -140,7 +142,7 @@ class PickleReader:
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
             why = str(error)[:80]
             raise NotWhole(
-                f"{self.file.name} is cut or damaged: its pickle cannot be decoded ({why})"
+                f"{self.file.name} is cut off or damaged: its pickle cannot be decoded ({why})"
             ) from None
 
     @property
@@ -223,7 +225,7 @@ class PickleReader:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
         self.bound(max(held, len(self.below)))
         if time.thread_time() > self.until:
-            raise Unprovable(f"{self.file.name} takes more than {LOOK_S:g} s to decode")
+            raise Unprovable(f"{self.file.name} takes hpctl more than {LOOK_S:g} s to decode")
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")

@@ -96,7 +96,7 @@ class Archive(Struct, frozen=True):
         for member in self.members:
             if member.name.endswith(ending):
                 return member
-        raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
+        raise NotWhole(f"{self.file.name} does not contain the member {ending.lstrip('/')}")
 
     def load_fields(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
         """Return some fields of the saved object, which is never executed.
@@ -108,7 +108,7 @@ class Archive(Struct, frozen=True):
             raise FileTooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
         top = self._read_top(member, fields)
         if not isinstance(top, dict):
-            raise NotWhole(f"data.pkl in {self.file.name} holds no object")
+            raise NotWhole(f"data.pkl in {self.file.name} contains no object")
         return SavedFields(_with_numbers(top, self._read_number))
 
     def step(self) -> int | None:
@@ -138,7 +138,9 @@ class Archive(Struct, frozen=True):
             return None
         member = self.member(f"/data/{storage.key}")
         if member.size != size:
-            raise NotWhole(f"{member.name} in {self.file.name} has {member.size} of {size} bytes")
+            raise NotWhole(
+                f"{member.name} in {self.file.name} has {member.size} bytes, but needs {size}"
+            )
         return _decode_integer(self.file.read(self._find_data(member), size), storage.kind)
 
     def compare(self) -> None:
@@ -146,13 +148,16 @@ class Archive(Struct, frozen=True):
         for member in self.members:
             if member.crc == 0 and member.size:
                 # torch.serialization.set_crc32_options(False) writes zeros.
-                raise NotWhole(f"{self.file.name} has no checksums to compare with")
+                raise NotWhole(f"{self.file.name} has no checksums, so hpctl cannot verify it")
             at, crc, left = self._find_data(member), 0, member.size
             while left:
                 part = self.file.read(at, min(left, _CHUNK))
                 crc, at, left = zlib.crc32(part, crc), at + len(part), left - len(part)
             if crc != member.crc:
-                raise NotWhole(f"{member.name} in {self.file.name} does not match its CRC-32")
+                raise NotWhole(
+                    f"{member.name} in {self.file.name} differs from its checksum (CRC-32): the "
+                    "file is damaged"
+                )
 
     def _find_data(self, member: ArchiveMember) -> int:
         header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
@@ -244,23 +249,31 @@ def read_stream(file: OpenFile) -> Stream:
         at += reader.end
         found = top if number == _STREAM_OBJECT else found
     if not isinstance(found, dict):
-        raise NotWhole(f"{file.name} holds no object")
+        raise NotWhole(f"{file.name} contains no object")
     numbers: dict[str, int] = {}
     for key, storage in sorted(storages.items()):
         size = _ITEM_BYTES.get(storage.kind)
         if size is None:
-            raise Unprovable(f"{file.name} holds a {storage.kind:.40}: its size is not known")
+            raise Unprovable(
+                f"{file.name} contains data of the type {storage.kind:.40}, whose size hpctl does "
+                "not know"
+            )
         if at + 8 + size * storage.count > file.size:
-            raise NotWhole(f"{file.name} ends before its last tensor: still being written, or cut")
+            raise NotWhole(
+                f"{file.name} ends before its last tensor: it is still being written, or is cut off"
+            )
         if int.from_bytes(file.read(at, 8), "little") != storage.count:
             raise NotWhole(
-                f"{file.name} is damaged: a tensor has not the size that its pickle says"
+                f"{file.name} is damaged: a tensor's size differs from the size in its pickle"
             )
         if storage.count == 1 and storage.kind in _INTEGERS:
             numbers[key] = _decode_integer(file.read(at + 8, size), storage.kind)
         at += 8 + size * storage.count
     if at != file.size:
-        raise NotWhole(f"{file.name} has {file.size} of {at} bytes: damaged")
+        raise NotWhole(
+            f"{file.name} has {file.size} bytes, but its tensors end at byte {at}: the file is "
+            "damaged"
+        )
     return Stream(found, numbers)
 
 
@@ -293,16 +306,21 @@ def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> A
     at, size, count = _read_end(file, start, length)
     members = _read_members(file, start, at, size)
     if len(members) != count:
-        raise NotWhole(f"{file.name}: its directory has {len(members)} of {count} members")
+        raise NotWhole(
+            f"{file.name}: its zip directory lists {len(members)} members, not {count}: the file "
+            "is damaged"
+        )
     reached = 0
     for member in sorted(members, key=lambda m: m.offset):
         if member.offset < reached:
-            raise NotWhole(f"{file.name}: members of the archive overlap")
+            raise NotWhole(f"{file.name}: it is damaged: members of its zip archive overlap")
         reached = member.offset + member.room
     if reached > at:
-        raise NotWhole(f"{file.name}: members reach beyond the archive's data")
+        raise NotWhole(
+            f"{file.name}: it is damaged: members of its zip archive reach beyond its data"
+        )
     if file.read(start, 4) != b"PK\3\4":
-        raise NotWhole(f"{file.name} does not begin as a zip archive")
+        raise NotWhole(f"{file.name} does not begin as a zip archive does: the file is damaged")
     return Archive(file, start, tuple(members))
 
 
@@ -314,10 +332,14 @@ def has_end(tail: bytes) -> bool:
 def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     """Return offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
-        raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
+        raise NotWhole(
+            f"{file.name} has only {length} bytes: it is still being written, or is cut off"
+        )
     tail = file.read(start + max(0, length - 98), min(98, length))
     if not has_end(tail[-END_BYTES:]):
-        raise NotWhole(f"{file.name} has no zip end record: still being written, or cut")
+        raise NotWhole(
+            f"{file.name} has no zip end record: it is still being written, or is cut off"
+        )
     end = _END.unpack(tail[-END_BYTES:])
     count, size, at, expected = int(end[4]), int(end[5]), int(end[6]), length - END_BYTES
     if len(tail) == 98 and tail[56:60] == b"PK\6\7" and tail[:4] == b"PK\6\6":
@@ -325,19 +347,19 @@ def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
         count, size, at = int(record[7]), int(record[8]), int(record[9])
         expected = length - 98
         if int(_LOCATOR.unpack(tail[56:76])[2]) != expected:
-            raise NotWhole(f"{file.name}: its two zip end records do not agree")
+            raise NotWhole(f"{file.name}: it is damaged: its two zip end records differ")
     if at + size != expected:
-        raise NotWhole(f"{file.name}: its zip end record does not fit its size")
+        raise NotWhole(f"{file.name}: it is damaged: its zip end record does not match its size")
     return at, size, count
 
 
 def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
     if size > _MAX_DIRECTORY:
-        raise NotWhole(f"{file.name}: its directory of {size} bytes is too large to read")
+        raise NotWhole(f"{file.name}: its zip directory has {size} bytes, more than hpctl reads")
     raw, found, here = file.read(start + at, size), [], 0
     while here < size:
         if raw[here : here + 4] != b"PK\1\2" or here + _MEMBER.size > size:
-            raise NotWhole(f"{file.name}: its zip directory is damaged")
+            raise NotWhole(f"{file.name} is damaged: its zip directory cannot be read")
         row = _MEMBER.unpack_from(raw, here)
         names, extras, comments = int(row[10]), int(row[11]), int(row[12])
         after = here + _MEMBER.size
@@ -369,7 +391,7 @@ def _read_sizes(
         packed = next(wide) if packed == 0xFFFFFFFF else packed
         at = next(wide) if at == 0xFFFFFFFF else at
         return packed, size, at
-    raise NotWhole(f"{file.name}: its zip directory lacks 64-bit sizes")
+    raise NotWhole(f"{file.name}: it is damaged: its zip directory lacks 64-bit sizes")
 
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".pth.tar")
@@ -535,7 +557,7 @@ def claim_file(layout: Listing) -> Claim | None:
         return None
     if is_of_one_rank(path.name) and _composer_batch(saved) is None:
         # Composer's rank 0 saves all, under its name.
-        raise Unfinished("a file of one rank: the directory shows which others belong to it")
+        raise Unfinished("this is the file of one rank: name the checkpoint's directory instead")
     return Claim(step, None, lambda deep: _prove_file(path, deep), digests=not stream)
 
 
@@ -561,7 +583,10 @@ def claim_lightning(layout: Listing) -> Claim | None:
         require_resumable(path, "meta.pt")
         prove_dcp(path, deep=deep)
         if modified_ns(path, "meta.pt") < modified_ns(path, METADATA):
-            raise NotWhole("meta.pt is older than .metadata: saved over, and not to the end")
+            raise NotWhole(
+                "meta.pt is older than .metadata: a newer save overwrote a part of the checkpoint "
+                "and did not finish"
+            )
 
     return Claim(step_in(path.name), None, prove_sharded)
 
@@ -574,7 +599,9 @@ def require_resumable(root: Place, name: str) -> None:
     """
     saved = read_fields(root, name)
     if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
-        raise NotWhole(f"{name or root.name} has only the weights: Lightning cannot resume from it")
+        raise NotWhole(
+            f"{name or root.name} has only model weights, from which Lightning cannot resume"
+        )
 
 
 def reject_unfinished(path: Place) -> None:
@@ -584,7 +611,7 @@ def reject_unfinished(path: Place) -> None:
     """
     marker = path.name.removesuffix(".nemo").removesuffix(".ckpt") + "-unfinished"
     if exists(path.parent, marker):
-        raise Unfinished(f"its marker {marker} is still there")
+        raise Unfinished(f"the marker file {marker} still exists: the save has not finished")
 
 
 def _read_recorded_step(path: Place) -> int | None:
@@ -655,14 +682,14 @@ class _ItemSink(Sink):
         for state in values:
             if not isinstance(state, dict):
                 if state is RECALLED:
-                    raise Unprovable(f"{name} mentions an entry twice: hpctl cannot follow it")
-                raise NotWhole(f"{name} has an entry that names no file")
+                    raise Unprovable(f"{name} lists an entry twice, which hpctl cannot interpret")
+                raise NotWhole(f"{name} has an entry without the name of its file")
             path, offset = state.get("relative_path"), state.get("offset")
             length = state.get("length")
             if type(path) is not str or type(offset) is not int or type(length) is not int:
-                raise NotWhole(f"{name} has an entry without file, offset and length")
+                raise NotWhole(f"{name} has an entry without its file, offset and length")
             if offset < 0 or length < 0:
-                raise NotWhole(f"{name}: negative size for {path}")
+                raise NotWhole(f"{name}: it gives the file {path} a negative size")
             plain = state.get("transform_descriptors") is None
             held = files.get(path)
             if held is None:
@@ -688,16 +715,18 @@ def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _ItemS
     top = PickleReader(file, fields, _KEY, lambda: _ItemSink(file.name, keep, _FQN in fields)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
-        raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
+        raise Unprovable(
+            f"{file.name} keeps its list of entries in another place, which hpctl cannot read"
+        )
     if not isinstance(found, _ItemSink) or not found.held:
-        raise NotWhole(f"{file.name} names no data files")
+        raise NotWhole(f"{file.name} lists no data files")
     return found
 
 
 def _require_inside(path: str, name: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise NotWhole(f"{name}: {path[:80]!r} does not lie inside the checkpoint")
+        raise NotWhole(f"{name} names {path[:80]!r}, which is outside the checkpoint")
 
 
 METADATA = ".metadata"
@@ -763,7 +792,7 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
 def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
-        raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
+        raise NotWhole(f"{file.name} is cut off: it has {file.size} of {needed} bytes")
     # torch.save's archives all have two members or more; a raw object may be of any size.
     archive = held.plain and held.length >= END_BYTES
     if archive:
@@ -780,11 +809,13 @@ def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     if not any(tail):
         raise NotWhole(f"{file.name} ends in zeros: its last bytes were never written to disk")
     if file.read(held.offset, 4) == b"PK\3\4":
-        raise NotWhole(f"{file.name} has no zip end record where its last item ends")
+        raise NotWhole(
+            f"{file.name} has no zip end record after its last item: the file is damaged"
+        )
 
 
 def _compare_file(file: OpenFile, held: HeldItems) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
-            raise NotWhole(f"{file.name} holds an item without a digest to compare with")
+            raise NotWhole(f"{file.name} has an item without a checksum, so hpctl cannot verify it")
         read_archive(file, offset, length).compare()

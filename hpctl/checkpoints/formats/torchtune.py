@@ -62,10 +62,13 @@ def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
         raise NotWhole(f"{_STATE} has no {_FIELD}")
     if done <= epoch:
         raise Unfinished(
-            f"{_STATE} is of epoch {done - 1}: a save is still running, or training is complete"
+            f"{_STATE} is from epoch {done - 1}: a save is still running, or the training is "
+            "complete"
         )
     if done > epoch + 1:
-        raise NotWhole(f"{_STATE} is of epoch {done - 1}: torchtune resumes from a later one only")
+        raise NotWhole(
+            f"{_STATE} is from epoch {done - 1}, but torchtune can resume only from a later epoch"
+        )
 
     def prove_file(name: str) -> None:
         hf_trainer.prove_model(path, name)

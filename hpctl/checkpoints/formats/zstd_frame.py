@@ -23,21 +23,27 @@ def follow_blocks(file: OpenFile, most: int) -> int:
     """
     begin = file.read(0, len(_MAGIC) + 1)
     if not begin.startswith(_MAGIC):
-        raise NotWhole(f"{file.name} does not begin as compressed data does: damaged")
+        raise NotWhole(f"{file.name} does not begin as compressed data does: the file is damaged")
     descriptor = begin[-1]
     at = len(begin) + _header_bytes(descriptor)
     for count in range(1, most + 1):
         header = int.from_bytes(file.read(at, 3), "little")
         is_last, kind, length = header & 1, header >> 1 & 3, header >> 3
         if kind == _RESERVED:
-            raise NotWhole(f"{file.name} has a block of an unknown kind at byte {at}: damaged")
+            raise NotWhole(
+                f"{file.name} has an unknown kind of block at byte {at}: the file is damaged"
+            )
         at += 3 + (1 if kind == _RLE else length)
         if is_last and descriptor & _CHECKSUM:
             at += 4
         if at > file.size:
-            raise NotWhole(f"{file.name} has {file.size} bytes and a block to byte {at}: cut")
+            raise NotWhole(
+                f"{file.name} is cut off: it has {file.size} bytes, but a block ends at byte {at}"
+            )
         if is_last and at < file.size:
-            raise NotWhole(f"{file.name} is damaged: the data ends at {at} of {file.size} bytes")
+            raise NotWhole(
+                f"{file.name} is damaged: its data ends at byte {at} of {file.size} bytes"
+            )
         if is_last:
             return count
     return most

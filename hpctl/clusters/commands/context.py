@@ -122,8 +122,9 @@ def resolve_place(
     named = cluster or (loaded.cluster.name if loaded else "") or str(own.get("ClusterName", ""))
     if not named:
         raise click.UsageError(
-            "no cluster is named: give --cluster NAME or set HPCTL_CLUSTER"
-            " (`hpctl cluster list` shows what there is)"
+            "the command names no cluster: give --cluster NAME or set the environment variable "
+            "HPCTL_CLUSTER"
+            " (`hpctl cluster list` lists the clusters)"
         )
     short = named.rpartition("/")[2]
     ours = loaded is not None and loaded.cluster.name in (named, short)

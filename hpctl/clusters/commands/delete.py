@@ -93,7 +93,14 @@ def delete(
     here = resolve_place(cluster=name, **where)
     first = look_once(here.aws, here.cluster, output.now())
     if first.status == DELETED:
-        absent = no_cluster(here.aws, name, Absent(f"there is no cluster {name!r}"))
+        absent = no_cluster(
+            here.aws,
+            name,
+            Absent(
+                f"AWS has no HyperPod cluster {name!r} in this account and region",
+                "check the name, --region and --profile: hpctl cluster list",
+            ),
+        )
         if not if_exists:
             raise absent
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))

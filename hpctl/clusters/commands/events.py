@@ -157,7 +157,9 @@ def events(
     """
 
     if follow and as_json:
-        raise click.UsageError("--json prints one object: it cannot --follow")
+        raise click.UsageError(
+            "--json and --follow cannot be used together: --json prints one object and ends"
+        )
     here = resolve_place(name or cluster, **where)
     fleet = find_fleet(here)
     rows = fleet.rows

@@ -11,7 +11,10 @@ from hpctl.toolkit.errors import HpctlError
 def may_write(path: Path, force: bool) -> None:
     """Raise HpctlError where the file exists already and `--force` was not given."""
     if path.exists() and not force:
-        raise HpctlError(f"{path} is there already", "give another name, or --force to replace it")
+        raise HpctlError(
+            f"cannot write {path}: the file exists already",
+            "give another name, or --force to replace the file",
+        )
 
 
 def write_file(path: Path, text: str) -> None:
@@ -22,4 +25,7 @@ def write_file(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise HpctlError(f"{path} cannot be written: {error.strerror}") from error
+        raise HpctlError(
+            f"cannot write {path}: {error.strerror}",
+            "name a file in a directory where you may write",
+        ) from error

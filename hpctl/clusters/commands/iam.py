@@ -124,7 +124,8 @@ def policy(
     trusted = who != "operator"
     if trust and not trusted:
         raise click.UsageError(
-            "--trust: an operator is not a role of instances and has no trust policy"
+            "--trust cannot be used with the operator policy: an operator is a user, and only "
+            "roles of instances have a trust policy"
         )
     to = _read_scope(file=file, config=config, **names)
     view = IamView(

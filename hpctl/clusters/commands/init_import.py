@@ -180,7 +180,8 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
         flags = {"instance_types": "--instance-type"}
         names = [flags.get(question.option, f"--{question.option}") for question in missing]
         raise click.UsageError(
-            f"cannot ask for answers without a terminal: give {', '.join(names)}"
+            "cannot ask for the missing values, because there is no terminal: give "
+            f"{', '.join(names)}"
         )
     if missing:
         for question in ASKED:
@@ -246,7 +247,10 @@ def import_(
     Or from a request that would create one. What is unknown is left as a comment at the top.
     """
     if (name is None) == (request is None):
-        raise click.UsageError("name a CLUSTER, or a request in --from-json")
+        raise click.UsageError(
+            "nothing to import: name a CLUSTER, or a file with a CreateCluster request in "
+            "--from-json FILE"
+        )
     if path:
         may_write(path, force)
     if request:
@@ -273,7 +277,10 @@ def _import_request(file: str, path: str) -> ClusterImportView:
         with click.open_file(file, encoding="utf-8") as opened:
             text = opened.read()
     except (OSError, ValueError) as error:
-        raise HpctlError(f"{file} cannot be read: {error}") from error
+        raise HpctlError(
+            f"cannot read the CreateCluster request in {file}: {error}",
+            "check that the file exists and is valid JSON",
+        ) from error
     spec = spec_of_json(text, file, open_model())
     silent = list_unknown_settings(spec, "write them in", images=False)
     head = [

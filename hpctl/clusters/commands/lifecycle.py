@@ -160,7 +160,10 @@ def bundle(
     from hpctl.clusters import bundle_checks, bundle_wheels
 
     if sum(map(bool, (wheels, installed, wheelhouse))) > 1:
-        raise click.UsageError("give one of --wheels, --installed and --wheelhouse")
+        raise click.UsageError(
+            "several sources of Python packages are given: use only one of --wheels, --installed "
+            "and --wheelhouse"
+        )
     target = _parse_target(python_version, machine, python)
     directory = directory.absolute()
     bundles.require_replaceable(directory)
@@ -196,7 +199,9 @@ def _parse_target(version: str | None, machine: str, packed: Path | None) -> Whe
     inside = bundle_wheels.packed_python(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
-        raise click.UsageError(f"--python-version: {wanted!r} is not a version such as 3.10")
+        raise click.UsageError(
+            f"--python-version {wanted!r} is not a version of Python: write one such as 3.10"
+        )
     return bundle_wheels.WheelTarget(wanted, machine)
 
 
@@ -214,8 +219,8 @@ def _make_temporary_folder(target_file: Path) -> Iterator[Path]:
             yield Path(room)
     except OSError as error:
         raise HpctlError(
-            f"{target_file} cannot be made: {error.strerror or error}",
-            "name a place that can be written and has room in --target_file",
+            f"cannot create {target_file}: {error.strerror or error}",
+            "give --target_file a path in a directory that is writable and has free space",
         ) from error
 
 
@@ -315,7 +320,8 @@ def push(
 
     if prune and not target.prefix:
         raise click.UsageError(
-            f"--prune would delete all other objects in {target}: give a prefix in that bucket"
+            f"--prune would delete all other objects in the bucket {target}: add a prefix, as in "
+            "s3://BUCKET/PREFIX"
         )
     read = bundles.read_bundle(directory)
     found = bundle_checks.find_bundle_problems(directory)
@@ -458,8 +464,8 @@ def show(root: Path, as_json: bool) -> None:
     run = read_run_state(root)
     if run is None:
         raise Unavailable(
-            "no lifecycle script of hpctl's has run on this machine",
-            "HyperPod's own log of it: /var/log/provision/provisioning.log",
+            "cannot show the log: no lifecycle script of hpctl has run on this machine",
+            "read HyperPod's log of lifecycle scripts: /var/log/provision/provisioning.log",
         )
     toolkit_output.show_view("lifecycle-show", run, as_json)
     exit_with(Exit.PROBLEM if run.state == "failed" else Exit.FINE)

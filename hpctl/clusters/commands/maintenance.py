@@ -161,7 +161,9 @@ def software_update(
     here, fleet = _read_fleet(name or cluster, where)
     every = _select_groups(fleet, groups)
     if release and not groups:
-        raise click.UsageError("--release is for the groups named by --group")
+        raise click.UsageError(
+            "--release works only with --group: name the instance groups to update"
+        )
     try:
         update = maintenance_orders.SoftwareUpdate(
             groups=groups,
@@ -174,7 +176,9 @@ def software_update(
         )
         request = maintenance_orders.software_request(here.cluster, update)
     except ValueError as error:
-        raise click.UsageError(f"--batch, --rollback-batch: {error}") from error
+        raise click.UsageError(
+            f"the value of --batch or --rollback-batch is not valid: {error}"
+        ) from error
     rows = tuple(row for row in fleet.rows if row.group in every)
     view = _make_view(here, "UpdateClusterSoftware", request, rows)
     _warn_of_jobs(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
@@ -222,7 +226,9 @@ def health_check(
     Exit code: 0 all passed, 1 one failed or was replaced, 3 not done in time, 130 interrupted.
     """
     if not names and not groups:
-        raise click.UsageError("name the nodes, or their groups with --group")
+        raise click.UsageError(
+            "the command names no nodes: write NODES, or their groups with --group"
+        )
     here, fleet = _read_fleet(where.pop("cluster"), where)
     _select_groups(fleet, groups)
     named = resolve_all(fleet.rows, names)
@@ -230,7 +236,10 @@ def health_check(
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
     heads = [row.display_name for row in rows if row.role in ("controller", "login")]
     if heads:
-        raise HpctlError(f"deep health checks run on workers only; leave out {', '.join(heads)}")
+        raise HpctlError(
+            f"SageMaker runs deep health checks only on worker nodes, not on {', '.join(heads)}",
+            "remove these nodes from the command",
+        )
     chosen = checks or CHECKS[:2]
     request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
     view = _make_view(here, "StartClusterHealthCheck", request, rows)
@@ -298,8 +307,10 @@ def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterP
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(
-            f"the cluster is {status}: the service takes such orders only while InService",
-            f"`hpctl cluster wait {here.cluster}` waits for it",
+            f"the cluster's status is {status}, but SageMaker accepts this operation only while "
+            "it is InService",
+            f"`hpctl cluster wait {here.cluster}` waits until it is InService; then run the "
+            "command again",
         )
     return here, fleet
 

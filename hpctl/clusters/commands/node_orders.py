@@ -106,12 +106,14 @@ def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
         return
     if here.slurm:
         raise Unavailable(
-            f"what runs on the nodes is unknown: {answer.slurm_error}", "nothing was removed"
+            "cannot see which jobs run on the nodes, so no node was removed: Slurm does not "
+            f"answer: {answer.slurm_error}",
+            "check `scontrol ping`, and run the command again",
         )
     if not now:
         raise HpctlError(
             "cannot see jobs or drain the nodes: Slurm is not available on this host",
-            "run this on the cluster's head node; --now removes them even if jobs run there",
+            "run this on the cluster's head node; --now removes the nodes even if jobs run on them",
         )
 
 
@@ -639,13 +641,15 @@ def _plan_order(
     answer = read_known(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(
-            f"what runs on the nodes is unknown: {answer.slurm_error}",
-            "nothing was ordered; --now --cluster NAME from another machine asks no Slurm",
+            "cannot see which jobs run on the nodes, so nothing was changed: Slurm does not "
+            f"answer: {answer.slurm_error}",
+            "check `scontrol ping`; to ignore running jobs, use --now --cluster NAME from a "
+            "machine without Slurm",
         )
     if answer.slurm is None and not now:
         raise HpctlError(
             "cannot see jobs or drain the nodes: Slurm is not available on this host",
-            "run this on the cluster's head node; --now does it even if jobs run there",
+            "run this on the cluster's head node; --now changes the nodes even if jobs run on them",
         )
     rows = resolve_all(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive

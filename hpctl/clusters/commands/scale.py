@@ -118,7 +118,8 @@ class _Scale(Struct):
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
-                f"{self.group} has {self.target}: without these {len(chosen)} it has {left}, "
+                f"the numbers do not match: group {self.group} has {self.target} instances; "
+                f"without the {len(chosen)} named nodes it has {left}, "
                 f"not {count}"
             )
         return chosen
@@ -192,7 +193,10 @@ def scale(
     fleet = find_fleet(here)
     target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
-        raise click.UsageError("say how many instances the group shall have, or --nodes")
+        raise click.UsageError(
+            "the command gives no size: write the number of instances that the group should have, "
+            "or --nodes"
+        )
     scaling = _Scale(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
     if names is not None or count is None or count < target:
         return scaling.down(count, names)

@@ -60,7 +60,8 @@ def make_ssm_target(arn: str, row: NodeRow) -> str:
     """Return what Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
     if not row.instance_id:
         raise HpctlError(
-            f"no session: {row.display_name} has no instance yet", "wait for it: hpctl cluster wait"
+            f"cannot open a session on {row.display_name}: it has no instance yet",
+            "wait for the instance: hpctl cluster wait",
         )
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 
@@ -89,8 +90,9 @@ def _require_programs() -> None:
     missing = [name for name in ("aws", PLUGIN) if shutil.which(name) is None]
     if missing:
         raise HpctlError(
-            f"not installed: {' and '.join(missing)}",
-            "the AWS CLI (`pip install awscli`) starts the session and needs its plugin, the"
+            "cannot open a session: these programs are not installed on this machine: "
+            f"{' and '.join(missing)}",
+            "install them: the AWS CLI (`pip install awscli`) and its plugin, the"
             " package session-manager-plugin: https://docs.aws.amazon.com/systems-manager/latest/"
             "userguide/session-manager-working-with-install-plugin.html; --print shows the command",
         )

@@ -308,8 +308,9 @@ class Lfs(Struct):
     def __post_init__(self) -> None:
         if not self.program:
             raise HpctlError(
-                "there is no lfs program on this machine",
-                "run this on a node that mounts the file system, with lustre-client installed",
+                "cannot use the file system: Lustre's program lfs is not installed on this machine",
+                "run the command on a node that mounts the file system and has lustre-client "
+                "installed",
             )
 
     def find_released(self, files: Sequence[str]) -> set[str]:
@@ -326,7 +327,8 @@ class Lfs(Struct):
                     found |= self.find_released(left)
                     continue
                 raise HpctlError(
-                    f"lfs hsm_state: {_format_error(done)}", _format_hint(_format_error(done))
+                    f"the command lfs hsm_state failed: {_format_error(done)}",
+                    _format_hint(_format_error(done)),
                 )
             found |= _parse_released(batch, done.stdout)
         return found
@@ -357,11 +359,14 @@ class Lfs(Struct):
             )
         except subprocess.TimeoutExpired as error:
             raise HpctlError(
-                f"lfs {verb} did not answer within {self.call_s:g} s",
-                "is the file system reachable? `lfs check servers` tells",
+                f"the command lfs {verb} did not finish within {self.call_s:g} s",
+                "check that the file system is reachable: lfs check servers",
             ) from error
         except OSError as error:
-            raise HpctlError(f"cannot run {self.program}: {error.strerror}") from error
+            raise HpctlError(
+                f"cannot run the program {self.program}: {error.strerror}",
+                "check that lustre-client is installed on this machine",
+            ) from error
 
 
 def preload_files(
@@ -403,9 +408,11 @@ def preload_files(
         yield state
         if under_way and clock() - moved >= stalled_s:
             raise HpctlError(
-                f"no file has arrived for {stalled_s:g} s; {len(under_way)} are awaited, the first "
+                f"no file was loaded from S3 in the last {stalled_s:g} s; {len(under_way)} are "
+                "missing, the first "
                 f"is {under_way[0]}",
-                "look at the association (`hpctl cluster storage ls`) and `lfs hsm_action FILE`",
+                "check the file system's link to S3 (`hpctl cluster storage ls`) and `lfs "
+                "hsm_action FILE`",
             )
         if under_way:
             sleep(poll_s)
@@ -417,10 +424,16 @@ def _walk_files(path: Path) -> Iterator[str]:
         yield str(path)
         return
     if not path.is_dir():
-        raise HpctlError(f"there is no {path}", "name a file or a directory of the mount")
+        raise HpctlError(
+            f"the path {path} does not exist",
+            "name a file or a directory in the mounted file system",
+        )
 
     def raise_walk_error(error: OSError) -> None:
-        raise HpctlError(f"{error.filename} cannot be listed: {error.strerror}") from error
+        raise HpctlError(
+            f"cannot list the directory {error.filename}: {error.strerror}",
+            "run the command as a user who may read the directory",
+        ) from error
 
     for directory, _, names in os.walk(path, onerror=raise_walk_error):
         for name in names:
@@ -458,8 +471,9 @@ def _parse_released(batch: Sequence[str], text: str) -> set[str]:
         found = _STATE.search(rest[name].removeprefix(name))
         if found is None:
             raise HpctlError(
-                f"lfs hsm_state returned no line for {name}",
-                "is it on a Lustre file system that is linked to S3? See: hpctl cluster storage ls",
+                f"the command lfs hsm_state gave no answer for the file {name}",
+                "check that the file is on a Lustre file system that is linked to S3: hpctl "
+                "cluster storage ls",
             )
         if "released" in found[2].split(",")[0].split():
             released.add(name)

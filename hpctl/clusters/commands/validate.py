@@ -152,8 +152,9 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     failed = view.counts["FAIL"]
     if failed:
         raise HpctlError(
-            f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
-            "fix the file, or give --no-validate where you know better",
+            f"{failed} check{'s' * (failed > 1)} of the cluster file {file} failed, so nothing "
+            "was created or changed",
+            "fix the file, or use --no-validate to continue without the checks",
         )
 
 

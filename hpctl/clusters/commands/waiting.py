@@ -199,7 +199,11 @@ def wait(
     here = resolve_place(cluster=name or cluster, **where)
     first = look_once(here.aws, here.cluster, output.now())
     if first.status == DELETED and not deleted:
-        absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
+        absent = Absent(
+            f"AWS has no HyperPod cluster {here.cluster!r} in this account and region",
+            "check the name, --region and --profile: hpctl cluster list",
+            code="ResourceNotFound",
+        )
         raise no_cluster(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
     judge = progress.judge_deletion if going else progress.in_service(None, waiting.patience_s)
@@ -207,7 +211,14 @@ def wait(
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]
     if first.status == DELETED:
-        gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
+        gone = no_cluster(
+            here.aws,
+            here.cluster,
+            Absent(
+                f"AWS has no HyperPod cluster {short!r} in this account and region",
+                "check the name, --region and --profile: hpctl cluster list",
+            ),
+        )
         last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
     fields = select_followed_fields(last)
     fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going

@@ -42,10 +42,22 @@ def ask_agent(
                 link.sendall(line)
             answer = _read_answer(link, end)
     except TimeoutError as error:
-        raise Unavailable(f"the agent did not answer within {timeout_s:g} s at {path}") from error
+        raise Unavailable(
+            f"hpctl's agent on this node did not answer within {timeout_s:g} s at the socket "
+            f"{path}",
+            "Check it: systemctl status hpctl-agent",
+        ) from error
     except OSError as error:
-        hint = "Only root may ask it." if isinstance(error, PermissionError) else _START
-        raise Unavailable(f"no agent answers at {path}: {error.strerror or error}", hint) from error
+        hint = (
+            "Run the command as root: only root may send requests to the agent."
+            if isinstance(error, PermissionError)
+            else _START
+        )
+        raise Unavailable(
+            f"hpctl's agent on this node does not answer at the socket {path}: "
+            f"{error.strerror or error}",
+            hint,
+        ) from error
     try:
         reply = json.loads(answer)
         if "error" in reply:
@@ -54,10 +66,13 @@ def ask_agent(
             )
         return dict(reply)
     except (ValueError, TypeError, KeyError) as error:
-        raise Unavailable(f"what answers at {path} is not an hpctl agent") from error
+        raise Unavailable(
+            f"another program than hpctl's agent answers at the socket {path}",
+            "Give the agent's socket with --socket.",
+        ) from error
 
 
-_START = "Is hpctl-agent.service running? `systemctl status hpctl-agent` tells."
+_START = "Check that the agent runs: systemctl status hpctl-agent"
 
 
 def _read_answer(link: socket.socket, end: float) -> bytes:

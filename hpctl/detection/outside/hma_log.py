@@ -126,7 +126,10 @@ class HealthAgentFile(_HealthLogReader):
                     time.sleep(wait_s)
             except OSError as error:
                 self.close()
-                raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
+                raise Unavailable(
+                    f"the agent cannot read the log of HyperPod's health agent, {self._path}: "
+                    f"{error.strerror}"
+                ) from error
         return [HealthAgentLine(line.decode(errors="replace")) for line in self._next_lines()]
 
     def close(self) -> None:
@@ -153,7 +156,10 @@ class HealthAgentFile(_HealthLogReader):
     def _open_log(self) -> None:
         trouble = why_not_directory(self._path.parent)
         if trouble:
-            raise Untrusted(f"{self._path} is not trusted: {trouble}")
+            raise Untrusted(
+                f"the agent does not read the log of HyperPod's health agent, {self._path}: "
+                f"{trouble}"
+            )
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
         trouble = why_not(self._path, status)
@@ -161,7 +167,10 @@ class HealthAgentFile(_HealthLogReader):
             trouble = f"{self._path} is no regular file"
         if trouble:
             os.close(fd)
-            raise Untrusted(f"{self._path} is not trusted: {trouble}")
+            raise Untrusted(
+                f"the agent does not read the log of HyperPod's health agent, {self._path}: "
+                f"{trouble}"
+            )
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
         self._lines = _LineSplitter(self._lines.cut)
 
@@ -221,14 +230,22 @@ class HealthAgentJournal(_HealthLogReader):
         chunk = os.read(child.stdout.fileno(), CHUNK)
         if not chunk:
             self.close()
-            raise Unavailable(f"{self._command[0]} ended with exit code {child.returncode}")
+            raise Unavailable(
+                f"the agent cannot read the log of HyperPod's health agent: {self._command[0]} "
+                f"ended with exit code {child.returncode}"
+            )
         return chunk
 
     def _start_journalctl(self) -> subprocess.Popen[bytes]:
         if not any(Path(place, self._unit).exists() for place in self._directories):
-            raise Unavailable(f"this machine has no {self._unit}")
+            raise Unavailable(
+                f"this machine has no HyperPod health agent: there is no service {self._unit}"
+            )
         if shutil.which(self._command[0]) is None:
-            raise Unavailable(f"{self._command[0]} is not installed on this host")
+            raise Unavailable(
+                f"the agent cannot read the log of HyperPod's health agent: {self._command[0]} is "
+                "not installed on this node"
+            )
         try:
             self._child = subprocess.Popen(
                 self._command,
@@ -239,7 +256,10 @@ class HealthAgentJournal(_HealthLogReader):
                 cwd="/",
             )
         except OSError as error:
-            raise Unavailable(f"{self._command[0]} cannot be run: {error.strerror}") from error
+            raise Unavailable(
+                "the agent cannot read the log of HyperPod's health agent: cannot run "
+                f"{self._command[0]}: {error.strerror}"
+            ) from error
         return self._child
 
     def _line(self, raw: bytes) -> HealthAgentLine | None:

@@ -221,7 +221,7 @@ def _open_listener(path: Path) -> socket.socket:
         listener.close()
         raise Unavailable(
             f"cannot create the agent's socket {path}: {error.strerror or error}",
-            "Name another path with --socket; it may have at most 107 characters.",
+            "Give another path with --socket, of at most 107 characters.",
         ) from error
     return listener
 

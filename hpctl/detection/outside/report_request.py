@@ -86,13 +86,21 @@ def decode_request(line: bytes) -> Request:
     try:
         request: Request = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"not a request: {error}") from error
+        raise BadRequest(
+            f"the agent does not understand the health check's report: {error}"
+        ) from error
     if isinstance(request, AskVerdict | AskLine):
         return request
     if request.verdict in (Verdict.UNKNOWN, Verdict.NOTE):
-        raise BadRequest("verdict is ok, warn or fail: who knows nothing reports nothing")
+        raise BadRequest(
+            "the report has no valid verdict: write ok, warn or fail; a check that found out "
+            "nothing sends no report"
+        )
     if request.for_s is not None and request.clears is not Clears.GONE:
-        raise BadRequest(f"for_s goes with clears gone, not with {request.clears.value}")
+        raise BadRequest(
+            "the report's for_s is valid only with clears: gone, not with clears: "
+            f"{request.clears.value}"
+        )
     return msgspec.structs.replace(
         request,
         code=clean_code(request.code),

@@ -54,7 +54,9 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
     """Copy a journal, also while daemons write it. Raises Unavailable, JournalCorrupt, HpctlError
     where the file exists or cannot be written."""
     if file.exists():
-        raise HpctlError(f"{file} exists already", "name a file that does not exist")
+        raise HpctlError(
+            f"cannot write the backup: {file} exists already", "name a file that does not exist"
+        )
     part = file.with_name(f"{file.name}.part")
     try:
         part.unlink(missing_ok=True)
@@ -64,7 +66,8 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
         part.rename(file)
     except (OSError, sqlite3.Error, DBAPIError) as error:
         raise HpctlError(
-            f"{file} cannot be written: {error}", "is there room on that disk?"
+            f"cannot write the journal's backup {file}: {error}",
+            "check the free space and your permissions in its directory",
         ) from error
     finally:
         for left in (part, part.with_name(f"{part.name}-wal"), part.with_name(f"{part.name}-shm")):

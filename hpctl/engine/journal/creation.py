@@ -39,9 +39,10 @@ def check_journal_exists(url: str, *, may_create: bool) -> None:
         )
         return
     raise JournalAbsent(
-        f"the journal {file} is not there, and journal.create is false",
-        f"mount the file system of {file.parent}; where the journal is lost, put a backup back"
-        " (hpctl journal restore FILE); for a new cluster, make it: hpctl journal create",
+        f"the daemon cannot start: its journal {file} does not exist, and journal.create: false "
+        "forbids it to create one",
+        f"mount the file system of {file.parent}; if the journal is lost, restore a backup"
+        " (hpctl journal restore FILE); for a new cluster, create it: hpctl journal create",
     )
 
 
@@ -55,10 +56,14 @@ def create_journal(url: str, config: str, python: str = "") -> Path:
     file = sqlite_path(url)
     if file is None:
         raise HpctlError(
-            "the journal is in a database", "the first daemon makes its tables; nothing is to do"
+            "there is no journal file to create: hpctl.yaml keeps the journal in a database",
+            "nothing to do: the daemon creates the tables when it first starts",
         )
     if os.path.lexists(file):
-        raise HpctlError(f"{file} is there already", "read it with: hpctl journal check")
+        raise HpctlError(
+            f"cannot create the journal: {file} exists already",
+            "to check that it can be read, run: hpctl journal check",
+        )
     owner = file.parent.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         from hpctl.engine.journal.store import Store
@@ -78,5 +83,8 @@ def create_journal(url: str, config: str, python: str = "") -> Path:
         capture_output=True, text=True, timeout=CREATE_S, check=False,
     )  # fmt: skip
     if done.returncode:
-        raise HpctlError(f"the journal was not created: {done.stderr.strip()}")
+        raise HpctlError(
+            f"hpctl could not create its journal: {done.stderr.strip()}",
+            "fix the cause in the message, and run the command again",
+        )
     return file

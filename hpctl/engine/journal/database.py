@@ -109,7 +109,11 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
         return _sqlite(parsed if path is None else parsed.set(database=str(path)))
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
     if not driver:
-        raise HpctlError(f"database_url: no driver for {parsed.drivername!r}", _example())
+        raise HpctlError(
+            "database_url in hpctl.yaml names a database that hpctl does not support: "
+            f"{parsed.drivername!r}",
+            _example(),
+        )
     try:
         options = (_CONNECT_LEADER if leader else _CONNECT)[extra]
         return create_engine(
@@ -117,7 +121,8 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
         )
     except ModuleNotFoundError as error:
         raise HpctlError(
-            f"database_url needs the Python package {error.name}, which is not installed",
+            f"cannot use the database of database_url: the Python package {error.name} is not "
+            "installed",
             f"pip install 'hpctl[{extra}]'",
         ) from error
 
@@ -152,11 +157,13 @@ def reading(what: str) -> Iterator[None]:
         if is_transient(error):
             raise Unavailable(
                 f"{what} cannot be reached: {read_database_message(error)}",
-                "is the database up, and its disk well? Until it answers hpctl does nothing",
+                "check that the database runs and that its disk works and has free space; until "
+                "it answers, hpctl acts on nothing",
             ) from error
         raise JournalCorrupt(
             f"{what} cannot be read: {read_database_message(error)}",
-            "stop the daemon, keep a copy, restore the newest good one",
+            "stop the daemon, keep a copy of the journal, and restore the newest good backup "
+            "(docs/operations.md)",
         ) from error
 
 
@@ -437,8 +444,9 @@ def migrate_journal(engine: Engine, found: int, file: Path | None) -> None:
             _try_migration(engine, found, file, kept)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise JournalCorrupt(
-                f"the journal cannot be migrated from schema {found} to {newest}: {error}",
-                f"nothing was changed: make room beside {file}, or run the hpctl that wrote it",
+                f"cannot migrate the journal from schema version {found} to {newest}: {error}",
+                f"nothing was changed: free space in the directory of {file} and start again, or "
+                "install the hpctl release that wrote it",
             ) from error
         log.info("the journal as it was before its migration is kept in %s", kept)
     _run_migrations(engine, found)

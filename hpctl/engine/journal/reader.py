@@ -116,7 +116,8 @@ class JournalReader:
         row = self._first("SELECT value FROM hpctl_meta WHERE name = 'cluster'")
         if row is not None and row.value != cluster:
             raise HpctlError(
-                f"the database is that of the cluster {row.value!r}, and this is {cluster!r}",
+                f"the database belongs to the cluster {row.value!r}, but this daemon is of the "
+                f"cluster {cluster!r}",
                 "give each cluster a separate database_url; if this cluster was renamed, run:"
                 " DELETE FROM hpctl_meta WHERE name = 'cluster'",
             )

@@ -46,14 +46,16 @@ class RestoreTarget(Struct, frozen=True):
 def prepare_copy(file: Path, directory: Path) -> str:
     """Return the URL of a copy of a backup, of this release's schema. Raises Unavailable,
     JournalCorrupt, HpctlError."""
-    copy, hint = directory / "backup.db", "name what `hpctl journal backup` has written"
+    copy, hint = directory / "backup.db", "name a file that `hpctl journal backup` has written"
     try:
         copy_file(file, copy)
         with closing(SqliteSource(copy)) as source:
             if t.meta.name not in source.tables():
-                raise HpctlError(f"{file} is no backup of a journal", hint)
+                raise HpctlError(f"the file {file} is not a backup of hpctl's journal", hint)
     except (sqlite3.Error, JournalCorrupt) as error:
-        raise HpctlError(f"{file} is no backup of a journal: {error}", hint) from error
+        raise HpctlError(
+            f"the file {file} is not a backup of hpctl's journal: {error}", hint
+        ) from error
     Store(file_url(copy)).close()
     return file_url(copy)
 
@@ -84,11 +86,18 @@ def _refuse_running(there: JournalReader, now: datetime) -> None:
     held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
         until = f"{read_timestamp(held.until):%H:%M:%S} UTC"
-        why = f"the daemon on {held.host} (pid {held.pid}) holds the journal until {until}"
+        why = (
+            f"cannot restore while a daemon uses the journal: the daemon on {held.host} (pid "
+            f"{held.pid}) holds it until {until}"
+        )
         raise HpctlError(why, hint)
     standby = there.standby_since(now.timestamp() - STANDBY_S)
     if standby is not None:
-        raise HpctlError(f"the daemon on {standby} follows the journal as the standby", hint)
+        raise HpctlError(
+            "cannot restore while a daemon uses the journal: the standby daemon on "
+            f"{standby} follows it",
+            hint,
+        )
 
 
 def _refuse_other(source: JournalReader, there: JournalReader) -> None:
@@ -100,8 +109,9 @@ def _refuse_other(source: JournalReader, there: JournalReader) -> None:
     known = {replace(event, retired=False) for event in source.stored_events(until=last)}
     if not any(replace(event, retired=False) in known for event in first):
         raise HpctlError(
-            f"{there.name} is not the journal of this backup: they have no first event in common",
-            "restore into a new database (another database_url or state_dir), or give its backup",
+            f"the backup is of another journal than {there.name}: their first events differ",
+            "restore into a new journal (another database_url or state_dir), or give a backup of "
+            "this one",
         )
 
 
@@ -123,7 +133,8 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
             if done.problem or done.digest != examine_journal(a, name, tell).digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
                 raise HpctlError(
-                    f"the restored journal is incomplete: {why}", "nothing was changed"
+                    f"cannot restore: the copy made from the backup is incomplete: {why}",
+                    "nothing was changed; try another backup",
                 )
         file = sqlite_path(url)
         if file is not None and os.geteuid() == 0:
@@ -131,8 +142,8 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
         return done
     except SQLAlchemyError as error:
         raise HpctlError(
-            f"{name} cannot be written: {read_database_message(error)}",
-            "nothing was changed; run this as the daemon's user (try sudo)",
+            f"cannot write the restored journal {name}: {read_database_message(error)}",
+            "nothing was changed; run the command as the daemon's user or with sudo",
         ) from error
     finally:
         engine.dispose()

@@ -48,7 +48,7 @@ def decode_event(seq: int, kind: str, payload: str) -> Event:
     except (TypeError, ValueError, msgspec.DecodeError) as error:
         raise JournalCorrupt(
             f"journal event {seq} cannot be read: {error}",
-            "stop the daemon, keep a copy of the journal, and restore the newest good one"
+            "stop the daemon, keep a copy of the journal, and restore the newest good backup"
             " (docs/operations.md, 'A corrupt journal'); it is never read as empty",
         ) from error
 
@@ -136,16 +136,22 @@ def check_schema(schema: str | None, name: str) -> None:
     JournalCorrupt."""
     if schema is None:
         raise Unavailable(
-            f"there is no journal at {name} yet", "the daemon makes it when it first runs"
+            f"hpctl has no journal yet: there is none at {name}",
+            "start the daemon (systemctl start hpctl-daemon): it creates the journal",
         )
     if schema == str(SCHEMA_VERSION):
         return
-    what = f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}"
+    what = (
+        f"the journal has schema version {schema}, but this release of hpctl reads version "
+        f"{SCHEMA_VERSION}"
+    )
     if 0 < parse_count(schema) < SCHEMA_VERSION:
         raise Unavailable(
-            what, "the daemon of this release migrates it: systemctl restart hpctl-daemon"
+            what,
+            "restart the daemon, which migrates the journal to this release: systemctl restart "
+            "hpctl-daemon",
         )
-    raise JournalCorrupt(what, "run the hpctl version that wrote it, or a later one")
+    raise JournalCorrupt(what, "install the hpctl release that wrote the journal, or a later one")
 
 
 def read_timestamp(stamp: float) -> datetime:

@@ -66,12 +66,14 @@ class SqliteSource:
         except sqlite3.Error as error:
             if is_transient(error):
                 raise Unavailable(
-                    f"the journal at {self.name} cannot be reached: {error}",
-                    "is the database up, and its disk well? Until it answers hpctl does nothing",
+                    f"cannot open the journal at {self.name}: {error}",
+                    "check that its disk works and has free space; until the journal can be read, "
+                    "hpctl acts on nothing",
                 ) from error
             raise JournalCorrupt(
-                f"the journal at {self.name} cannot be read: {error}",
-                "stop the daemon, keep a copy, restore the newest good one",
+                f"cannot read the journal at {self.name}, it is damaged: {error}",
+                "stop the daemon, keep a copy of the journal, and restore the newest good backup "
+                "(docs/operations.md)",
             ) from error
 
 

@@ -104,8 +104,9 @@ class Store(JournalReader):
     def _refuse_empty(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
             raise JournalCorrupt(
-                f"the journal {self._file} is empty: its content was lost",
-                "restore the newest good backup; remove the file only if no daemon ever ran here",
+                f"the journal {self._file} is an empty file: its contents were lost",
+                "restore the newest good backup (hpctl journal restore FILE); remove the empty "
+                "file only if no daemon ever ran here",
             )
 
     def _create(self) -> None:
@@ -263,8 +264,8 @@ class Store(JournalReader):
                 return number
         except SQLAlchemyError as error:
             raise HpctlError(
-                f"the request cannot be written: {read_database_message(error)}",
-                "run this as the daemon's user (try sudo)",
+                f"cannot write the request into hpctl's journal: {read_database_message(error)}",
+                "run the command as the daemon's user or with sudo",
             ) from error
 
     def keep_outbox(self, payload: str) -> None:
@@ -296,8 +297,8 @@ class Store(JournalReader):
             "successor": "",
         }
         held = LeaseHeld(
-            "another daemon holds the journal",
-            "Nothing to do: this daemon takes over when the other one ends.",
+            "this daemon waits: another hpctl daemon works on the journal",
+            "Nothing to do: this daemon takes over when the other one stops.",
         )
         try:
             with reading("the lease"), self._writer.begin() as c:
@@ -366,4 +367,7 @@ class Store(JournalReader):
         """Write to our lease row in this transaction, so that no standby takes it meanwhile."""
         held = c.execute(update(t.lease).where(t.lease.c.epoch == self._epoch).values(**values))
         if held.rowcount != 1:
-            raise LeaseLost("another daemon took the journal over", "stop this one")
+            raise LeaseLost(
+                "another hpctl daemon took over the journal, so this one may not change it",
+                "stop this daemon if you did not start both on purpose",
+            )

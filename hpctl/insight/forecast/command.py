@@ -212,8 +212,8 @@ def _set_weights(
         outcome = slurm.set_weight(these, weight)
         if outcome.kind is not OutcomeKind.ACCEPTED:
             raise HpctlError(
-                f"the Weight of {fold_hostlist(these)} was not set:"
+                f"Slurm did not set the scheduling Weight of the nodes {fold_hostlist(these)}:"
                 f" {outcome.detail or outcome.code}",
-                "Only root, SlurmUser and Slurm's administrators may.",
+                "Run the command as root, SlurmUser or an administrator of Slurm.",
             )
     return found

@@ -313,7 +313,7 @@ def report(
     """
     loaded, until = config_loading.load_config(config), output.now()
     if since >= until:
-        raise click.UsageError("--since is not in the past")
+        raise click.UsageError("the time in --since is not in the past: give an earlier time")
     listed = None
     if prices is not None:
         listed = yaml_files.parse_struct(

@@ -142,7 +142,10 @@ def read_account(path: Path) -> AccountRecord:
     try:
         return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), AccountRecord)
     except ValueError as error:
-        raise HpctlError(f"cannot read {path} as a record of hpctl elastic: {error}") from error
+        raise HpctlError(
+            f"cannot read the status file {path} of the job's launcher (hpctl elastic): {error}",
+            "the launcher writes the file again at its next step; hpctl run continues without it",
+        ) from error
 
 
 def find_trouble(generation: GenerationRecord) -> Trouble | None:

@@ -40,7 +40,10 @@ def parse_program(command: Sequence[str]) -> RankProgram:
     Raises HpctlError where there are none.
     """
     if not command:
-        raise HpctlError("no training script is given", "Give it after `--`.")
+        raise HpctlError(
+            "the command line names no training script",
+            "Write it after `--`: hpctl run ... -- train.py",
+        )
     if command[0].endswith(".py") or command[0] == "-m":
         return _parse_python(default_python(), tuple(command))
     if _PYTHON.match(command[0]):
@@ -60,7 +63,8 @@ def in_process(found: RankProgram) -> RankProgram:
     other."""
     if found.argv[1:2] != ("-u",):
         raise HpctlError(
-            "--in-process takes a Python program", "Give `script.py ...` or `-m module ...`."
+            "--in-process can start only a Python program",
+            "Write `script.py ...` or `-m module ...` after `--`.",
         )
     interpreter, _, *rest = found.argv
     return RankProgram((interpreter, "-u", IN_PROCESS, *rest), found.script)
@@ -68,7 +72,9 @@ def in_process(found: RankProgram) -> RankProgram:
 
 def _parse_python(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
     if rest == ("-m",):
-        raise HpctlError("-m without a module", "Give the module's name after -m.")
+        raise HpctlError(
+            "the option -m has no module's name", "Write the name of a Python module after -m."
+        )
     return RankProgram((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
 
 
@@ -118,7 +124,8 @@ def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
     if text not in ("auto", "gpu"):
         if not text.isdigit() or int(text) < 1:
             raise HpctlError(
-                f"--nproc-per-node {text}: not a number of processes", "Give 1 or more, or auto."
+                f"--nproc-per-node {text} is not a number of processes",
+                "Write a number from 1 on, or auto.",
             )
         return int(text)
     count = environment.get("SLURM_GPUS_ON_NODE", "")
@@ -187,14 +194,21 @@ def read_place(environment: Mapping[str, str]) -> LauncherPlace:
         tasks = int(get("SLURM_STEP_NUM_TASKS") or get("SLURM_NTASKS") or count)
         names = expand_hostlist(get("SLURM_STEP_NODELIST") or get("SLURM_JOB_NODELIST") or "")
     except (ValueError, HostlistError) as error:
-        raise HpctlError(f"Slurm's environment cannot be read: {error}") from error
+        raise HpctlError(
+            f"cannot read the step's nodes and tasks from Slurm's environment variables: {error}",
+            "Start the launcher with srun, in a Slurm job.",
+        ) from error
     if tasks != count:
         raise HpctlError(
-            f"this step has {tasks} tasks on {count} nodes; the launcher runs once a node",
-            "Start it with `srun --ntasks-per-node=1`: it starts the ranks itself.",
+            f"this job step has {tasks} tasks on {count} nodes, but the launcher must run once on "
+            "each node",
+            "Start it with `srun --ntasks-per-node=1`: the launcher starts the ranks.",
         )
     if not 0 <= mine < count:
-        raise HpctlError(f"node rank {mine} is out of range: the step has {count} nodes")
+        raise HpctlError(
+            f"this node's rank in the job step is {mine}, but the step has only {count} nodes",
+            "Start the launcher with srun, and do not set SLURM_NODEID.",
+        )
     return LauncherPlace(
         node=mine,
         nodes=count,
@@ -210,7 +224,8 @@ def _find_first_host(names: tuple[str, ...], count: int) -> str:
         return find_address(names[0])
     if count > 1:
         raise HpctlError(
-            "SLURM_STEP_NODELIST does not say where the first node is", "Start it under srun."
+            "SLURM_STEP_NODELIST does not name the first node of the job step",
+            "Start the launcher with srun.",
         )
     return "127.0.0.1"
 
@@ -220,7 +235,7 @@ def _choose_secret(text: str, count: int) -> str:
         return secrets.token_hex(16)
     if len(text) < LEAST_SECRET or not text.isascii():
         raise HpctlError(
-            f"{SECRET} must hold at least {LEAST_SECRET} characters that no other user knows",
-            f"Before srun: export {SECRET}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')",
+            f"{SECRET} (the ranks' shared secret) must have at least {LEAST_SECRET} characters",
+            f"Run before srun: export {SECRET}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')",
         )
     return text

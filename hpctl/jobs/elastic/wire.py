@@ -325,8 +325,9 @@ async def _send_request(host: str, run_id: str, secret: str, line: str) -> str:
     except (OSError, ProtocolError, TimeoutError) as error:
         first = first_port(secret, run_id)
         raise Unavailable(
-            f"no launcher of step {run_id} answers on {host}",
-            f"Ports {first} to {first + PORTS - 1} were tried.",
+            f"no launcher of job step {run_id} answers on node {host}",
+            f"hpctl tried ports {first} to {first + PORTS - 1}. Check that the step still runs "
+            "there: squeue --steps",
         ) from error
     await proven.close()
     return str(answer.get("answer", ""))

@@ -134,17 +134,22 @@ def running_job(job: str) -> RunningJob:
     from hpctl.slurm.run import SlurmRunner
 
     if parse_job_id(job) is None:
-        raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
+        raise HpctlError(
+            f"{job!r} is not a Slurm job id", "`squeue -t RUNNING` lists the running jobs."
+        )
     ran = SlurmRunner().run(
         "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
     )
     if not ran.ok and "Invalid job id" not in ran.message:
-        raise Unavailable(f"Slurm does not answer: {ran.message}", "Try again.")
+        raise Unavailable(
+            f"Slurm does not answer: {ran.message}",
+            "Check `scontrol ping`, and run the command again.",
+        )
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
     if len(rows) != 1 or len(rows[0]) != 5 or rows[0][1] != "RUNNING":
         state = rows[0][1] if len(rows) == 1 and len(rows[0]) > 1 else "not known to Slurm"
         hint = "Name one job that runs; `squeue -t RUNNING` lists them, array tasks as 12_3."
-        raise HpctlError(f"job {job} does not run: it is {state}", hint)
+        raise HpctlError(f"job {job} is not running: its state is {state}", hint)
     number, _, uid, user, nodes = rows[0]
     return RunningJob(
         id=int(number),

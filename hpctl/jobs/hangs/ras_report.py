@@ -188,7 +188,7 @@ def read_json(raw: bytes) -> RasReport:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RasError(
             f"NCCL's RAS service returned invalid JSON: {error}",
-            "The job may have been ending; run the command again.",
+            "The job may be ending. If it still runs, run the command again.",
         ) from error
     return RasReport(
         nccl_version=document.nccl_version,
@@ -322,7 +322,10 @@ def query_ras(
         reply = line.reply()
         line.check_owner()
         if not reply.upper().startswith("SERVER PROTOCOL "):
-            raise RasError(f"{where} is no RAS service: it says {reply[:80]!r}", _HINT)
+            raise RasError(
+                f"the service at {where} is not NCCL's RAS service: it answers {reply[:80]!r}",
+                _HINT,
+            )
         line.expect_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
         line.send("SET FORMAT json")
         # Releases before 2.28.7 answer "ERROR: Unknown command ...".
@@ -332,15 +335,16 @@ def query_ras(
         answer = line.rest()
     except OSError as error:
         reply = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "?"
-        raise RasError(f"cannot ask the RAS service at {where}: {reply}", _HINT) from error
+        raise RasError(f"cannot query NCCL's RAS service at {where}: {reply}", _HINT) from error
     finally:
         line.close()
     return read_json(answer)
 
 
 _HINT = (
-    "does this node run a rank of the job, with NCCL 2.28.7 or later, NCCL_RAS_ENABLE not 0,"
-    " and is NCCL_RAS_ADDR the job's own?"
+    "Check that this node runs a rank of the job, with NCCL 2.28.7 or later, that NCCL_RAS_ENABLE "
+    "is not 0,"
+    " and that NCCL_RAS_ADDR is the job's."
 )
 
 
@@ -360,14 +364,21 @@ class _RasConnection:
         # An agent that is root takes the address from a user's environment: nothing is sent to
         # another host.
         if find_peer_uid(self._socket) is None:
-            raise RasError(f"{self._where} is not on this node", _HINT)
+            raise RasError(
+                f"the address {self._where} of NCCL's RAS service is not an address of this node",
+                _HINT,
+            )
 
     def check_owner(self) -> None:
         """Raise RasError where who has answered is not the ranks' user."""
         assert self._socket is not None
         uid = find_peer_uid(self._socket)
         if uid != self._owner:
-            raise RasError(f"{self._where} answers as uid {uid}, not {self._owner}", _HINT)
+            raise RasError(
+                f"the service at {self._where} runs as uid {uid}, not as the job's owner (uid "
+                f"{self._owner})",
+                _HINT,
+            )
 
     def send(self, command: str) -> None:
         self._set_timeout().sendall(command.encode() + b"\n")
@@ -376,10 +387,12 @@ class _RasConnection:
         """Return one line."""
         while b"\n" not in self._left:
             if len(self._left) > LONGEST_GREETING:
-                raise RasError(f"{self._where} answers without an end of line", _HINT)
+                raise RasError(
+                    f"NCCL's RAS service at {self._where} sent an incomplete answer", _HINT
+                )
             more = self._set_timeout().recv(LONGEST_GREETING)
             if not more:
-                raise RasError(f"{self._where} closed the connection", _HINT)
+                raise RasError(f"NCCL's RAS service at {self._where} closed the connection", _HINT)
             self._left += more
         text, _, self._left = self._left.partition(b"\n")
         return text.decode(errors="replace").strip()
@@ -388,7 +401,11 @@ class _RasConnection:
         self.send(command)
         reply = self.reply()
         if reply.upper() != "OK":
-            raise RasError(f"{self._where} answers {reply[:80]!r} to {command}", _HINT)
+            raise RasError(
+                f"NCCL's RAS service at {self._where} answers {reply[:80]!r} to the command "
+                f"{command}",
+                _HINT,
+            )
 
     def rest(self) -> bytes:
         """Return everything until the service closes."""
@@ -397,7 +414,11 @@ class _RasConnection:
             chunks.append(more)
             size += len(more)
             if size > LARGEST_ANSWER:
-                raise RasError(f"{self._where} answers more than {LARGEST_ANSWER} bytes", _HINT)
+                raise RasError(
+                    f"the answer of NCCL's RAS service at {self._where} is longer than "
+                    f"{LARGEST_ANSWER} bytes",
+                    _HINT,
+                )
         return b"".join(chunks)
 
     def close(self) -> None:

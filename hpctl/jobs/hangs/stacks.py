@@ -291,7 +291,9 @@ def collect_stacks(
     answers = parse_lines(done.text.splitlines())
     if not answers and done.end is not End.TIMED_OUT:
         raise HpctlError(
-            f"the job's nodes were not asked: {done.message[-300:]}", _explain_refusal(done.err)
+            "cannot collect stack traces: srun could not start on the job's nodes: "
+            f"{done.message[-300:]}",
+            _explain_refusal(done.err),
         )
     return answers
 

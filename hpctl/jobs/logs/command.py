@@ -126,7 +126,7 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
     from hpctl.jobs.logs.engine import NotALog, replay_file
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
-        raise click.UsageError("give a file of rules and one log, or --preset and one log")
+        raise click.UsageError("name a rules file and one job log, or --preset and one job log")
     rules = _load_rules(paths[:-1], presets)
     try:
         replayed = replay_file(rules, Path(paths[-1]))

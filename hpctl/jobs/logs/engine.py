@@ -123,9 +123,10 @@ class LogFollower:
             return self._read()
         except OSError as error:
             self.close()
-            message = f"cannot read {self.path}: {error.strerror or error}"
+            message = f"cannot read the job log {self.path}: {error.strerror or error}"
             raise Unavailable(
-                message, "is its file system mounted, and may this user read it?"
+                message,
+                "check that its file system is mounted and that this user may read the file",
             ) from (error)
 
     def finish(self) -> bytes:
@@ -171,7 +172,10 @@ class LogFollower:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
-            raise NotALog(f"{self.path} is not a regular file", "name the file that the job writes")
+            raise NotALog(
+                f"cannot read the job log {self.path}: it is not a regular file",
+                "name the log file that the job writes",
+            )
         self._fd = fd
         if self._at_end:
             self._position, self._at_end = found.st_size, False
@@ -562,7 +566,9 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
     follower = LogFollower(path)
     try:
         if not path.exists():
-            raise Unavailable(f"cannot read {path}: no such file", "name a job's log")
+            raise Unavailable(
+                f"cannot read the log {path}: there is no such file", "name the log file of a job"
+            )
         done = False
         while not done:
             lines, done = follower.read()

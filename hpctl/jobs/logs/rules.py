@@ -197,7 +197,7 @@ def load_preset(name: str) -> RuleSet:
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
-        raise NoSuchPreset(f"no preset is called {name!r}", known)
+        raise NoSuchPreset(f"hpctl has no preset of log rules with the name {name!r}", known)
     return parse_rules(preset_text(name), f"preset {name}")
 
 

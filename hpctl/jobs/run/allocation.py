@@ -104,8 +104,9 @@ class AllocationQueries:
         record = self._reader.job(self._id)
         if record is None:
             raise NoSuchJob(
-                f"slurmctld has no job {self._id}, in which this step should run",
-                "check SLURM_CONF and SLURM_JOB_ID; both must be those of this job",
+                f"Slurm does not know job {self._id}, in which hpctl run was started",
+                "check the environment variables SLURM_CONF and SLURM_JOB_ID: both must be those "
+                "of this job",
             )
         return record
 
@@ -122,7 +123,9 @@ class AllocationQueries:
         table."""
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.message}")
+            raise Unavailable(
+                f"cannot list the idle nodes with sinfo: {ran.message}", "Check `scontrol ping`."
+            )
         return sum(int(word) for word in ran.text.split() if word.isdecimal())
 
 

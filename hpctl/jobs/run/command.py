@@ -71,7 +71,7 @@ def run(
     from hpctl.vocabulary.policy_file import merge_policies
 
     if in_process and not torch:
-        raise click.UsageError("--in-process needs --torch.")
+        raise click.UsageError("--in-process works only with --torch: add --torch")
     with raise_usage_errors():
         asked, own = parse_srun(arguments), _load_policies(policy)
         watched = _load_rules((*merge_policies(own).log_rules, *log_rules))
@@ -107,7 +107,8 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
             files.append(from_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
-                f"cannot parse the recovery policy in HPCTL_POLICY: {error}",
+                "cannot parse the recovery policy in the environment variable HPCTL_POLICY: "
+                f"{error}",
                 "Unset HPCTL_POLICY; only hpctl sbatch sets it.",
             ) from error
     if path is not None:

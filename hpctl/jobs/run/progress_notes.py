@@ -266,8 +266,10 @@ def open_listener(peers: Sequence[str] = (), directory: Path | None = None) -> N
         return _open_udp(peers) if peers else _open_unix(directory)
     except OSError as error:
         raise HpctlError(
-            f"cannot listen for the ranks' progress: {error.strerror or error}",
-            "is TMPDIR writable, and do the nodes' names resolve here (getent hosts NODE)?",
+            "hpctl run cannot open a socket to receive the ranks' progress: "
+            f"{error.strerror or error}",
+            "check that TMPDIR is writable, and that the nodes' names resolve here (getent hosts "
+            "NODE)",
         ) from error
 
 

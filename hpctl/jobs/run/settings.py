@@ -185,7 +185,8 @@ def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     listed = environ.get("SLURM_JOB_NODELIST", "")
     if not job.isdecimal() or not listed:
         raise HpctlError(
-            "this is no Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set",
+            "hpctl run was not started in a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are "
+            "not set",
             "Call hpctl run in a batch script (hpctl sbatch --spares 1 ...) or under salloc.",
         )
     if environ.get("SLURM_HET_SIZE"):
@@ -272,7 +273,10 @@ def _choose_size(
     """Return the policy with its elastic range, and how many nodes a step gets when all is well."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", requested) if requested else None
     if requested and match is None:
-        raise HpctlError(f"--nodes {requested}: not a number of nodes", "Write --nodes 8, or 6-8.")
+        raise HpctlError(
+            f"--nodes {requested} is not a number of nodes",
+            "Write a number or a range, such as --nodes 8 or --nodes 6-8.",
+        )
     if match is None:
         wanted = allocated - spares
     else:
@@ -285,8 +289,9 @@ def _choose_size(
     if not 1 <= wanted <= allocated:
         raise HpctlError(
             f"the allocation has {allocated} nodes, {spares} of them spare:"
-            f" no room for a step of {wanted}",
-            "Submit with --nodes for step and spares together; hpctl sbatch --spares K adds them.",
+            f" too few remain for a step of {wanted}",
+            "Submit the job again with more nodes: --nodes must count the step's nodes and the "
+            "spares; `hpctl sbatch --spares COUNT` adds the spares.",
         )
     return policy, wanted
 

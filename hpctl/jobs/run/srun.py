@@ -88,13 +88,14 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
         given[name] = value
     if not left:
         raise HpctlError(
-            "there is no command to run", "Write: hpctl run [options] -- [srun options] command"
+            "hpctl run was started without a command to run",
+            "Write: hpctl run [options] -- [srun options] command",
         )
     pinned = [name for name in _PLACES if name in given]
     if pinned:
         raise HpctlError(
             f"--{pinned[0]} pins the step to nodes, but hpctl run chooses the nodes at each start",
-            "Leave it out; --nodes and --spares say how many.",
+            "Remove the option; give the numbers of nodes with --nodes and --spares.",
         )
     return SrunCommand(tuple(options), given, tuple(left))
 
@@ -134,8 +135,10 @@ def task_layout(
     if tasks % wanted == 0:
         return tasks // wanted
     raise HpctlError(
-        f"{tasks} tasks do not spread evenly over {allocated} nodes, nor over {wanted}",
-        "Say how many a node has: #SBATCH --ntasks-per-node=N, or -- --ntasks-per-node=N ...",
+        f"cannot place the step's {tasks} tasks: they do not divide evenly over the {allocated} "
+        f"allocated nodes or the {wanted} of the step",
+        "Set the number of tasks on each node: #SBATCH --ntasks-per-node=N, or hpctl run ... -- "
+        "--ntasks-per-node=N ...",
     )
 
 
@@ -337,7 +340,10 @@ class StepLauncher:
                 env=dict(env),
             )
         except OSError as error:
-            raise HpctlError(f"cannot start {self._srun}: {error.strerror}", "") from error
+            raise HpctlError(
+                f"cannot start the program {self._srun}: {error.strerror}",
+                "Check that Slurm's srun is installed on this node and is on PATH.",
+            ) from error
         step = RunningStep(attempt, tuple(nodes), process, time.monotonic())
 
         def wait() -> None:

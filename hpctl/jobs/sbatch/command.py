@@ -107,7 +107,10 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     line = parse_command_line(arguments)
     program = find_sbatch(line)
     if "json" in line.own and "dry-run" not in line.own:
-        raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
+        raise HpctlError(
+            "--json works only with --dry-run",
+            "Add --dry-run; to print the id of a submitted job for scripts, use --parsable.",
+        )
     _refuse_late_dry_run(line)
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run_sbatch([program, *line.passed], line))
@@ -198,7 +201,9 @@ def find_sbatch(line: CommandLine) -> str:
     program = shutil.which("sbatch", path=where or None)
     if program is None:
         raise HpctlError(
-            f"no sbatch in {where}" if where else "no sbatch on PATH",
+            f"cannot find the program sbatch in {where}"
+            if where
+            else "cannot find the program sbatch on PATH",
             "Run this on a login node, or name Slurm's bin directory with --slurm-bin.",
         )
     return program
@@ -216,7 +221,11 @@ def _read_script(line: CommandLine) -> options.BatchScript | None:
         raw = path.read_bytes()
     except OSError as error:
         # The likeliest reason: the "script" is the value of an option newer than the table.
-        hint = f"If {line.unknown[-1]} takes a value, write it with =." if line.unknown else ""
+        hint = (
+            f"If {line.unknown[-1]} is an option with a value, write it as OPTION=VALUE."
+            if line.unknown
+            else ""
+        )
         raise HpctlError(f"cannot read the script {line.script}: {error.strerror}", hint) from None
     return options.read_script(path.name, raw.decode("utf-8", "surrogateescape"))
 
@@ -302,7 +311,7 @@ def _run_sbatch(command: list[str], line: CommandLine, stdin: str | None = None)
     except subprocess.TimeoutExpired:
         raise HpctlError(
             f"sbatch did not answer within {ANSWER_S:g} s: the job may or may not be submitted",
-            "Look with squeue --me before you repeat it.",
+            "Check with `squeue --me` before you submit the job again.",
         ) from None
 
 

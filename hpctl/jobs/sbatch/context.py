@@ -50,7 +50,7 @@ def read_working_directory() -> str:
         raise HpctlError(
             f"cannot read the working directory{shown}: {error.strerror}",
             "It was deleted, moved or unmounted. Run `cd` to a directory that"
-            " exists, the same path too where it was created again, and submit again.",
+            " exists (again, if the same path was created again), and submit again.",
         ) from None
 
 
@@ -197,8 +197,9 @@ def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
             return candidate
     names = ", ".join(each.stem for each in found)
     raise HpctlError(
-        f"there is no file {policy}, and no policy of that name in {named}",
-        f"There are {names}." if names else "Give the path of a policy file.",
+        f"cannot find the recovery policy {policy}: there is no such file, and no policy of that "
+        f"name in {named}",
+        f"Choose one of: {names}." if names else "Give the path of a policy file.",
     )
 
 

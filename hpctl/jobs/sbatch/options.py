@@ -132,7 +132,8 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
         ) from None
     if not left:
         raise HpctlError(
-            f"{place}: this #HPCTL line has no directive", f"Directives: {_directive_names()}."
+            f"{place}: the #HPCTL line is empty",
+            f"Write one of the directives {_directive_names()}, or remove the line.",
         )
     while left:
         word = left.pop(0)
@@ -147,7 +148,8 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
         if "$" in taken.value:
             raise HpctlError(
                 f"{place}: variables are not expanded in directives: {taken.value}",
-                f"Write it out, use {{job_id}} or {{array_task_id}}, or give --{name}.",
+                f"Write the value, or use {{job_id}} or {{array_task_id}}; or give --{name} on "
+                "the command line.",
             )
         found[name] = (*found.get(name, ()), taken)
     return found
@@ -171,7 +173,8 @@ def _option_value(  # noqa: PLR0913 -- the parts of one word that was typed
 def _unknown_directive(place: str, typed: str, name: str) -> None:
     if name in HPCTL_OPTIONS and not HPCTL_OPTIONS[name].directive:
         raise HpctlError(
-            f"{place}: --{name} is for the command line, not for #HPCTL", f"Give --{name} there."
+            f"{place}: --{name} cannot stand in an #HPCTL line",
+            f"Give --{name} on the command line.",
         )
     names = [each for each, own in HPCTL_OPTIONS.items() if own.directive]
     meant = closest_option(name, names, 0.5)
@@ -213,7 +216,8 @@ def _checkpoint_files(
     for option in patterns:
         if directory is None:
             raise HpctlError(
-                f"{option.place} names files below the checkpoint directory, and there is none",
+                f"{option.place} names files in the checkpoint directory, but the job has no "
+                "checkpoint directory",
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
             )
         try:
@@ -226,7 +230,10 @@ def _checkpoint_files(
 def _parse_directory(option: OptionValue, cwd: str) -> str:
     directory = os.path.abspath(os.path.join(cwd, os.path.expanduser(option.value)))
     if not directory.isprintable():
-        raise HpctlError(f"{option.place} has unprintable characters: {directory!r}")
+        raise HpctlError(
+            f"{option.place}: the directory's name {directory!r} has unprintable characters",
+            "Use a directory whose name has only printable characters.",
+        )
     return directory
 
 
@@ -235,12 +242,12 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
     where = options.pop("fast-dir", None)
     if where is None:
         for other in options.values():
-            raise HpctlError(f"{other.place} needs --fast-dir", "Add --fast-dir.")
+            raise HpctlError(f"{other.place} works only with --fast-dir", "Add --fast-dir.")
         return None
     kind, _, directory = where.value.partition(":")
     if kind not in ("local", "mem") or not os.path.isabs(directory):
         raise HpctlError(
-            f"{where.place} is no directory on each node's own disk: {where.value!r}",
+            f"{where.place} must name a directory on each node's own disk; {where.value!r} is none",
             f"Write --fast-dir {HPCTL_OPTIONS['fast-dir'].example}, with an absolute path.",
         )
     if not directory.isprintable() or os.path.normpath(directory) != directory:
@@ -250,17 +257,19 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
         )
     if shared is None:
         raise HpctlError(
-            f"{where.place}: fast saves are flushed to the checkpoint directory, and there is none",
+            f"{where.place}: fast saves are copied to the checkpoint directory, but the job has "
+            "no checkpoint directory",
             "Add --checkpoint-dir DIR, on storage that the nodes share.",
         )
     if directory == os.path.normpath(shared.value):
         raise HpctlError(
-            f"{where.place} is the checkpoint directory, which the nodes share",
+            f"{where.place} names the checkpoint directory, which the nodes share",
             "Name a directory on each node's own disk.",
         )
     if kind == "mem" and "fast-size" not in options:
         raise HpctlError(
-            f"{where.place}: the saves count for the job's memory", "Add --fast-size 64G."
+            f"{where.place} is in memory, so its saves use the job's memory: give their size",
+            "Add --fast-size SIZE, such as --fast-size 64G.",
         )
     values = {name[5:]: _fast_value(name, one) for name, one in options.items()}
     flush_s = values.pop("flush", 900)
@@ -275,21 +284,24 @@ def _fast_value(name: str, given: OptionValue) -> int:
     if name == "fast-replicas":
         if given.value not in ("1", "2"):
             raise HpctlError(
-                f"{given.place} is no number of copies: {given.value!r}", "Write 1 or 2."
+                f"{given.place} must be a number of copies, 1 or 2, not {given.value!r}",
+                "Write 1 or 2.",
             )
         return int(given.value)
     if name == "fast-flush":
         seconds = duration_s(given.value)
         if seconds is None or not 1 <= seconds <= 7 * 86400:
             raise HpctlError(
-                f"{given.place} is no time from 1s to 7d: {given.value!r}", "Write 15m."
+                f"{given.place} must be a time from 1s to 7d, not {given.value!r}",
+                "Write a number and a unit, such as 15m.",
             )
         return int(seconds)
     size = size_bytes(given.value)
     if size is None:
         example = HPCTL_OPTIONS[name].example
         raise HpctlError(
-            f"{given.place} is no size from 1M on: {given.value!r}", f"Write --{name} {example}."
+            f"{given.place} must be a size of 1M or more, not {given.value!r}",
+            f"Write --{name} {example}.",
         )
     return size
 
@@ -318,8 +330,8 @@ def _parse_tier(option: OptionValue, cwd: str) -> str:
 def _parse_spares(option: OptionValue) -> int:
     if not re.fullmatch(r"\d{1,4}", option.value) or int(option.value) > MOST_SPARES:
         raise HpctlError(
-            f"{option.place} is no number of nodes: {option.value!r}",
-            f"Write a number from 0 to {MOST_SPARES}: nodes beside those of --nodes.",
+            f"{option.place} must be a number of spare nodes, not {option.value!r}",
+            f"Write a number from 0 to {MOST_SPARES}: spare nodes in addition to those of --nodes.",
         )
     return int(option.value)
 
@@ -327,7 +339,7 @@ def _parse_spares(option: OptionValue) -> int:
 def _parse_level(option: OptionValue) -> str:
     if option.value not in LEVELS:
         raise HpctlError(
-            f"{option.place} needs a test level, not {option.value!r}",
+            f"{option.place} must be the level of a node test, not {option.value!r}",
             f"Write {' or '.join(LEVELS)}.",
         )
     return option.value
@@ -341,13 +353,13 @@ def _save_signal(option: OptionValue) -> SaveSignal:
     if name not in SIGNALS:
         meant = difflib.get_close_matches(name, SIGNALS, n=1, cutoff=0.5)
         raise HpctlError(
-            f"{option.place} needs a signal that a program can handle, not {option.value!r}",
+            f"{option.place} must name a signal that a program can handle, not {option.value!r}",
             f"Did you mean {meant[0]}?" if meant else f"There are {', '.join(SIGNALS)}.",
         )
     if at and not (seconds.isdigit() and 0 < int(seconds) <= _LAST_SECOND):
         raise HpctlError(
-            f"{option.place} has no number of seconds after @: {option.value!r}",
-            f"Write {name}@{SAVE_BEFORE_S}; at most {_LAST_SECOND}.",
+            f"{option.place} must have a number of seconds after @, not {option.value!r}",
+            f"Write {name}@{SAVE_BEFORE_S}; the number may be at most {_LAST_SECOND}.",
         )
     return SaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
 

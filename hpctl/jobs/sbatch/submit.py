@@ -118,14 +118,15 @@ class _Draft:
             return
         if asked is None:
             raise HpctlError(
-                "--spares needs a number of nodes to add to",
-                "Say how many the program itself runs on: --nodes N.",
+                "--spares adds spare nodes to those of --nodes, but --nodes is not given",
+                "Add --nodes N, with the number of nodes that the program runs on.",
             )
         least, most = asked[0] + self.spares, None if asked[1] is None else asked[1] + self.spares
         tasks = self.options.value("ntasks")
         if tasks is not None and tasks.isdigit() and int(tasks) < least:
             raise HpctlError(
-                f"--ntasks={tasks} on {least} nodes leaves no spares: sbatch counts tasks",
+                f"cannot add spare nodes: --ntasks={tasks} with --nodes={least} would place tasks "
+                "on the spare nodes as well",
                 "Give --ntasks-per-node instead of --ntasks.",
             )
         totals = [name for name in ("ntasks", "gpus") if self.options.has(name)]
@@ -136,8 +137,9 @@ class _Draft:
             )
         if self.options.value("no-kill") == "off":
             raise HpctlError(
-                "--spares with --no-kill=off: the first lost node would end the job",
-                "Leave --no-kill out; hpctl sets it.",
+                "--spares and --no-kill=off conflict: Slurm would end the job when it loses its "
+                "first node",
+                "Remove --no-kill=off; hpctl sets --no-kill.",
             )
         self.after.append(f"--nodes={least}" + (f"-{most}" if most is not None else ""))
         if not self.options.has("no-kill"):
@@ -155,7 +157,7 @@ class _Draft:
             if save is not None:
                 raise HpctlError(
                     "--save-signal and --signal conflict: both send a signal before the time limit",
-                    "Leave --signal out.",
+                    "Remove --signal.",
                 )
             return
         if self.restart.has_supervisor:
@@ -205,7 +207,8 @@ class _Draft:
             self.warnings += declared_warnings(self.hpctl)
         elif self.hpctl.tiers:
             raise HpctlError(
-                "--tier names further places beside the checkpoint directory, and there is none",
+                "--tier names places for copies of the checkpoint directory, but the job has no "
+                "checkpoint directory",
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
             )
         if self.spares and not self.restart.has_supervisor:
@@ -407,8 +410,10 @@ def refuse_heterogeneous(line: CommandLine, script: BatchScript | None) -> None:
     """Refuse a heterogeneous job."""
     if line.het or (script is not None and script.het):
         raise HpctlError(
-            "a heterogeneous job: --requeue and --comment would reach its first component only",
-            "Submit it with plain sbatch and --requeue in every component, or as one component.",
+            "hpctl sbatch cannot submit a heterogeneous job: its --requeue and --comment would "
+            "apply only to the first component",
+            "Submit the job with sbatch and --requeue in every component, or as a job of one "
+            "component.",
         )
 
 
@@ -418,10 +423,12 @@ def refuse_non_shell(script: BatchScript) -> None:
         return
     if not script.shell:
         raise HpctlError(
-            f"{script.name} has no #! line: sbatch rejects it", "Begin it with #!/bin/sh."
+            f"{script.name} has no #! line, so sbatch would reject the script",
+            "Write #!/bin/sh as the script's first line.",
         )
     raise HpctlError(
-        f"{script.name} is a {script.shell} script, but hpctl adds lines in sh",
+        f"{script.name} is a {script.shell} script, but hpctl can add its lines only to an sh "
+        "script",
         f"Submit a #!/bin/sh script whose last line runs {script.name}.",
     )
 

@@ -91,7 +91,10 @@ def find_idle_node(view: SchedulerView) -> NodeName:
     nodes = view.nodes.values()
     idle = sorted(n.name for n in nodes if n.state == "IDLE" and n.in_service and n.responding)
     if not idle:
-        raise HpctlError("no node is idle", "Name one: `hpctl acceptance check NODE`.")
+        raise HpctlError(
+            "cannot choose a node to test: no node is idle",
+            "Name a node: `hpctl acceptance check NODE`.",
+        )
     return idle[0]
 
 

@@ -112,7 +112,10 @@ def culprit(
 
     suspects, healthy = _parse_nodes(names), _parse_nodes(partners)
     if len({*suspects, *healthy}) < 2:
-        raise click.UsageError("one node is not enough: add partners with --healthy")
+        raise click.UsageError(
+            "cannot find the faulty node among one node: add healthy nodes to test it with, in "
+            "--healthy NODES"
+        )
     places = {"reservation": reservation, "partition": partition}
     options = [f"--{name}={value}" for name, value in places.items() if value]
     tester = _Tester(
@@ -163,7 +166,7 @@ class _Tester:
         known = SlurmCommandReader(scheduler.runner, output.now).nodes(nodes)
         for node in nodes:
             if node not in known:
-                raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists what there is.")
+                raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists the nodes.")
         self._addresses = {name: node.address or str(name) for name, node in known.items()}
 
     def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
@@ -175,8 +178,9 @@ class _Tester:
         reasons = {why for _, why, ran in measured.values() if not ran}
         if not any(ran for _, _, ran in measured.values()):
             raise Unavailable(
-                f"no group could be tested: {'; '.join(sorted(reasons))[:300]}",
-                "The nodes must be idle, and HPCTL_TEST_PYTHON have torch (docs/acceptance.md).",
+                f"hpctl could not test any group of the nodes: {'; '.join(sorted(reasons))[:300]}",
+                "Check that the nodes are idle and that the Python in HPCTL_TEST_PYTHON has torch "
+                "(docs/acceptance.md).",
             )
         results = judge_round({group: figure for group, (figure, _, _) in measured.items()})
         views = [

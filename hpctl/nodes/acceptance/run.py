@@ -200,7 +200,11 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
     for place in (site, *paths):
         trouble = why_not_directory(place) if place == site else why_not(place, place.lstat())
         if trouble:
-            raise HpctlError(f"tests of this site: {trouble}", "chown root and chmod go-w it.")
+            raise HpctlError(
+                f"hpctl does not run this site's node tests: {trouble}",
+                "Give the file or directory to root (chown root) and let no other user write to "
+                "it (chmod go-w).",
+            )
     for path in paths:
         found |= {test.name: test for test in _load_file(path)}
     return found
@@ -218,7 +222,9 @@ def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) ->
         if name not in known:
             hint = f"The tests are {', '.join(known)}."
             raise HpctlError(
-                f"no such test: {name}{yaml_files.suggest_word(name, list(known))}", hint
+                "hpctl has no node test with the name "
+                f"{name}{yaml_files.suggest_word(name, list(known))}",
+                hint,
             )
     if names:
         return [test for test in known.values() if test.name in names]
@@ -263,8 +269,9 @@ def write_results(results: AcceptanceResults, spool: Path) -> Path:
         folder.mkdir(mode=0o755, exist_ok=True)
         if len(list(folder.iterdir())) >= MAX_WAITING:
             raise HpctlError(
-                f"{MAX_WAITING} result files wait in {folder}: the agent takes none",
-                "See `systemctl status hpctl-agent` on this node.",
+                f"cannot store the test's result: {MAX_WAITING} results wait in {folder}, and "
+                "hpctl's agent does not collect them",
+                "Check the agent on this node: systemctl status hpctl-agent",
             )
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
             file.write(result.encode_results(results))
@@ -339,12 +346,15 @@ def _print_tests(todo: Sequence[Test], spool: Path) -> int:
         print(make_printable(f"{test.name}: {f'skipped: {why}' if why else 'runs'}"))
     if not os.access(spool, os.W_OK):
         raise HpctlError(
-            f"{spool} cannot be written to: no result would reach the agent",
-            "The test runs as the daemon's user: root or SlurmUser, whose the directory is.",
+            f"cannot start the test: the directory {spool} is not writable, so hpctl's agent "
+            "would not get the result",
+            "Run the test as the user of hpctl's daemon (root or SlurmUser), to whom the "
+            "directory belongs.",
         )
     if all(missing):
         raise HpctlError(
-            "no test of this level can run on this node", "Add tests in /etc/hpctl/tests.d."
+            "hpctl has no test of this level that can run on this node",
+            "Choose another level, or add tests in /etc/hpctl/tests.d.",
         )
     return 0
 

@@ -44,7 +44,10 @@ class _HashedFile(io.RawIOBase):
         block = bytes(data)  # type: ignore[call-overload]
         self.size += len(block)
         if self.size > MOST_BYTES:
-            raise EvidenceRefused(f"the archive is larger than {MOST_BYTES} bytes")
+            raise EvidenceRefused(
+                "the node's agent stopped collecting evidence: the archive would be larger than "
+                f"{MOST_BYTES} bytes"
+            )
         self.digest.update(block)
         self._file.write(block)
         return len(block)
@@ -65,7 +68,10 @@ class EvidenceArchive:
             handle = os.open(self._part, flags, _MODE, dir_fd=self._folder)
         except OSError as error:
             os.close(self._folder)
-            raise EvidenceRefused(f"{directory} takes no file: {error.strerror}") from error
+            raise EvidenceRefused(
+                f"the node's agent cannot create an evidence archive in {directory}: "
+                f"{error.strerror}"
+            ) from error
         self._file = open(handle, "wb")  # noqa: SIM115 -- closed by `close` and `drop`
         self._out = _HashedFile(self._file)
         self._tar = tarfile.open(  # noqa: SIM115 -- the same
@@ -109,7 +115,9 @@ class EvidenceArchive:
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             self.drop()
-            raise EvidenceRefused(f"the archive cannot be written: {error.strerror}") from error
+            raise EvidenceRefused(
+                f"the node's agent cannot write the evidence archive: {error.strerror}"
+            ) from error
         self._file.close()
         os.close(self._folder)
         return self._out.size, self._out.digest.hexdigest()
@@ -132,9 +140,14 @@ def open_directory(path: Path) -> int:
     try:
         folder = os.open(path, flags)
     except OSError as error:
-        raise EvidenceRefused(f"no directory {path}: {error.strerror}") from error
+        raise EvidenceRefused(
+            f"the node's agent cannot open the directory {path} for evidence: {error.strerror}"
+        ) from error
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
         os.close(folder)
-        raise EvidenceRefused(f"{path} is not root's, or others may write to it")
+        raise EvidenceRefused(
+            f"the node's agent does not write evidence to {path}: the directory does not belong "
+            "to root, or others may write to it"
+        )
     return folder

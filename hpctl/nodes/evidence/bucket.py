@@ -90,12 +90,18 @@ class EvidenceBucket:
         OSError."""
         found = self._objects.find(self._prefix + name)
         if found.size != size:
-            raise BadArchive(f"{self._prefix}{name} has {found.size} bytes, and not {size}")
+            raise BadArchive(
+                f"the evidence archive {self._prefix}{name} has {found.size} bytes, but the node "
+                f"wrote {size}"
+            )
         offset = 0
         while offset < size:
             block, _ = self._objects.read(found, offset, min(RANGE, size - offset))
             if not block:
-                raise BadArchive(f"{self._prefix}{name} ends after {offset} bytes")
+                raise BadArchive(
+                    f"the evidence archive {self._prefix}{name} is cut off: it ends after "
+                    f"{offset} bytes"
+                )
             out.write(block)
             offset += len(block)
             progress(len(block), size)

@@ -53,7 +53,11 @@ def find_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
     answer = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     cluster_id = str(answer.get("ClusterArn", "")).rpartition("/")[2]
     if not cluster_id:
-        raise HpctlError(f"the service does not say the id of cluster {cluster}")
+        raise HpctlError(
+            "cannot find the node's log in CloudWatch: SageMaker's answer has no id of cluster "
+            f"{cluster}",
+            "Read the log group /aws/sagemaker/Clusters in the CloudWatch console.",
+        )
     groups = [str(g.get("InstanceGroupName", "")) for g in answer.get("InstanceGroups", ())]
     named = tuple(groups[:MOST_GROUPS])
     return InstanceLogs(
@@ -143,7 +147,10 @@ def write_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path
             raise
         if not archive.names:
             archive.drop()
-            raise HpctlError(f"CloudWatch Logs has no stream of {instance} in {logs.group}")
+            raise HpctlError(
+                f"CloudWatch has no log of instance {instance} in the log group {logs.group}",
+                "Check that the instance's id is right; an instance that did not boot has no log.",
+            )
         archive.close()
         with open_regular(Path(scratch, name)) as file:
             return write_new(place / name, file)

@@ -248,8 +248,8 @@ def choose_recovery(w: World, target: str) -> NodeRecovery:
         if rec.id == target or of_node:
             return rec
     names = [*w.state.nodes, *(r.node for r in w.state.nodes.values())]
-    hint = output.suggest_names(target, names, "`hpctl evidence list` lists what there is")
-    raise HpctlError(f"no recovery of a node with evidence is called {target!r}", hint)
+    hint = output.suggest_names(target, names, "`hpctl evidence list` lists the evidence")
+    raise HpctlError(f"hpctl has no evidence of a node or recovery {target!r}", hint)
 
 
 def evidence_list_view(w: World) -> EvidenceListView:

@@ -38,7 +38,10 @@ class ArchiveReader(Struct, frozen=True):
         """Open a copy of an archive, at its begin. Raises BadArchive where there is none of the
         size and digest that the journal has."""
         if archive.size > MOST_BYTES:
-            raise BadArchive(f"{archive.path}: {archive.size} bytes are more than one may have")
+            raise BadArchive(
+                f"{archive.path}: the evidence archive has {archive.size} bytes, more than hpctl "
+                "allows"
+            )
         with tempfile.TemporaryFile() as copy:
             try:
                 self._copy(archive, copy)
@@ -46,7 +49,10 @@ class ArchiveReader(Struct, frozen=True):
                 raise BadArchive(f"{archive.path}: {error.strerror or error}", _ENDED) from error
             copy.seek(0)
             if hashlib.sha256(copy.read()).hexdigest() != archive.sha256:
-                text = f"{archive.path} is not what the node wrote: its SHA-256 differs"
+                text = (
+                    f"{archive.path} differs from the evidence archive that the node wrote: "
+                    "its checksum (SHA-256) is different"
+                )
                 raise BadArchive(text)
             copy.seek(0)
             yield copy
@@ -81,7 +87,10 @@ def _copy_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> Non
     with open_regular(Path(archive.path)) as file:
         found = os.fstat(file.fileno()).st_size
         if found != archive.size:
-            raise BadArchive(f"{archive.path} has {found} bytes, and not {archive.size}")
+            raise BadArchive(
+                f"the evidence archive {archive.path} has {found} bytes, but the node wrote "
+                f"{archive.size}"
+            )
         done = 0
         while block := file.read(min(_CHUNK, archive.size - done)):
             copy.write(block)
@@ -98,5 +107,8 @@ def write_new(target: Path, file: IO[bytes]) -> Path:
             while block := file.read(_CHUNK):
                 out.write(block)
     except OSError as error:
-        raise HpctlError(f"{target} cannot be written: {error.strerror}") from error
+        raise HpctlError(
+            f"cannot write the evidence archive to {target}: {error.strerror}",
+            "Name a new file in a directory where you may write.",
+        ) from error
     return target

@@ -56,7 +56,9 @@ def open_regular(path: Path) -> IO[bytes]:
     file = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise BadArchive(f"{path} is no regular file")
+        raise BadArchive(
+            f"hpctl does not read the evidence archive {path}: it is not a regular file"
+        )
     return file
 
 
@@ -71,12 +73,18 @@ def check_members(file: IO[bytes]) -> list[EvidenceText]:
             for member in archive:
                 total += member.size
                 if len(members) >= MOST_MEMBERS or total > MOST_BYTES:
-                    raise BadArchive("the archive unpacks to more than an archive may hold")
+                    raise BadArchive(
+                        "hpctl does not unpack the evidence archive: its contents are larger than "
+                        "hpctl allows"
+                    )
                 if not member.isreg() or not _is_plain(member.name):
-                    raise BadArchive(f"the archive holds {member.name!r}, which is no plain file")
+                    raise BadArchive(
+                        "hpctl does not unpack the evidence archive: it contains "
+                        f"{member.name!r}, which is not a regular file"
+                    )
                 members.append(EvidenceText(member.name.partition("/")[2], member.size))
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
-        raise BadArchive(f"the evidence archive cannot be read: {error}") from error
+        raise BadArchive(f"cannot read the evidence archive: {error}") from error
     return members
 
 

@@ -122,7 +122,7 @@ def add(
     Within it hpctl does nothing to the nodes. Each is verified before it serves again.
     """
     if sum(map(bool, (names, partition, every))) != 1:
-        raise click.UsageError("name NODES, --partition or --all, one of them")
+        raise click.UsageError("the command needs exactly one of NODES, --partition and --all")
     listed = fold_hostlist(expand_targets(names))
     asked = WindowRequest(start, end, why, listed, partition, every)
     loaded = config_loading.load_config(config)
@@ -207,7 +207,11 @@ def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
             break
         time.sleep(LOOK_S)
     if window is None:
-        raise HpctlError(f"the daemon has not shown {name} yet", "hpctl maintenance list")
+        raise HpctlError(
+            f"hpctl's daemon has not yet confirmed the maintenance window {name}",
+            "Look for the window in `hpctl maintenance list`, and check that the daemon runs: "
+            "hpctl doctor",
+        )
     view = WindowsView(w.now, (window_view(window, w.state),))
     output.show_view("maintenance-list", view, as_json)
     if window.phase is ChangePhase.FAILED:

@@ -95,7 +95,10 @@ class Faults:
             fault = msgspec.convert({"kind": str(kind), **settings}, Fault, strict=False)
         except msgspec.ValidationError as error:
             kinds = ", ".join(FaultKind)
-            raise HpctlError(f"not a fault: {error}", f"kinds are: {kinds}") from error
+            raise HpctlError(
+                f"not a valid fault of the emulated HyperPod API: {error}",
+                f"Choose one of: {kinds}",
+            ) from error
         with self._lock:
             until = None if fault.for_s is None else time.monotonic() + fault.for_s
             self._armed.append(_ArmedFault(fault, fault.calls, until))

@@ -361,9 +361,10 @@ class Emulator:
         found = self.world.cluster(cluster)
         if not done or found.status == "Failed":
             raise HpctlError(
-                f"cluster {cluster} is {found.status} after {timeout_s:g} s: "
+                f"cluster {cluster} did not become InService within {timeout_s:g} s, its status "
+                f"is {found.status}: "
                 f"{found.trouble or found.failure}",
-                "look at the lifecycle scripts' log in the sandbox's state directory",
+                "read the lifecycle scripts' log in the sandbox's state directory",
             )
 
     def act_without_order(self, instance_id: str, how: str = "replace") -> bool:

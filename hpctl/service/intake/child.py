@@ -181,7 +181,10 @@ class DaemonClient:
     def address_of(self, node: NodeName) -> str | None:
         """Slurm's address of a node. Raises Unavailable until it is known."""
         if self._addresses is None:
-            raise Unavailable("Slurm has not answered yet", "the agent will try again")
+            raise Unavailable(
+                "the head node cannot check a node's report: Slurm has not answered the daemon yet",
+                "nothing to do: the agent sends the report again",
+            )
         return self._addresses.get(node)
 
     def take_job_report(

@@ -182,7 +182,10 @@ class IntakeProcess:
         threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
         if not self._up.wait(START_S):
             self.stop()
-            raise Unavailable("the intake's process did not start", "See the lines before this.")
+            raise Unavailable(
+                "the daemon's process that receives agents' reports (the intake) did not start",
+                "The log lines before this one say why.",
+            )
 
     def keep_listener(self) -> int:
         """Return a descriptor of the listening socket that outlives `stop`."""

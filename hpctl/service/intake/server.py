@@ -291,8 +291,9 @@ def open_listener(host: str, port: int) -> socket.socket:
     for given in passed_sockets():
         if given.getsockname()[1] != port:
             raise Unavailable(
-                f"systemd listens on port {given.getsockname()[1]}, intake.listen names {port}",
-                "Make them the same: systemctl edit hpctl-daemon.socket",
+                f"systemd opened port {given.getsockname()[1]} for agents' reports, but "
+                f"intake.listen in hpctl.yaml names port {port}",
+                "Set the same port in both: systemctl edit hpctl-daemon.socket, or intake.listen",
             )
         return given
     # asyncio turns Nagle off only where the protocol is named: without it, each answer waits
@@ -305,8 +306,8 @@ def open_listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"the intake cannot listen on {host}:{port}: {error.strerror}",
-            "Is another hpctl daemon running, or another program there? Look with: ss -ltnp",
+            f"the daemon cannot listen on {host}:{port} for agents' reports: {error.strerror}",
+            "Check which program uses the port (ss -ltnp): another hpctl daemon may run",
         ) from error
     return listener
 
@@ -371,7 +372,11 @@ class IntakeServer:
         self._thread = threading.Thread(target=run_server, name="intake-http", daemon=True)
         self._thread.start()
         if not ready.wait(timeout_s) or not self._server.started:
-            raise Unavailable(f"the intake did not start on {self.host}:{self.port}")
+            raise Unavailable(
+                "the daemon's server for agents' reports (the intake) did not start on "
+                f"{self.host}:{self.port}",
+                "The log lines before this one say why.",
+            )
 
     async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         serving = asyncio.create_task(self._server.serve(sockets=[]))

@@ -216,7 +216,10 @@ class Notifier:
         shown = run("scontrol", "show", "job", job)
         for ran in (account, shown):
             if not ran.ok and "Invalid job id" not in ran.message and _is_recent(notice.at, now):
-                raise Unavailable(f"job {job}: {ran.message}")
+                raise Unavailable(
+                    f"cannot read job {job} from Slurm for its notification: {ran.message}",
+                    "nothing to do: the daemon tries again",
+                )
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
         name, _, owner = account.text.strip().partition("\n")[0].partition(" ")

@@ -46,14 +46,23 @@ def read_url(name: str, source: str) -> str:
             with Path(source).open(encoding="utf-8", errors="replace") as file:
                 mode, url = os.fstat(file.fileno()).st_mode, file.read(4096)
         except OSError as error:
-            fix = f"write the sink's URL into it; chmod 0640 {source}"
-            raise Unusable(f"sink {name}: {source}: {error.strerror}", fix) from error
+            fix = f"write the sink's URL into the file, and run: chmod 0640 {source}"
+            raise Unusable(
+                f"cannot use the notification sink {name}: cannot read {source}: {error.strerror}",
+                fix,
+            ) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise Unusable(f"sink {name}: {source} is open to other users", f"chmod 0640 {source}")
+            raise Unusable(
+                f"cannot use the notification sink {name}: other users can read {source}, which "
+                "has a secret",
+                f"run: chmod 0640 {source}",
+            )
     url = url.strip()
     if not re.fullmatch(r"\w+://[!-~]+", url):
-        fix = "write one URL of Apprise there, as json://host/path or slack://..."
-        raise Unusable(f"sink {name}: {source} does not hold one URL", fix)
+        fix = "write one URL of Apprise into it, such as json://host/path or slack://..."
+        raise Unusable(
+            f"cannot use the notification sink {name}: {source} must contain exactly one URL", fix
+        )
     return url
 
 
@@ -63,7 +72,10 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
     url = read_url(name, source)
     why = _send_with_apprise(url, ["--dry-run", "--body=x"])
     if why:
-        raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
+        raise Unusable(
+            f"cannot use the notification sink {name}: {why}",
+            "check its URL: https://github.com/caronc/apprise/wiki",
+        )
     at = _HOST.match(url)
     webhook, tls, host, given = at.groups() if at else ("", "", "", "")
     if reach and (webhook or given):
@@ -71,8 +83,12 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
         try:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
-            fix = "is that service up, and may this host connect to it?"
-            raise Unusable(f"sink {name}: no answer on port {port}: {error}", fix) from error
+            fix = "check that the service runs and that this host may connect to it"
+            raise Unusable(
+                f"the service of the notification sink {name} does not answer on port {port}: "
+                f"{error}",
+                fix,
+            ) from error
 
 
 def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:

@@ -51,8 +51,9 @@ class PageFollower:
         here = not config.database_url and journal.exists()
         if here and not any(os.access(path, os.W_OK) for path in mine):
             raise HpctlError(
-                f"this user cannot read {journal}: the daemon would copy it for each refresh",
-                "run this as root or the daemon's user, or set page.listen in hpctl.yaml",
+                f"cannot serve the status page: this user may not read the journal {journal}",
+                "run the command as root or the daemon's user, or let the daemon serve the page: "
+                "set page.listen in hpctl.yaml",
             )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="page-read")
         self._reading: Future[World] | None = None

@@ -26,8 +26,17 @@ def make_link(listen: str, access: PageAccess) -> str:
     host, _, port = listen.rpartition(":")
     if not listen or host == "unix":
         hint = "set it, or run `hpctl page` by hand"
-        why = f"{port}: a user who may open that socket needs no link" if listen else hint
-        raise HpctlError(f"page.listen is {listen or 'not set'}", why)
+        why = (
+            f"{port}: the page needs no link, because the socket's permissions decide who may "
+            "open it"
+            if listen
+            else hint
+        )
+        raise HpctlError(
+            "cannot make a link to the status page: page.listen in hpctl.yaml is "
+            f"{listen or 'not set'}",
+            why,
+        )
     host = socket.gethostname() if host in ("", "0.0.0.0") else host  # noqa: S104
     return f"http://{host}:{port}/enter/{access.link()}"
 
@@ -79,5 +88,5 @@ def _open_listener(listen: str, group: str) -> socket.socket:
     except (OSError, OverflowError, LookupError, ValueError) as error:
         listener.close()
         hint = "write HOST:PORT, of a place that nothing else serves (ss -ltnxp)"
-        raise HpctlError(f"the page cannot listen on {listen}: {error}", hint) from error
+        raise HpctlError(f"the status page cannot listen on {listen}: {error}", hint) from error
     return listener

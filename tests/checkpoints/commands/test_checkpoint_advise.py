@@ -61,5 +61,5 @@ def test_without_a_journal_the_published_rate_is_taken_and_said(head, tmp_path):
     saved(tmp_path / "ckpt", 500, 1_790_000_000, 40)
     result = head.run("checkpoint", "advise", str(tmp_path / "ckpt"), "--nodes", "8", width=200)
     assert result.exit_code == 0, result.output
-    assert "there is no journal" in result.stdout
+    assert "has no journal" in result.stdout
     assert "6.50 per 1000 node-days" in result.stdout

@@ -802,7 +802,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     spec = FastSaveSpec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
     for mode in (0o777, 0o720, 0o755):
         meta.chmod(mode)
-        with pytest.raises(HpctlError, match="not private to this user"):
+        with pytest.raises(HpctlError, match="belongs to another user"):
             write_spec(spec, meta / "7.json")
     meta.chmod(0o2700)
     write_spec(spec, meta / "7.json")
@@ -821,7 +821,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
         node.handle(asked)
     meta.rename(meta.with_name("kept"))
     meta.symlink_to("kept")
-    with pytest.raises(HpctlError, match="not private to this user"):
+    with pytest.raises(HpctlError, match="belongs to another user"):
         write_spec(spec, meta / "7.json")
     assert (tmp_path / "precious").read_text() == "mine"
 

@@ -61,7 +61,7 @@ def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path):
 def test_another_hpctl_in_the_path_is_not_overwritten(tmp_path):
     write(tmp_path / "usr/local/bin/hpctl", "#!/bin/sh\n")
     result = run(tmp_path, "install", "login")
-    assert (result.exit_code, "is not this installation" in result.output) == (1, True)
+    assert (result.exit_code, "belongs to another installation" in result.output) == (1, True)
     assert (tmp_path / "usr/local/bin/hpctl").read_text() == "#!/bin/sh\n"
 
 

@@ -43,7 +43,7 @@ def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(history, m
     history.config.write_text(f"state_dir: {history.dir}\ncluster: {{provider: none}}\n")
     result = history.run("cluster", "instances")
     assert result.exit_code == 2
-    assert "no cluster is named" in result.stderr
+    assert "names no cluster" in result.stderr
     result = history.run("cluster", "instances", "--cluster", "llm-prod", width=200)
     assert result.exit_code == 0
     assert "neither Slurm nor hpctl's daemon is reachable" in result.stdout

@@ -45,7 +45,7 @@ def test_a_place_that_cannot_be_written_is_one_message(tmp_path) -> None:
     for place in (tmp_path / "file" / "bundle", Path("/dev/full/bundle")):
         result = CliRunner().invoke(cli, ["cluster", "lifecycle", "bundle", "-o", str(place)])
         assert isinstance(result.exception, HpctlError)
-        assert f"{place} cannot be made" in str(result.exception)
+        assert f"cannot create {place}" in str(result.exception)
 
 
 def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path) -> None:
@@ -110,7 +110,7 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     assert os.access(made / "site.d/1.sh", os.X_OK)
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))
-    with pytest.raises(HpctlError, match="exists and is not a bundle"):
+    with pytest.raises(HpctlError, match="exists and is not a lifecycle bundle"):
         bundles.require_replaceable(tmp_path)
     bundles.write_manifest(made)
     bundles.require_replaceable(made)

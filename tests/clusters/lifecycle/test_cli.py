@@ -119,7 +119,7 @@ def test_a_failing_step_fails_the_test_with_its_name(made, tmp_path):
 
 def test_show_on_a_machine_without_a_run_cannot_tell(tmp_path):
     result = run("show", "--root", str(tmp_path))
-    assert "no lifecycle script of hpctl's has run" in str(result.exception)
+    assert "no lifecycle script of hpctl has run" in str(result.exception)
 
 
 def test_the_json_is_what_is_documented(made, node, s3):

@@ -83,7 +83,7 @@ def test_a_bucket_that_is_not_there_is_named(s3, made):
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
 def test_what_is_no_prefix_is_refused(uri):
-    with pytest.raises(HpctlError, match="not an S3 prefix"):
+    with pytest.raises(HpctlError, match="is not a place in S3"):
         S3Prefix.parse(uri)
 
 

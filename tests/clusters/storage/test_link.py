@@ -58,7 +58,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx):
 
 @pytest.mark.parametrize(
     ("path", "says"),
-    [("/x/y", "is linked to s3://data/a/"), ("/x", "overlaps another association")],
+    [("/x/y", "is already linked to s3://data/a/"), ("/x", "overlaps another association")],
 )
 def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     run("link", FS, "s3://data/a", "--path", "/x/y")
@@ -70,8 +70,8 @@ def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     ("file_system", "says"),
     [
         ({"FileSystemType": "OPENZFS"}, "only FSx for Lustre"),
-        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_1"}}, "no data repository"),
-        ({"FileSystemTypeVersion": "2.10"}, "no data repository"),
+        ({"LustreConfiguration": {"DeploymentType": "SCRATCH_1"}}, "cannot be linked to S3"),
+        ({"FileSystemTypeVersion": "2.10"}, "cannot be linked to S3"),
         ({"Lifecycle": "CREATING"}, "is CREATING"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_file_system_that_is_not_there_is_absent(fsx):
     for text in (("link", other, "s3://b/p", "--path", "/x"), ("ls", other)):
         answer = run(*text)
         assert answer.exit_code == 1
-        assert str(answer.exception) == f"there is no file system {other} in us-west-2"
+        assert str(answer.exception) == f"FSx has no file system {other} in the region us-west-2"
         assert f"is it {FS}?" in getattr(answer.exception, "hint", "")
 
 

@@ -93,7 +93,7 @@ def test_a_file_that_will_not_load_is_named_and_the_others_load(make):
 
 def test_files_that_never_come_are_no_endless_wait(make):
     ticks = iter(range(1000))
-    with pytest.raises(HpctlError, match="no file has arrived for 5 s") as caught:
+    with pytest.raises(HpctlError, match="no file was loaded from S3 in the last 5 s") as caught:
         list(looks(make(2, 2, looks=10**6), clock=lambda: float(next(ticks)), stalled_s=5.0))
     assert "hsm_action" in caught.value.hint
 
@@ -113,7 +113,7 @@ def test_no_lfs_and_no_such_path_are_one_clear_error(make, tmp_path, monkeypatch
     with pytest.raises(HpctlError, match=r"there is no .*nothing"):
         list(looks(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(HpctlError, match="there is no lfs program") as caught:
+    with pytest.raises(HpctlError, match="Lustre's program lfs is not installed") as caught:
         Lfs()
     assert "lustre-client" in caught.value.hint
 

@@ -57,7 +57,7 @@ def test_a_batch_that_is_not_stored_leaves_no_row(database):
     rival.take_lease(
         DaemonIdentity("b", 2, "0", "own", ""), rival.daemon(), NOW + timedelta(seconds=1), 60.0
     )
-    with pytest.raises(Exception, match="took the journal over"):
+    with pytest.raises(Exception, match="took over the journal"):
         journal.append([taken(3)])
     assert len(rival.audit_trail()) == 3
 

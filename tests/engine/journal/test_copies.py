@@ -183,14 +183,14 @@ def test_restore_refuses_another_journal_and_a_broken_file(journal, tmp_path):
     other.append([lift(7)])
     other.close()
     refused = journal.run("restore", tmp_path / "other.db", "--yes")
-    assert (refused.exit_code, "is not the journal of this backup" in str(refused.exception)) == (
+    assert (refused.exit_code, "the backup is of another journal" in str(refused.exception)) == (
         1,
         True,
     )
     for content in (b"", b"SQLite format 3\0 no", b"hello"):
         journal.file.write_bytes(content)
         refused = journal.run("restore", journal.file, "--yes")
-        assert (refused.exit_code, "no backup" in str(refused.exception)) == (1, True)
+        assert (refused.exit_code, "not a backup" in str(refused.exception)) == (1, True)
     assert journal.json("check")["ok"]
 
 

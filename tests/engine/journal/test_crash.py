@@ -111,7 +111,7 @@ def test_a_server_that_goes_away_and_comes_back(served: DatabaseBed) -> None:
             store.renew_lease(NOW, 30.0, 0.0, "", "own")
         with pytest.raises(Unavailable):
             store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
-        with pytest.raises(HpctlError, match="cannot be written"):
+        with pytest.raises(HpctlError, match="cannot write the request"):
             store.ask("pause", "", "ann", NOW)
         with pytest.raises(Unavailable):
             served.open()

@@ -329,7 +329,7 @@ def test_config_check_tries_the_database(served, tmp_path):
     served.open().claim("prod")
     assert "that of the cluster 'prod'" in problem(served.url)
     served.execute("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'")
-    assert "schema 99, this hpctl reads" in problem(served.url)
+    assert "schema version 99, but this release of hpctl reads" in problem(served.url)
     assert "cannot be reached" in problem(served.url.replace("/hpctl_", "/other_"))
 
 

@@ -36,7 +36,9 @@ def test_migration_exists_for_every_schema() -> None:
 
 def test_a_reader_leaves_it_as_it_is(database: DatabaseBed) -> None:
     schema_1(database)
-    with pytest.raises(Unavailable, match="schema 1, this hpctl reads") as caught:
+    with pytest.raises(
+        Unavailable, match=("schema version 1, but this release of hpctl reads")
+    ) as caught:
         database.read()
     assert "systemctl restart hpctl-daemon" in caught.value.hint
 

@@ -114,7 +114,7 @@ def test_tables_that_are_gone(database):
         store.answer(1)
     with pytest.raises(JournalCorrupt):
         store.take_lease(DaemonIdentity("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
-    with pytest.raises(HpctlError, match="the request cannot be written"):
+    with pytest.raises(HpctlError, match="cannot write the request into"):
         store.ask("pause", "", "ann", NOW)
     for write in (
         lambda: store.append([signal(1)]),
@@ -127,7 +127,7 @@ def test_tables_that_are_gone(database):
 
 
 def test_request_refuses_values_that_do_not_fit(served):
-    with pytest.raises(HpctlError, match="the request cannot be written"):
+    with pytest.raises(HpctlError, match="cannot write the request into"):
         served.open().ask("v" * 33, "n1", "ann", NOW)
     assert served.open().requests() == []
 
@@ -136,12 +136,14 @@ def test_request_refuses_values_that_do_not_fit(served):
 def test_journal_with_another_schema_is_refused(database, opens):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
-    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):
+    with pytest.raises(
+        JournalCorrupt, match=("schema version 99, but this release of hpctl reads version 2")
+    ):
         opens(database)
 
 
 def test_a_database_without_a_journal_is_not_an_empty_journal(served):
-    with pytest.raises(Unavailable, match="there is no journal"):
+    with pytest.raises(Unavailable, match="no journal yet"):
         served.read()
 
 
@@ -184,7 +186,7 @@ def test_a_file_that_is_no_database(tmp_path, name, opens):
 
 def test_a_file_that_was_cut_to_nothing(sqlite):
     sqlite.file.touch()
-    with pytest.raises(JournalCorrupt, match="is empty: its content was lost"):
+    with pytest.raises(JournalCorrupt, match="is an empty file: its contents were lost"):
         sqlite.open()
     assert sqlite.file.stat().st_size == 0
 

@@ -152,14 +152,14 @@ def test_a_step_before_all_checkpoints_names_those_that_there_are(desk):
 
 def test_a_job_that_slurm_does_not_know(desk):
     said, hint = refused(desk, 13, "--from-step", 20, "--yes")
-    assert said == "Slurm does not know job 13: there is none, or it ended too long ago"
+    assert said == "Slurm does not know job 13: it does not exist, or ended too long ago"
     assert "hpctl checkpoint mark DIR STEP" in hint
 
 
 def test_a_job_that_did_not_register_or_has_no_checkpoints(desk):
     desk.job = replace(desk.job, comment="mine")
     assert refused(desk, 12, "--from-step", 20)[0] == (
-        "job 12 is not registered with hpctl, which does not choose where it resumes"
+        "cannot choose where job 12 resumes: it was not submitted with hpctl sbatch"
     )
     desk.job = replace(desk.job, comment=write_comment(Registration(spares=1)))
     assert "without --checkpoint-dir" in refused(desk, 12, "--from-step", 20)[0]
@@ -183,15 +183,18 @@ def test_a_job_that_slurm_runs_no_second_time(desk):
 def test_an_array_needs_one_of_its_tasks(desk):
     desk.job = replace(desk.job, array_job=12, array_task="1-3", state="PENDING")
     said, hint = refused(desk, 12, "--from-step", 20)
-    assert (said, hint) == ("job 12 has several tasks", "Name a single task: 12_0.")
+    assert (said, hint) == (
+        ("job 12 is an array of several tasks, and hpctl resumes one task at a time"),
+        "Name one task, such as 12_0.",
+    )
 
 
 def test_a_job_without_a_step_and_a_step_without_a_job(desk):
     alone = desk.run(12)
     assert (alone.exit_code, "--from-step N" in alone.stderr) == (2, True)
     assert "hpctl unpause" in alone.stderr
-    assert "Name the JOB" in desk.run("--from-step", 20).stderr
-    assert "is no job" in desk.run("train", "--from-step", 20).stderr
+    assert "the command names no job" in desk.run("--from-step", 20).stderr
+    assert "is not a job id" in desk.run("train", "--from-step", 20).stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has other rights")

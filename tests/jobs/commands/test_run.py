@@ -19,7 +19,7 @@ def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(tmp_path, monke
         return f"{result.exception} {result.output}"
 
     assert "0.logPattern (line 1)" in said("rules.yaml"), "it was read"
-    assert "no preset is called 'rulse.yaml'" in said("rulse.yaml")
+    assert "hpctl has no preset of log rules with the name 'rulse.yaml'" in said("rulse.yaml")
     (tmp_path / "rules.yaml").write_text("- {name: good, logPattern: 'loss is nan', kind: nan}\n")
     for right in ("rules.yaml", "./rules.yaml", "megatron"):
-        assert "this is no Slurm job" in said(right)
+        assert "hpctl run was not started in a Slurm job" in said(right)

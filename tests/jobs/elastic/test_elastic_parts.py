@@ -56,7 +56,7 @@ def test_a_program_is_begun_again_in_its_process_where_it_is_python():
     line = elastic.build_command(["-m", "train", "--lr=1"], 2, in_process=True)
     argv = parse_options(line[4:], {}).program.argv
     assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
-    with pytest.raises(HpctlError, match="takes a Python program"):
+    with pytest.raises(HpctlError, match="can start only a Python program"):
         parse_options(elastic.build_command(["./train"], in_process=True)[4:], {})
 
 
@@ -213,7 +213,10 @@ def test_tiers_are_looked_at_too(tmp_path):
 
 def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path):
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_TIERS": "local:/nvme"}
-    with pytest.raises(HpctlError, match="HPCTL_TIERS is no JSON list of places: local:/nvme"):
+    with pytest.raises(
+        HpctlError,
+        match=("the environment variable HPCTL_TIERS is not a JSON list of places: local:/nvme"),
+    ):
         find_generation_start(there, 0, was_empty=False)
 
 

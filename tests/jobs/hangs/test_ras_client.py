@@ -63,8 +63,8 @@ def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault) -> None:
     ("fault", "text"),
     [
         (Fault.CLOSES, "closed the connection"),
-        (Fault.NO_NEWLINE, "without an end of line"),
-        (Fault.OTHER, "no RAS service"),
+        (Fault.NO_NEWLINE, "sent an incomplete answer"),
+        (Fault.OTHER, "is not NCCL's RAS service"),
     ],
 )
 def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
@@ -82,13 +82,13 @@ def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
     """No other host can be had here: the kernel's table is asked as if this one were."""
     monkeypatch.setattr("hpctl.jobs.hangs.ras_report.find_peer_uid", lambda _: None)
     with Service(job()) as service:
-        with pytest.raises(RasError, match="is not on this node"):
+        with pytest.raises(RasError, match="is not an address of this node"):
             ask(service)
         assert service.commands == []
 
 
 def test_where_no_one_listens() -> None:
-    with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
+    with pytest.raises(RasError, match="cannot query NCCL's RAS service") as caught:
         query_ras(Address("127.0.0.1", free_port()))
     assert "NCCL_RAS_ADDR" in caught.value.hint
 

@@ -115,7 +115,7 @@ def test_hpctl_stacks_names_the_rank_that_a_running_job_waits_for(slurm, tmp_pat
     until(lambda: job not in slurm.run(["squeue", "-h", "-o", "%A"]).stdout.split(), seconds=30)
     gone = subprocess.run([*hpctl, job], env=env, capture_output=True, text=True, check=False)
     assert gone.returncode == 1
-    assert f"job {job} does not run: it is COMPLETED" in gone.stderr
+    assert f"job {job} is not running: its state is COMPLETED" in gone.stderr
 
 
 @pytest.mark.slurm

@@ -88,5 +88,5 @@ def test_unknown_job_is_reported_at_once(slurm, job):
     _, output = run.communicate(timeout=20)
     assert run.returncode == 1
     (line,) = output.splitlines()
-    assert "slurmctld has no job 999999, in which this step should run, so nothing" in line
+    assert "Slurm does not know job 999999, in which hpctl run was started, so nothing" in line
     assert not (job.dir / "ran").exists()

@@ -162,7 +162,7 @@ def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():
 
 def test_a_hang_whose_stacks_cannot_be_read_says_why(monkeypatch):
     def refuse(*_, **__):
-        raise HpctlError("the job's nodes were not asked", "")
+        raise HpctlError("cannot collect stack traces", "")
 
     trouble = watch_hang(monkeypatch, refuse, "")
     assert (trouble.kind, trouble.rank) == (TroubleKind.HANG, None)

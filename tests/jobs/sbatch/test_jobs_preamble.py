@@ -229,7 +229,10 @@ def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")
     assert out[-1] == f'unset {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
-    assert "hpctl: fast saves are off: this is no job of hpctl sbatch with --fast-dir" in err
+    assert (
+        "hpctl: fast saves are off: cannot start fast saves: this job was not submitted with "
+        "`hpctl sbatch --fast-dir`"
+    ) in err
     assert f"the program saves to {job.root} (HPCTL_FAST_DIR is not set)" in err
 
 
@@ -344,7 +347,7 @@ def test_script_waits_only_for_its_children(job, shell):
 
 
 FLIGHT = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
-TELL_FLIGHT = "sh -c 'echo \"%s\"'\n" % " ".join(f"${{{name}-unset}}" for name in FLIGHT)  # noqa: UP031
+TELL_FLIGHT = ("sh -c 'echo \"%s\"'\n") % " ".join(f"${{{name}-unset}}" for name in FLIGHT)  # noqa: UP031
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -170,7 +170,7 @@ def test_slurm_bin_and_its_absence(shell: Shell) -> None:
         shell.run("job.sh", HPCTL_SLURM_BIN=str(empty)),
     ):
         assert done.returncode == 1
-        assert f"no sbatch in {empty}" in done.stderr
+        assert f"cannot find the program sbatch in {empty}" in done.stderr
         assert "--slurm-bin" in done.stderr
     assert shell.run("job.sh", PATH=str(empty), HPCTL_SLURM_BIN=f"{shell.tmp}/bin").returncode == 0
 
@@ -179,7 +179,7 @@ def test_errors_are_one_message_and_a_fix(shell: Shell) -> None:
     done = shell.run("--brand-new", "5", "job.sh")
     assert done.returncode == 1
     assert "cannot read the script 5" in done.stderr
-    assert "If --brand-new takes a value, write it with =." in done.stderr
+    assert "If --brand-new is an option with a value, write it as OPTION=VALUE." in done.stderr
     done = shell.run("--checkpoint-dir", "job.sh/ck", "job.sh")
     assert done.returncode == 1
     assert "cannot create the checkpoint directory" in done.stderr

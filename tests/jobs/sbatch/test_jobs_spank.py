@@ -53,7 +53,7 @@ def test_a_submission(answers, capsys):
         (["sbatch", "", "none.sh"], "cannot read the script none.sh"),
         (["sbatch", "./no.yaml", "job.sh"], "no.yaml: 1 problem"),
         (["sbatch", "", "-N1", ":", "-N1", "job.sh"], "a heterogeneous job"),
-        (["srun", "", "true"], "this is no Slurm job"),
+        (["srun", "", "true"], "hpctl run was not started in a Slurm job"),
     ],
 )
 def test_a_refusal_is_no_answer(answers, capsys, arguments, why):

@@ -227,7 +227,7 @@ def test_who_may_not_write_reads_so_and_nothing_is_created(head, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)
     refused = head.run("pause")
     assert type(refused.exception) is Unavailable
-    assert "no daemon answers" in str(refused.exception)
+    assert "daemon does not answer" in str(refused.exception)
     assert "sudo" in refused.exception.hint
 
 

@@ -109,7 +109,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
     refused = [
         (("up",), "the program prometheus is not on PATH"),
         (("render", "--out", f"{rendered}/hpctl.yaml/x"), "cannot be written"),
-        (("render", "--out", "x", "--head", "http://a:b"), "not a head node's URL"),
+        (("render", "--out", "x", "--head", "http://a:b"), "not a valid URL of a head node"),
     ]
     for arguments, why in refused:
         error = run(rendered, *arguments).exception

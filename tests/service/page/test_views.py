@@ -234,7 +234,7 @@ def test_a_journal_that_cannot_be_read_is_shown_as_old(known: PageFollower, tmp_
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
     known._next = 0.0
     assert known.look(5.0)
-    assert "This is out of date: there is no journal" in shown(known, "/")
+    assert "This is out of date: hpctl has no journal" in shown(known, "/")
     (tmp_path / "away.db").rename(tmp_path / "journal.db")
     known._next = 0.0
     assert known.look(5.0)
