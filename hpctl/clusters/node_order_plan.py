@@ -248,8 +248,8 @@ def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
     for row in rows:
         if row.group != group:
             raise HpctlError(
-                f"node {row.display_name} is in group {row.group}, not in group {group}; nothing was "
-                "changed",
+                f"node {row.display_name} is in group {row.group}, not in group {group}; nothing "
+                "was changed",
                 "`hpctl cluster delete-nodes` removes nodes of any group",
             )
     return tuple(rank_node(row) for row in rows)
