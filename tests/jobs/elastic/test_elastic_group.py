@@ -120,12 +120,13 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(start: Start) -> None:
+    # That it is killed at all shows in its successor: it waits for `go`, and hears no SIGTERM.
     group = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()", "--grace=0.3")
     all_wait(group)
     begun = time.monotonic()
     os.kill(group.rank_pids()[0], signal.SIGKILL)
     all_wait(group, count=1)
-    assert 0.3 < time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun > 0.3
     (group.save / "go").touch()
     assert group.wait() == [0, 0]
 

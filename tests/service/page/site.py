@@ -86,7 +86,7 @@ def served(made: PageFollower, access: PageAccess) -> Iterator[str]:
 def get(url, path, *, method="GET", **headers):
     """One answer, by a connection of its own."""
     host, _, port = url.removeprefix("http://").partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     connection.request(
         method, path, headers={"authorization": f"Bearer {TOKEN.decode()}", **headers}
     )

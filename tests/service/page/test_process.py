@@ -48,12 +48,12 @@ def test_by_hand_it_prints_a_link_and_ends_by_ctrl_c(config: Path) -> None:
         assert process.stdout is not None
         link = process.stdout.readline().strip()
         host, _, rest = link.removeprefix("http://").partition("/")
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=PATIENCE_S)
         connection.request("GET", f"/{rest}")
         assert connection.getresponse().status == 303
         connection.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture
