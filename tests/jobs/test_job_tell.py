@@ -20,9 +20,9 @@ from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.wire import job_report_client
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire.authentication import IntakeSettings
-from hpctl.wire import job_report_client
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply
 from tests.fakes.desk import NOON, OWN, Desk
 from tests.intakes import Sink, credential, post, refused

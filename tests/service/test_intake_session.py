@@ -137,9 +137,7 @@ def test_a_replayed_message(head: Head) -> None:
 
 def test_a_session_ends_with_its_time(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
     late_s = [0.0]
-    made = partial(
-        authentication.Sessions, monotonic=lambda: time.monotonic() + late_s[0]
-    )
+    made = partial(authentication.Sessions, monotonic=lambda: time.monotonic() + late_s[0])
     monkeypatch.setattr(authentication, "Sessions", made)
     head = Head(munges, session_s=600.0)
     head.server.start()

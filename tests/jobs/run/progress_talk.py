@@ -28,9 +28,11 @@ def python(code: str, address: str, **more: str) -> str:
     return done.stdout
 
 
-def heard(source: NoteListener | NoteFileReader, many: int, timeout: float = PATIENCE_S) -> list[Note]:
+def heard(
+    source: NoteListener | NoteFileReader, many: int, timeout: float = PATIENCE_S
+) -> list[Note]:
     found: list[ReceivedNote] = []
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < many and time.monotonic() < deadline:
         found += source.take()
         time.sleep(0.01)

@@ -25,7 +25,9 @@ HERE = {"127.0.0.1": "n1"}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 
-def looked(ranks: RankProgress, troubles: list[Trouble], seconds: float = PATIENCE_S) -> list[Trouble]:
+def looked(
+    ranks: RankProgress, troubles: list[Trouble], seconds: float = PATIENCE_S
+) -> list[Trouble]:
     limit = time.monotonic() + seconds
     while not troubles and time.monotonic() < limit:
         if (trouble := ranks.look()) is not None:

@@ -19,7 +19,7 @@ from hpctl.wire.authentication import Refusal
 from tests.cli import worlds
 from tests.service.page import site
 from tests.service.page.test_views import MOVED
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
