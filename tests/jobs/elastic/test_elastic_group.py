@@ -11,6 +11,7 @@ import pytest
 from hpctl.jobs.elastic.wire import send_request
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.jobs.elastic.elastic_bed import Start, all_wait, scripted, until_gone
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -165,11 +166,11 @@ def test_killed_launcher_leaves_no_process_of_its_group(start: Start, node: int)
 
 
 def test_a_frozen_launcher_is_noticed(start: Start) -> None:
-    group = start("wait()", "--silence=2")
+    group = start("wait()", "--silence=5")
     all_wait(group)
     group.processes[1].send_signal(signal.SIGSTOP)
-    assert group.processes[0].wait(30) == 75
-    assert "silent for 2 s" in group.account().why
+    assert group.processes[0].wait(PATIENCE_S) == 75
+    assert "silent for 5 s" in group.account().why
 
 
 def test_sigterm_gives_the_ranks_time_and_ends_with_143(start: Start) -> None:

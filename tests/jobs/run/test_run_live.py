@@ -24,8 +24,8 @@ echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\
 """
 SETTLED_S = 30.0
 AT_ONCE_S = 25.0
-"""Less than slurmctld needs to find a node lost by itself, or slurmstepd to give up a rank; it is two
-seconds on a machine that has nothing else to do."""
+"""Less than slurmctld needs to find a node lost by itself, or slurmstepd to give up a rank; it is
+two seconds on a machine that has nothing else to do."""
 UNKILLED_S = 90.0
 """Enough for a run whose rank Slurm does not end: see `unkilled`."""
 
