@@ -25,12 +25,11 @@ PATIENCE_S = 60.0
 
 def intake_of(daemon: int) -> int:
     """The process of its intake; 0 where there is none."""
-    children = Path(f"/proc/{daemon}/task").glob("*/children")
-    pids = [int(pid) for path in children for pid in path.read_text().split()]
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            if b"hpctl.daemon.intake" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
+    for path in Path(f"/proc/{daemon}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread, or a child, that has ended
+            for pid in path.read_text().split():
+                if b"hpctl.daemon.intake" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
     return 0
 
 
