@@ -79,7 +79,7 @@ def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurm(SlurmRunner(timeout=20))
+    made = PySlurm(SlurmRunner(timeout=60))
     yield made
     made.close()
 

@@ -105,7 +105,7 @@ class Bed:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
             one.connect(str(self.config.state_dir / "world.sock"))
-            one.settimeout(10)
+            one.settimeout(60)
             yield one
 
 

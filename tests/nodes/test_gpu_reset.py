@@ -131,12 +131,12 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     group.write_text("0::/user.slice\n")
 
     def gone():  # as the kernel takes a process's files away
-        stray.wait(10)
+        stray.wait(60)
         (process / "fd/3").unlink()
 
     threading.Thread(target=gone).start()
     assert run(tmp_path)
-    assert stray.wait(10) == -15
+    assert stray.wait(60) == -15
 
 
 def test_a_job_s_process_is_known_without_control_groups(tmp_path):
@@ -157,7 +157,7 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
         assert rank.poll() is None
     finally:
         rank.kill()
-        rank.wait(10)
+        rank.wait(60)
 
 
 def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch):

@@ -122,7 +122,7 @@ def test_an_ordinary_user_of_the_node(head: Head) -> None:
     made = subprocess.run(
         ["munge", f"--socket={head.realm.n1}"],
         input=wire.make_credential_payload(body), user=65534, group=65534, extra_groups=[],
-        capture_output=True, check=True, timeout=10,
+        capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     answer = head.post(body, f"MUNGE {made.stdout.decode().strip()}")
     assert_refused(head, answer, 403, "forbidden_uid")
