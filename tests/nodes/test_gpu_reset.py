@@ -118,7 +118,7 @@ def test_what_is_lost_unsupported_or_silent_is_not_reset(tmp_path):
 
 def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     nvidia_smi.install(tmp_path)
-    stray = subprocess.Popen(["sleep", "60"])
+    stray = subprocess.Popen(["sleep", "600"])
     process = tmp_path / "proc" / str(stray.pid)
     (process / "fd").mkdir(parents=True)
     (process / "fd/3").symlink_to("/dev/nvidia1")
@@ -141,7 +141,7 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
 
 def test_a_job_s_process_is_known_without_control_groups(tmp_path):
     nvidia_smi.install(tmp_path)
-    rank = subprocess.Popen(["sleep", "60"])
+    rank = subprocess.Popen(["sleep", "600"])
     folders = (tmp_path / "proc/400", tmp_path / "proc" / str(rank.pid))
     for folder, name, parent in zip(folders, ("slurmstepd", "python3"), (1, 400), strict=True):
         (folder / "fd").mkdir(parents=True)
