@@ -761,6 +761,21 @@ def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeyp
     assert helper._node.over
 
 
+def test_a_change_that_was_reported_to_the_wrong_host_reaches_the_leader(tmp_path, monkeypatch):
+    helper = helpers.Helper(spec_of(tmp_path, "n0", "n1", "n2"), "n1")
+    asked = []
+
+    def answer(what, hosts, **given):
+        asked.append((what, hosts, given["by"]))
+        return dict.fromkeys(hosts, {})
+
+    monkeypatch.setattr(helper._peers, "each", answer)
+    helper._node.handle({"do": "changed", "by": "n2"})
+    helper._run_round()
+    assert ("changed", ["n0"], "n2") in asked
+    assert not helper._node.changed
+
+
 def test_a_helper_that_starts_is_heard_at_once(tmp_path):
     spec = spec_of(tmp_path, "n0", "n1")
     with closing(PeerConnections(spec, retry_s=3600)) as peers:
