@@ -767,7 +767,7 @@ def test_a_change_that_was_reported_to_the_wrong_host_reaches_the_leader(tmp_pat
 
     def answer(what, hosts, **given):
         asked.append((what, hosts, given["by"]))
-        return dict.fromkeys(hosts, {})
+        return {host: {} for host in hosts}
 
     monkeypatch.setattr(helper._peers, "each", answer)
     helper._node.handle({"do": "changed", "by": "n2"})
