@@ -14,7 +14,6 @@ import time
 from concurrent import futures
 from contextlib import closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import msgspec
@@ -762,18 +761,21 @@ def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeyp
 
 
 def test_a_change_that_was_reported_to_the_wrong_host_reaches_the_leader(tmp_path, monkeypatch):
-    helper = helpers.Helper(spec_of(tmp_path, "n0", "n1", "n2"), "n1")
-    asked = []
+    spec = spec_of(tmp_path, "n0", "n1", "n2")
+    node, asked = NodeSaves(spec, "n1"), []
 
-    def answer(what, hosts, **given):
+    def answer(_, what, hosts, **given):
         asked.append((what, hosts, given["by"]))
+        node.released.set()  # the helper ends after this round
         return {host: {} for host in hosts}
 
-    monkeypatch.setattr(helper._peers, "each", answer)
-    helper._node.handle({"do": "changed", "by": "n2"})
-    helper._run_round()
+    monkeypatch.setattr(helpers, "NodeSaves", lambda *_: node)
+    monkeypatch.setattr(PeerConnections, "each", answer)
+    monkeypatch.setattr(signal, "signal", Mock())
+    node.handle({"do": "changed", "by": "n2"})
+    helpers.Helper(spec, "n1").run()
     assert ("changed", ["n0"], "n2") in asked
-    assert not helper._node.changed
+    assert not node.changed
 
 
 def test_a_helper_that_starts_is_heard_at_once(tmp_path):
@@ -806,7 +808,7 @@ def test_a_helper_that_ends_answers_first(tmp_path):
 
 def test_a_pace_is_kept(monkeypatch):
     slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    clock = Mock(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr("hpctl.checkpoints.fast.peer.time", clock)
     pace = TransferLimit(10 << 20)
     for _ in range(8):
