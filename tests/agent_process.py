@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from hpctl.detection.kmsg import format_record
 from hpctl.faults.table import CHECKS
+from tests.waiting import PATIENCE_S, until
 
 GPU = "PCI:0000:c1:00"
 
@@ -53,7 +53,7 @@ class AgentProcess:
     def end(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(PATIENCE_S)
         self.process = None
         return code
 
@@ -73,10 +73,7 @@ class AgentProcess:
 
     def wait_for_spool(self, text: str) -> None:
         state = Path(self.environment["HPCTL_AGENT_SPOOL"]) / "state.json"
-        deadline = time.monotonic() + 15
-        while not state.exists() or text not in state.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: state.exists() and text in state.read_text())
 
     def memory_kib(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -15,11 +15,14 @@ from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
 from tests.munged import ADDRESSES, Realm
 from tests.reports import beat, report
+from tests.waiting import PATIENCE_S
 
 
 def post(port, path, body, headers, peer="127.0.0.1"):
     """What an intake answers to a body that comes from a TCP address."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15, source_address=(peer, 0))
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", port, timeout=PATIENCE_S, source_address=(peer, 0)
+    )
     connection.request("POST", path, body, dict(headers))
     response = connection.getresponse()
     answer = json.loads(response.read())
@@ -29,7 +32,7 @@ def post(port, path, body, headers, peer="127.0.0.1"):
 
 def announced(port: int, path: str, size: int, authorization: str = "") -> int:
     """The status that an intake answers to the size of a body of which nothing is sent."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.putrequest("POST", path)
     connection.putheader("Content-Length", str(size))
     connection.putheader("Authorization", authorization)
@@ -40,7 +43,7 @@ def announced(port: int, path: str, size: int, authorization: str = "") -> int:
 
 
 def get(port: int, path: str) -> str:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("GET", path)
     text = connection.getresponse().read().decode()
     connection.close()

@@ -4,13 +4,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpctl.wire import munge
+from tests.waiting import PATIENCE_S, until
 
 ADDRESSES = {"n1": "127.0.1.2", "n2": "127.0.1.3"}
 """What Slurm would say the nodes' addresses are."""
@@ -52,19 +52,19 @@ def munged(directory: Path, name: str, key: Path, origin: str):
         yield socket
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 10
-    while True:
+    def serves() -> bool:
         try:
             munge.encode_credential(b"", socket)
-            return
         except munge.MungeUnavailable:
             assert process.poll() is None, "munged ended"
-            assert time.monotonic() < deadline, "munged does not serve"
-            time.sleep(0.02)
+            return False
+        return True
+
+    until(serves)
 
 
 @contextmanager

@@ -2,12 +2,14 @@
 
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+
+from hpctl.sandbox.spec import free_ports
+from tests.waiting import PATIENCE_S
 
 
 def run_text(args, timeout=60, check=False, **more):
@@ -18,9 +20,13 @@ def run_text(args, timeout=60, check=False, **more):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Return a TCP port that no process listens on, and that none gets before it is bound.
+
+    A port of the kernel's choice (bind to 0) may be the source of an outgoing connection or the
+    choice of another test a moment later. This one is claimed, with its neighbors, as a sandbox
+    claims its own.
+    """
+    return free_ports(0).slurmctld
 
 
 def promtool(*arguments, timeout=120, **more) -> str:
@@ -57,10 +63,11 @@ def become_ordinary_user() -> list[str]:
 
 def ended(pid: int) -> bool:
     """Killed by us; a zombie that init has not yet reaped is dead too."""
-    for _ in range(100):
+    limit = time.monotonic() + PATIENCE_S
+    while time.monotonic() < limit:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # the second: it ends while it is read
             return True
         if state == "Z":
             return True

@@ -150,4 +150,4 @@ def test_loops_fifos_and_devices_delay_nothing(tmp_path, hostile):
         ]
         assert [found.path for found in good] == [whole]
     assert not isinstance(judge_checkpoint(tmp_path / "step-901.pt"), CompleteCheckpoint)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli import worlds
 from tests.service.page import site
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
@@ -33,7 +34,7 @@ def test_a_reader_that_opens_streams_and_reads_none_keeps_no_other_out(url, path
         for number in range(MANY):
             line = held.enter_context(socket.socket())
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            line.settimeout(30)
+            line.settimeout(PATIENCE_S)
             line.connect((host, int(port)))
             ask = f"GET {path.format(number)} HTTP/1.1\r\nhost: {host}\r\n"
             line.sendall(f"{ask}authorization: Bearer {site.TOKEN.decode()}\r\n\r\n".encode())
@@ -54,7 +55,7 @@ def test_one_slow_stream_from_each_of_many_addresses_keeps_no_other_out(url):
         for number in range(ADDRESSES):
             line = held.enter_context(socket.socket())
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            line.settimeout(30)
+            line.settimeout(PATIENCE_S)
             line.bind((f"127.0.{5 + number // 200}.{number % 200 + 1}", 0))
             line.connect((host, int(port)))
             line.sendall(ask.encode())

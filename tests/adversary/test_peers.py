@@ -145,7 +145,7 @@ class Node:
 
     def post(self, body, authorization):
         connection = http.client.HTTPConnection(
-            "127.0.0.1", self.siege.port, timeout=15, source_address=(self.address, 0)
+            "127.0.0.1", self.siege.port, timeout=60, source_address=(self.address, 0)
         )
         connection.request("POST", REPORTS, body, {"Authorization": authorization})
         answer = connection.getresponse()

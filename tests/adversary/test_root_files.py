@@ -49,7 +49,7 @@ def secret(tmp_path: Path) -> Iterator[Path]:
 
 def as_stranger(*script: str) -> None:
     """Run shell commands as the owner of the directory."""
-    subprocess.run(["sh", "-ec", "\n".join(script)], check=True, cwd="/", timeout=20, **drop())
+    subprocess.run(["sh", "-ec", "\n".join(script)], check=True, cwd="/", timeout=60, **drop())
 
 
 def test_a_link_in_the_place_of_the_log_is_not_given_away(theirs: Path, secret: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_proof_of_another_user_is_none(munges):
     made = subprocess.run(
         ["munge", f"--socket={munges.n1}"],
         input=output, user=uid, group=uid, extra_groups=[],
-        capture_output=True, check=True, timeout=10,
+        capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     with pytest.raises(Unproved, match=f"uid {uid}"):
         check_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
@@ -130,7 +130,7 @@ def order(realm, uid=None, **changes):
         return munge.seal_order(wanted, realm.head)
     made = subprocess.run(
         ["munge", f"--socket={realm.n1}"], input=b"hpctl1-order:" + msgspec.json.encode(wanted),
-        user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=10,
+        user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     return made.stdout.decode().strip()
 

@@ -76,5 +76,5 @@ def test_what_comes_is_followed_until_the_reader_leaves_or_ctrl_c(history: Head)
         one.send_signal(signal.SIGINT)
         other.stdout.close()  # type: ignore[union-attr]
         for process in (one, other):
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
             assert process.stderr.read() == ""  # type: ignore[union-attr]

@@ -25,6 +25,7 @@ from hpctl.vocabulary.slurm_facts import Tres
 from tests.cli import worlds
 from tests.cli.test_terminal import EVIL, OBEYED
 from tests.fakes.command_line import Head
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -208,7 +209,7 @@ class Terminal:
         self.main, child = pty.openpty()
         ioctl(child, termios.TIOCSWINSZ, pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(child)
-        self.child, self.text = child, ""
+        self.child, self.text, self._written = child, "", b""
         # select() takes no descriptor above 1023, and other tests of this process hold many.
         self._ready = select.poll()
         self._ready.register(self.main, select.POLLIN)
@@ -221,13 +222,15 @@ class Terminal:
 
     def wait(self, *words: str) -> str:
         """Until all of it was written since the last time."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while not all(word in self.text for word in words):
             assert time.monotonic() < until, (words, self.text)
             if self._ready.poll(200):
-                found = os.read(self.main, 65536).decode(errors="replace")
-                self.text += re.sub(r"\x1b\[[0-9;]*m", "", found)
-        found, self.text = self.text, ""
+                self._written += os.read(self.main, 65536)
+                # A color, or a letter of several bytes, may come in two pieces.
+                shown = self._written.decode(errors="replace")
+                self.text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+        found, self.text, self._written = self.text, "", b""
         return found
 
     def type(self, text: str) -> None:
@@ -282,7 +285,7 @@ def test_in_a_terminal_one_looks_explains_asks_and_leaves(history: Head) -> None
         seen.type("\n")
         seen.wait("Tab view")
         seen.type("q")
-        assert seen.process.wait(30) == 0
+        assert seen.process.wait(PATIENCE_S) == 0
         seen.wait("\x1b[?1049l", "\x1b[?25h")
         assert termios.tcgetattr(seen.child) == seen.before
     with closing(history.store()) as store:
@@ -294,6 +297,6 @@ def test_a_signal_puts_the_terminal_back(history: Head, number: int) -> None:
     with terminal(history) as seen:
         seen.wait("Tab view")
         seen.process.send_signal(number)
-        assert seen.process.wait(30) in (128 + signal.SIGTERM, 130)
+        assert seen.process.wait(PATIENCE_S) in (128 + signal.SIGTERM, 130)
         seen.wait("\x1b[?1049l", "\x1b[?25h")
         assert termios.tcgetattr(seen.child) == seen.before

@@ -39,7 +39,7 @@ class AwsBed:
         assert self.emulator.response_errors == []
         self.emulator.faults.clear()
         for name in self.emulator.world.clusters:
-            self.emulator.wait_in_service(name, 10)
+            self.emulator.wait_in_service(name, 60)
         self.emulator.world.clusters.clear()
         self.machines.done.clear()
         self.forget_calls()
@@ -69,6 +69,6 @@ class AwsBed:
         begun = time.monotonic()
         time.sleep(0.5)
         self.emulator.handle(operation, {"ClusterName": CLUSTER, "NodeIds": [instance]})
-        self.emulator.wait_in_service(CLUSTER, 10)
+        self.emulator.wait_in_service(CLUSTER, 60)
         lag = time.monotonic() - begun
         self.emulator.faults.add("list_lag", seconds=lag, operations=["ListClusterNodes"])

@@ -100,7 +100,7 @@ def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(b
     tokens = [sent["ClientToken"] for sent in added(bed)]
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
-    bed.emulator.wait_in_service(CLUSTER, 10)
+    bed.emulator.wait_in_service(CLUSTER, 60)
     assert len(bed.instances()) == 6
 
 

@@ -112,7 +112,7 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
     order = make_plan(desk, Verb(verb), [desk.workers[n] for n in at], case)
     for replaced in case.get("replaced meanwhile", []):
         bed.emulator.act_without_order(played.ids[desk.workers[replaced]])
-        bed.emulator.wait_in_service(CLUSTER, 10)
+        bed.emulator.wait_in_service(CLUSTER, 60)
     watch(desk, played)
     run = begin(desk, order, case)
     last: Any = ()

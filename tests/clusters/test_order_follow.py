@@ -81,7 +81,7 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
     assert next(looks)[0].phase is OrderPhase.ORDERED
     request = {"ClusterName": CLUSTER, "NodeIds": [daemon.old]}
     desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
-    desk.bed.emulator.wait_in_service(CLUSTER, 10)
+    desk.bed.emulator.wait_in_service(CLUSTER, 60)
     assert next(looks)[0].phase is OrderPhase.JOINING
     fresh = Generation(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
     seen = SignalSeen(desk.now(), daemon.rid, NodeSignal.NEW_GENERATION_SEEN, "booted", fresh)

@@ -22,11 +22,11 @@ def small_disk(megabytes: int):
     """A file system of a few megabytes. Needs root, as the sandbox's network namespaces do."""
     path = Path(tempfile.mkdtemp(prefix="hpctl-disk-"))
     what = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
-    subprocess.run(what, check=True, capture_output=True, timeout=10)
+    subprocess.run(what, check=True, capture_output=True, timeout=60)
     try:
         yield path
     finally:
-        subprocess.run(["umount", "-l", str(path)], check=True, capture_output=True, timeout=10)
+        subprocess.run(["umount", "-l", str(path)], check=True, capture_output=True, timeout=60)
         path.rmdir()
 
 

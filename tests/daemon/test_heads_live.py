@@ -109,7 +109,7 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
 
     for head in heads:
         head.signal(signal.SIGTERM)
-        assert head.process.wait(30) == 0, head.log.read_text()
+        assert head.process.wait(60) == 0, head.log.read_text()
     code, shown = first.hpctl("status")
     assert (shown["daemon"]["alive"], shown["standbys"]) == (False, [])
     assert "no leader since" in str(shown["unknowns"])

@@ -13,6 +13,8 @@ REST = {"loop": {"reconcile_s": 30.0, "rest_s": 300.0}}
 WINDOW_S = 45.0
 CALM_S = 14.0
 """Longer than a cycle at rest: it finds the log, or has read what came before."""
+AT_ONCE_S = 15.0
+"""Half a reconcile; two seconds on a machine that has nothing else to do."""
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +36,11 @@ def calm(live: Chaos) -> None:
     raise AssertionError(f"slurmctld is still asked: {before}")
 
 
-def seen_after_rest(live: Chaos, node: str, within_s: float) -> None:
-    """A recovery of the node opens."""
+def seen_after_rest(live: Chaos, node: str) -> None:
+    """A recovery of the node opens, long before the next reconcile."""
     began = time.monotonic()
     until(lambda: bool(live.of(node)), 40, f"a recovery of {node}")
-    assert time.monotonic() - began < within_s
+    assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_cluster_at_rest_costs_slurmctld_at_most_ten_rpcs_a_minute(live: Chaos):
@@ -53,7 +55,7 @@ def test_a_fault_after_a_rest_closes_its_node_at_once(live: Chaos):
     (victim,) = live.victims(1)
     calm(live)
     live.xid(victim)
-    seen_after_rest(live, victim, 3.0)
+    seen_after_rest(live, victim)
     live.returned(victim)
 
 
@@ -62,7 +64,7 @@ def test_a_mark_of_the_health_agent_after_a_rest_is_seen_at_once(live: Chaos):
     calm(live)
     live.mark(victim)
     live.sandbox.scontrol("update", f"NodeName={victim}", "State=FAIL", "Reason=Action:Replace")
-    seen_after_rest(live, victim, 4.0)
+    seen_after_rest(live, victim)
     live.returned(victim)
 
 
@@ -81,6 +83,6 @@ def test_a_slurmctld_that_was_killed_at_rest_is_followed_again(live: Chaos):
     (victim,) = live.victims(1)
     live.mark(victim)
     live.sandbox.scontrol("update", f"NodeName={victim}", "State=FAIL", "Reason=Action:Replace")
-    seen_after_rest(live, victim, 4.0)
+    seen_after_rest(live, victim)
     live.returned(victim)
     live.settle()

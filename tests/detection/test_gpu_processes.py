@@ -9,6 +9,7 @@ import pytest
 from hpctl.detection.checks import gpu_processes
 from hpctl.detection.nvml.snapshot import GpuProcess, Snapshot
 from tests.sweeps import but, codes, gpus, machine, pci
+from tests.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -63,7 +64,7 @@ def test_a_process_that_hangs_in_the_driver_does_not_hang_the_check(tmp_path):
     here = machine(holding(GpuProcess(4242, 900 * MIB)), tmp_path)
     look = threading.Thread(target=lambda: done.append(gpu_processes.gather(here)), daemon=True)
     look.start()
-    look.join(5)
+    look.join(PATIENCE_S)
     with contextlib.suppress(OSError):
         os.close(os.open(line, os.O_WRONLY | os.O_NONBLOCK))
     assert done, "the look at the processes hangs with one of them"

@@ -139,7 +139,7 @@ def no_verdict(place: Path, path: Path | str, why: str) -> None:
     """The program prints one line with the reason, exits with 0, and with 2 under --exit-code."""
     begun = time.monotonic()
     done = check(place, path)
-    assert time.monotonic() - begun < LIMIT_S + 3
+    assert time.monotonic() - begun < LIMIT_S + 10
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("hpctl: no verdict: ")
     assert done.stdout.count("\n") == 1
@@ -247,7 +247,7 @@ def test_the_program_starts_no_process(place):
     assert said in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("body", ["exit 2", "kill -SEGV $$", "exec sleep 30"])
+@pytest.mark.parametrize("body", ["exit 2", "kill -SEGV $$", "exec sleep 300"])
 def test_without_the_program_the_command_is_run_and_never_fails_the_check(tmp_path, body):
     shutil.copy(SCRIPT, tmp_path)
     (tmp_path / "hpctl").write_text(f"#!/bin/sh\n{body}\n")
@@ -255,7 +255,7 @@ def test_without_the_program_the_command_is_run_and_never_fails_the_check(tmp_pa
     begun = time.monotonic()
     environment = {"HPCTL": str(tmp_path / "hpctl"), "PATH": os.environ["PATH"]}
     done = check(tmp_path, tmp_path / "none", **environment)
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 60
     assert done.returncode == 0
     assert "hpctl: no verdict: " in done.stdout
     assert check(tmp_path, tmp_path / "none", "--exit-code", **environment).returncode == 2

@@ -103,14 +103,14 @@ def cpu_s(agent: AgentProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_a_storm_hides_no_fault_and_costs_few_reports(head: Inbox, agent: AgentProcess) -> None:
     until(lambda: head.accepted, 20)
     reports, memory, spent = len(head.accepted), agent.memory_kib(), cpu_s(agent)
     begun, own = storm(agent.kmsg)
     # Every line was read: the count of the storm's own error is exact, and comes with the next
     # heartbeat at the latest.
-    until(lambda: head.count() == own, 60)
+    until(lambda: head.count() == own, 200)
     took = time.monotonic() - begun
     sent = len(head.accepted) - reports
     grown, cpu = agent.memory_kib() - memory, cpu_s(agent) - spent
@@ -127,6 +127,6 @@ def test_a_storm_hides_no_fault_and_costs_few_reports(head: Inbox, agent: AgentP
     assert len(wanted) == 29
     assert sum(device == "0000:66:00.0" for device, _ in head.first) == SMALL_FRY
     # The first goes out at once, and at the end nothing is left waiting.
-    assert head.first["0000:10:00.0", "95"] - begun < 2
+    assert head.first["0000:10:00.0", "95"] - begun < SECONDS / 2
     assert sent <= send.BURST + took / send.EVERY_S + took / 2 + 2
     assert grown < 6 * 1024

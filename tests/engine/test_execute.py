@@ -27,7 +27,7 @@ class SlowCloud:
 
     def replace(self, instances: Sequence[str]) -> Mapping[str, Outcome]:
         self.called.append(tuple(instances))
-        self.answers.acquire(timeout=10)
+        self.answers.acquire(timeout=60)
         if self.error is not None:
             raise self.error
         return dict.fromkeys(instances, Outcome.accepted())
@@ -79,7 +79,7 @@ class Bench:
     def answered(self) -> None:
         self.poked.clear()
         self.cloud.answers.release()
-        assert self.poked.wait(10)
+        assert self.poked.wait(60)
         self.executor.collect()
 
     def started(self) -> list[str]:
@@ -109,7 +109,7 @@ def test_executor_does_nothing_without_the_lease(bench):
     """It is asked after the step was written down, and immediately before the call."""
     bench.leads = False
     assert bench.order("i-1")
-    assert bench.poked.wait(10)
+    assert bench.poked.wait(60)
     bench.executor.collect()
     assert (bench.asked, bench.cloud.called) == ([1], [])
     (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]

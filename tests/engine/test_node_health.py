@@ -164,7 +164,7 @@ def test_an_older_word_is_never_written_over_a_newer_one() -> None:
         bench.book.heard(beat(N1, code, boot=f"b{n // 50}"))
         assert bench.disk[N1].generation.boot == f"b{n // 50}"
     done.set()
-    flusher.join(10)
+    flusher.join(60)
     bench.book.flush()
     assert bench.disk[N1].findings == bench.book.snapshot()[N1].findings
 

@@ -5,6 +5,7 @@ UnicodeDecodeError when it is read.
 """
 
 import gc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from tests.process import ended
+from tests.waiting import until
 
 LIBRARY = """
 import os, time
@@ -65,10 +67,11 @@ def list_children() -> list[int]:
     name = PySlurm.__module__.encode()
     found = []
     for file in Path("/proc/self/task").glob("*/children"):
-        for pid in file.read_text().split():
-            if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.append(int(pid))
-    return found
+        with suppress(OSError):  # a thread, or a child, that has ended
+            for pid in file.read_text().split():
+                if name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    found.append(int(pid))
+    return sorted(found)
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    made = PySlurm(SlurmRunner(timeout=20))
+    made = PySlurm(SlurmRunner(timeout=60))
     yield made
     made.close()
 
@@ -157,6 +160,7 @@ def test_the_choice_says_why_it_is_cli(installed):
 def test_the_child_ends_with_who_asked_and_closed_nothing(installed):
     scheduler, _ = chosen(installed)
     assert isinstance(scheduler, PySlurm)
+    until(lambda: len(list_children()) == 1)  # those of the tests before have ended
     (child,) = list_children()
     del scheduler
     gc.collect()

@@ -105,7 +105,7 @@ class Bed:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
             one.connect(str(self.config.state_dir / "world.sock"))
-            one.settimeout(10)
+            one.settimeout(60)
             yield one
 
 
@@ -453,7 +453,7 @@ def test_reader_that_takes_no_answer_is_dropped(bed: Bed, monkeypatch) -> None:
         for _ in range(20):
             line = lines.enter_context(bed.line())
             line.sendall(world_wire.ask_bytes(world_wire.WorldPart))
-        until(lambda: any(c.out for c in [*bed.server._clients.values()]), 5)
+        until(lambda: any(c.out for c in [*bed.server._clients.values()]), 5, every=0.001)
         assert (
             len({id(d.obj) for c in [*bed.server._clients.values()] for d in (c.out or ())[1:]})
             <= 400

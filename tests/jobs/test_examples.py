@@ -32,7 +32,7 @@ def live():
     "script", sorted(EXAMPLES.glob("**/*.sbatch")), ids=lambda p: p.parent.name
 )
 def test_each_example_script_is_accepted_unchanged(script, tmp_path):
-    subprocess.run(["bash", "-n", script], check=True, timeout=10)
+    subprocess.run(["bash", "-n", script], check=True, timeout=60)
     fake = tmp_path / "sbatch"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
@@ -74,7 +74,7 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
             "HPCTL_CHECKPOINT_DIR": str(tmp_path),
             "HPCTL_RESUME_FROM": resume and f"{tmp_path}/{resume}",
         },
-        timeout=10, check=True,
+        timeout=60, check=True,
     )  # fmt: skip
     words = f"-u /lm/pretrain_gpt.py --load {tmp_path} --save {tmp_path} --save-interval 500"
     insist = " --exit-on-missing-checkpoint" if resume else ""

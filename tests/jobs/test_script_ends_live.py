@@ -93,7 +93,8 @@ class Ends:
         if name != "syntax":  # all ranks of which fail, and any may be the first
             where = (self.base / f"node-{job}-1").read_text()
             assert (trouble.rank, trouble.node) == (1, where)
-        assert why in (self.base / f"{name}.log").read_text(errors="replace")
+        log = self.base / f"{name}.log"
+        until(lambda: why in log.read_text(errors="replace"), 60, "the log says why")
         until(lambda: why in self.live.explained(str(job)), 60, "explain says why")
         if kind is TroubleKind.DISK_FULL:
             until(lambda: f"hpctl: {why}" in self.live.job(job).comment, 60, "the Comment says why")
@@ -170,7 +171,7 @@ def test_a_task_of_an_array_tells_its_own_cause(live):
     array = done.stdout.split()[-1]
     cause = "ValueError in die (dying_rank.py): bad batch"
     until(lambda: cause in live.explained(f"{array}_2"), 60, "explain says why")
-    assert cause in (base / "2.log").read_text()
+    until(lambda: cause in (base / "2.log").read_text(), 60, "the log says why")
     assert cause not in live.explained(f"{array}_1")
     live.sandbox.run(["scancel", array])
 

@@ -87,7 +87,7 @@ def test_the_card_of_this_node_is_what_nvidia_smi_prints(machine, tmp_path) -> N
     assert read_card(driver=tmp_path, root=tmp_path) == expected
 
 
-@pytest.mark.parametrize("script", ["exit 9", "sleep 60", "yes"])
+@pytest.mark.parametrize("script", ["exit 9", "sleep 600", "yes"])
 def test_an_nvidia_smi_that_fails_or_hangs_costs_the_card_alone(
     machine, tmp_path, monkeypatch, script
 ) -> None:
@@ -95,7 +95,7 @@ def test_an_nvidia_smi_that_fails_or_hangs_costs_the_card_alone(
     machine(script)
     began = time.monotonic()
     assert read_card(driver=tmp_path, root=tmp_path) == GpuCard(machine="p5en.48xlarge")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_node_without_a_driver_has_no_card(tmp_path) -> None:

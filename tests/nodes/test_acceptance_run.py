@@ -13,7 +13,7 @@ from hpctl.nodes.acceptance.cards import GpuCard
 from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults
 from hpctl.toolkit.errors import HpctlError
 from tests.process import ended
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 LINE = "HEALTH_CHECK_RESULT:n1:{}:{}:{}"
 
@@ -141,7 +141,7 @@ def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path, number: i
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(number)
-    assert child.communicate(timeout=10)[1] == ""
+    assert child.communicate(timeout=PATIENCE_S)[1] == ""
     assert child.returncode == 128 + number
     assert ended(int(mark.read_text()))
 
@@ -153,7 +153,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     child = subprocess.Popen(["nohup", *command, "--tests", str(tmp_path)])
     until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(signal.SIGHUP)
-    assert child.wait(10) == 0
+    assert child.wait(PATIENCE_S) == 0
 
 
 CANCELLED_IN_POPEN = """
@@ -176,7 +176,7 @@ def test_a_run_that_is_cancelled_while_it_starts_a_test_kills_it(tmp_path: Path)
     (tmp_path / "a.yaml").write_text(row("exec sleep 60", timeout_s=60))
     command = [sys.executable, "-c", CANCELLED_IN_POPEN, "--test", "site.test"]
     done = subprocess.run(
-        [*command, "--tests", str(tmp_path)], stdout=subprocess.PIPE, text=True, timeout=20
+        [*command, "--tests", str(tmp_path)], stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 128 + signal.SIGTERM
     assert ended(int(done.stdout))

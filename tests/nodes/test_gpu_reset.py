@@ -118,7 +118,7 @@ def test_what_is_lost_unsupported_or_silent_is_not_reset(tmp_path):
 
 def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     nvidia_smi.install(tmp_path)
-    stray = subprocess.Popen(["sleep", "60"])
+    stray = subprocess.Popen(["sleep", "600"])
     process = tmp_path / "proc" / str(stray.pid)
     (process / "fd").mkdir(parents=True)
     (process / "fd/3").symlink_to("/dev/nvidia1")
@@ -131,17 +131,17 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     group.write_text("0::/user.slice\n")
 
     def gone():  # as the kernel takes a process's files away
-        stray.wait(10)
+        stray.wait(60)
         (process / "fd/3").unlink()
 
     threading.Thread(target=gone).start()
     assert run(tmp_path)
-    assert stray.wait(10) == -15
+    assert stray.wait(60) == -15
 
 
 def test_a_job_s_process_is_known_without_control_groups(tmp_path):
     nvidia_smi.install(tmp_path)
-    rank = subprocess.Popen(["sleep", "60"])
+    rank = subprocess.Popen(["sleep", "600"])
     folders = (tmp_path / "proc/400", tmp_path / "proc" / str(rank.pid))
     for folder, name, parent in zip(folders, ("slurmstepd", "python3"), (1, 400), strict=True):
         (folder / "fd").mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
         assert rank.poll() is None
     finally:
         rank.kill()
-        rank.wait(10)
+        rank.wait(60)
 
 
 def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch):

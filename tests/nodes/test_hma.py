@@ -117,7 +117,7 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             marked = time.monotonic()
             mark(live, victim)
             until(lambda v=victim: bool(live.of(v)), 25, "a recovery")
-            assert time.monotonic() - marked < 5.0
+            assert time.monotonic() - marked < 15.0
             live.returned(victim)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.daemon.chaos import Chaos
 from tests.engine.journal.servers import MariaDB
 from tests.live import until
+from tests.process import free_port
 
 _DATABASE = "slurm_acct_db"
 """Made before slurmdbd starts: with Debian 13's libmariadb 11.8.9 a slurmdbd that finds none makes
@@ -102,9 +103,7 @@ def slurmdbd(live: Chaos, server: MariaDB) -> Iterator[Slurmdbd]:
     home = Path(live.sandbox.state_dir)
     program = Path(shutil.which("slurmdbd", path=PATH) or "slurmdbd")
     plugins = sorted(program.parent.parent.glob("lib/*/slurm-wlm"))
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     places = ":".join(map(str, [*plugins, *sorted(Path("/usr/lib").glob("*/slurm-wlm"))]))
     conf = home / "etc" / "slurmdbd.conf"
     conf.write_text(

@@ -21,12 +21,12 @@ Make = Callable[..., Client]
 
 
 def until(api: Client, done: Callable[[], bool]) -> None:
-    assert api.emulator.wait_until(done, 10), "it never came to pass"
+    assert api.emulator.wait_until(done, 60), "it never came to pass"
 
 
 def created(api: Client, *groups: dict[str, Any]) -> None:
     api.emulator.create(cluster("demo", **({"InstanceGroups": list(groups)} if groups else {})))
-    api.emulator.wait_in_service("demo", 10)
+    api.emulator.wait_in_service("demo", 60)
 
 
 def update(api: Client, *groups: dict[str, Any], **more) -> dict[str, Any]:

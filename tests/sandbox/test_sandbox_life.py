@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import list_pids, read_environment, start_time
 from hpctl.toolkit.errors import HpctlError
 from tests.process import become_ordinary_user, room, run_text
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -31,7 +31,7 @@ def processes_of(state: Path) -> list[int]:
     found = []
     for pid in list_pids():
         try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_text()
+            arguments = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
         except OSError:
             continue
         env = " ".join(read_environment(pid).values())
@@ -44,11 +44,8 @@ def processes_of(state: Path) -> list[int]:
     return found
 
 
-def assert_all_gone(state: Path, timeout: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout
-    while left := processes_of(state):
-        assert time.monotonic() < deadline, [Path(f"/proc/{p}/cmdline").read_text() for p in left]
-        time.sleep(0.1)
+def assert_all_gone(state: Path) -> None:
+    until(lambda: not processes_of(state), every=0.1)
 
 
 def with_escaping_job(sandbox: Sandbox) -> int:
@@ -56,11 +53,7 @@ def with_escaping_job(sandbox: Sandbox) -> int:
     mark = sandbox.state_dir / "escaped"
     script = f"env -i setsid sh -c 'echo $$ > {mark}; exec sleep 600' & sleep 600"
     sandbox.run(["sbatch", "-D", "/", "-o", "/dev/null", "--wrap", script])
-    deadline = time.monotonic() + 20
-    while not (mark.exists() and mark.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return int(mark.read_text())
+    return int(until(lambda: mark.exists() and mark.read_text()))
 
 
 def supervisor_of(sandbox: Sandbox) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from hpctl.checkpoints.search import last_complete
 from hpctl.sandbox.training.model import last_step, read_attempts
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +43,7 @@ class Run:
                 )
             )
 
-    def wait(self, timeout: float = 60.0) -> tuple[list[int], str]:
+    def wait(self, timeout: float = 2 * PATIENCE_S) -> tuple[list[int], str]:
         """Exit codes and all output. A rank that hangs fails the test."""
         deadline = time.monotonic() + timeout
         outputs = [
@@ -51,7 +52,7 @@ class Run:
         ]
         return [rank.returncode for rank in self.ranks], "".join(outputs)
 
-    def wait_for_step(self, step: int, timeout: float = 30.0) -> None:
+    def wait_for_step(self, step: int, timeout: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             for file in self.directory.glob("progress-*.txt"):
@@ -98,7 +99,7 @@ def test_killed_and_resumed_gives_the_same_bits(tmp_path, runs: list[Run], size:
         runs[-1].wait_for_step(runs[-1].start_step + randomness.randint(3, 18))
         victim = randomness.choice(runs[-1].ranks)
         victim.send_signal(signal.SIGKILL)
-        codes, output = runs[-1].wait(timeout=20)
+        codes, output = runs[-1].wait()
         assert sorted({c for c in codes if c != -signal.SIGKILL}) in ([1], []), output
         started = read_attempts(tmp_path / "hit")[-1]["attempt"]
         found = last_complete(tmp_path / "hit").found

@@ -1,6 +1,7 @@
 """The intake over real HTTP with real munged: what it believes, and all that it must refuse."""
 
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from hpctl.wire import reports as wire
 from tests.intakes import Head, announced, credential
 from tests.munged import ADDRESSES, Realm
 from tests.reports import NOON, report
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
@@ -120,7 +122,7 @@ def test_an_ordinary_user_of_the_node(head: Head) -> None:
     made = subprocess.run(
         ["munge", f"--socket={head.realm.n1}"],
         input=wire.make_credential_payload(body), user=65534, group=65534, extra_groups=[],
-        capture_output=True, check=True, timeout=10,
+        capture_output=True, check=True, timeout=60,
     )  # fmt: skip
     answer = head.post(body, f"MUNGE {made.stdout.decode().strip()}")
     assert_refused(head, answer, 403, "forbidden_uid")
@@ -133,7 +135,7 @@ def test_too_large_as_announced(head: Head) -> None:
 
 def test_too_slow_a_body(head: Head, monkeypatch) -> None:
     monkeypatch.setattr(app, "BODY_TIMEOUT_S", 0.2)
-    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=PATIENCE_S) as client:
         client.sendall(
             f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx".encode()
         )
@@ -169,7 +171,7 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     def slow_first(received):
         if (received.node, received.seq) == ("n1", 1):
             first_is_in.set()
-            let_go.wait(10)
+            let_go.wait(PATIENCE_S)
         head.accepted.append(received)
 
     head.accept = slow_first
@@ -179,12 +181,12 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
         for seq in (1, 2)
     ]
     threads[0].start()
-    assert first_is_in.wait(10)
+    assert first_is_in.wait(PATIENCE_S)
     threads[1].start()
     assert head.send(replace(report(seq=1), node="n2"), head.realm.n2)[0] == 200
     let_go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert answers == [200, 200]
     assert [r.seq for r in head.accepted if r.node == "n1"] == [1, 2]
 
@@ -192,27 +194,33 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
 def test_answers_on_a_kept_connection_are_not_held_back(head: Head) -> None:
     """Nagle's algorithm and delayed acknowledgements would make each answer wait 40 ms."""
     connection = http.client.HTTPConnection(
-        "127.0.0.1", head.server.port, timeout=10, source_address=(ADDRESSES["n1"], 0)
+        "127.0.0.1", head.server.port, timeout=PATIENCE_S, source_address=(ADDRESSES["n1"], 0)
     )
-    took = []
-    for seq in range(1, 41):
-        body = wire.encode_report(report(seq=seq))
-        headers = {"Authorization": credential(head.realm.n1, body)}
-        before = time.monotonic()
-        connection.request("POST", wire.PATH, body, headers)
-        assert json.loads(connection.getresponse().read()) == {"ack": seq}
-        took.append(time.monotonic() - before)
+    seqs = itertools.count(1)
+
+    def measure() -> list[float]:
+        took = []
+        for seq in itertools.islice(seqs, 40):
+            body = wire.encode_report(report(seq=seq))
+            headers = {"Authorization": credential(head.realm.n1, body)}
+            before = time.monotonic()
+            connection.request("POST", wire.PATH, body, headers)
+            assert json.loads(connection.getresponse().read()) == {"ack": seq}
+            took.append(time.monotonic() - before)
+        return took
+
+    # Held back, no answer of any series would come sooner; a busy machine delays some of them.
+    until(lambda: sorted(measure())[10] < 0.03)
     connection.close()
-    assert sorted(took)[len(took) // 4] < 0.03
 
 
 def test_stop_is_bounded_with_connections_open(munges: Realm) -> None:
     head = Head(munges)
     head.server.start()
-    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as idle:
+    with socket.create_connection(("127.0.0.1", head.server.port), timeout=PATIENCE_S) as idle:
         idle.sendall(b"POST ")
         before = time.monotonic()
         head.server.stop()
-        assert time.monotonic() - before < 6
+        assert time.monotonic() - before < PATIENCE_S / 2
     with pytest.raises(ConnectionRefusedError):
         head.get("/healthz")

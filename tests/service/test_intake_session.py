@@ -5,15 +5,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from hpctl.wire import munge
+from hpctl.wire import authentication, munge
 from hpctl.wire import reports as wire
 from tests.intakes import Head, Session, credential
 from tests.munged import ADDRESSES, Realm
 from tests.reports import beat, report
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
@@ -133,14 +135,17 @@ def test_a_replayed_message(head: Head) -> None:
     assert (len(head.accepted), len(head.beats)) == (2, 1)
 
 
-def test_a_session_ends_with_its_time(munges: Realm) -> None:
-    head = Head(munges, session_s=0.3)
+def test_a_session_ends_with_its_time(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
+    late_s = [0.0]
+    made = partial(authentication.Sessions, monotonic=lambda: time.monotonic() + late_s[0])
+    monkeypatch.setattr(authentication, "Sessions", made)
+    head = Head(munges, session_s=600.0)
     head.server.start()
     try:
         session = Session(head)
-        assert session.granted["lasts_s"] == pytest.approx(0.3)
+        assert session.granted["lasts_s"] == pytest.approx(600.0)
         assert session.send(session.report())[0] == 200
-        time.sleep(0.35)
+        late_s[0] = 600.0
         assert session.send(session.report())[1]["error"] == "expired_session"
         assert head.refused() == {"expired_session": 1}
         assert len(head.accepted) == 2
@@ -177,19 +182,19 @@ def test_a_heartbeat_does_not_wait_for_a_report_that_is_being_stored(head: Head)
 
     def hang(received):
         is_in.set()
-        let_go.wait(10)
+        let_go.wait(PATIENCE_S)
         head.accepted.append(received)
 
     head.accept = hang
     body = slow.report()
     storing = threading.Thread(target=slow.send, args=(body,))
     storing.start()
-    assert is_in.wait(10)
+    assert is_in.wait(PATIENCE_S)
     assert beating.send(beating.heartbeat())[0] == 200
     later = slow.heartbeat()
     assert slow.send(later)[0] == 200
     let_go.set()
-    storing.join(10)
+    storing.join(PATIENCE_S)
     # The heartbeat came after the report, which ended after it: neither may be sent again.
     for again in (body, later):
         assert slow.send(again)[1]["error"] == "stale_report"
@@ -203,7 +208,7 @@ def test_reports_that_wait_for_the_journal_are_stored_together(head: Head) -> No
     def store(*reports):
         batches.append(len(reports))
         first_is_in.release()
-        let_go.wait(10)
+        let_go.wait(PATIENCE_S)
 
     head.store_all = store
     names = [f"m{n}" for n in range(30)]
@@ -213,11 +218,11 @@ def test_reports_that_wait_for_the_journal_are_stored_together(head: Head) -> No
     ]
     for thread in threads:
         thread.start()
-    assert first_is_in.acquire(timeout=10)
+    assert first_is_in.acquire(timeout=PATIENCE_S)
     time.sleep(1)
     let_go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert answers == [200] * 30
     assert sum(batches) == 30
     assert len(batches) <= 5, batches
@@ -226,7 +231,7 @@ def test_reports_that_wait_for_the_journal_are_stored_together(head: Head) -> No
 def test_answers_without_a_body_and_after_a_hundred_continue_come_at_once(head: Head) -> None:
     """The server keeps an answer's head back for its body: where there is none, it must not."""
     own = (ADDRESSES["n1"], 0)
-    with socket.create_connection(("127.0.0.1", head.server.port), 5, own) as client:
+    with socket.create_connection(("127.0.0.1", head.server.port), PATIENCE_S, own) as client:
         client.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         body = wire.encode_report(report())

@@ -155,10 +155,8 @@ def job_ends(job: int, signal: str, user: str = "ann", name: str = "train") -> l
 def test_an_escalation_reaches_the_webhook_and_says_what_to_do(head: Head, hook: Webhook) -> None:
     head.happens(*escalated(9))  # before anybody was to be told
     head.start(quiet="00:00-23:59")
-    begun = time.monotonic()
     head.happens(*escalated(1))
-    until(lambda: hook.got)
-    assert time.monotonic() - begun < 5
+    until(lambda: hook.got)  # in a minute, and not when the quiet hours are over
     assert hook.texts[0].splitlines() == [
         hook.texts[0].splitlines()[0],
         "n1: GPU fell off the bus. Escalated to on-call: replace: rejected (AccessDenied).",
@@ -173,7 +171,12 @@ def test_an_escalation_reaches_the_webhook_and_says_what_to_do(head: Head, hook:
     until(lambda: head.counted("sent") == 1)
 
 
-def test_a_mass_event_of_a_hundred_nodes_is_one_message(head: Head, hook: Webhook) -> None:
+def test_a_mass_event_of_a_hundred_nodes_is_one_message(
+    head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gather_s = outbox.GATHER_S
+    # A busy machine may need longer to store and to read what comes within a second.
+    monkeypatch.setattr(outbox, "GATHER_S", 600.0)
     head.start()
     why = "100 of 200 nodes report xid-79 within 10 min: the check is broken or the fabric is"
     held = [
@@ -184,6 +187,13 @@ def test_a_mass_event_of_a_hundred_nodes_is_one_message(head: Head, hook: Webhoo
         head.happens(*held[first : first + 10])
         time.sleep(0.05)
     head.happens(*escalated(*range(1, 100)))
+
+    def count_waiting() -> int:
+        kept = msgspec.json.decode(head.store.outbox() or "", type=outbox.Outbox)
+        return len(kept.posted)
+
+    until(lambda: count_waiting() == 199)
+    monkeypatch.setattr(outbox, "GATHER_S", gather_s)
     until(lambda: len(hook.got) == 2, 20)
     time.sleep(1)
     assert sorted(m["title"].partition("] ")[2] for m in hook.got) == [
@@ -492,9 +502,10 @@ def test_an_owner_is_notified_once_slurmctld_answers_and_others_do_not_wait_fore
         (head.place / name).write_text(f"#!/bin/sh\n{check}{what}\n")
         (head.place / name).chmod(0o755)
     head.start(users="mailprog")
+    begun = time.monotonic()
     head.happens(*job_ends(7, "refused"), *escalated(1))
     time.sleep(1)
-    assert not hook.got
+    assert not hook.got or time.monotonic() - begun > patience_s
     if patience_s > 60:
         away.write_text("slurm_load_jobs error: Socket timed out on send/recv operation")
         time.sleep(1)

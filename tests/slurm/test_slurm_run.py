@@ -10,7 +10,11 @@ from hpctl.slurm import run
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, SlurmRunner
 from hpctl.toolkit.errors import Unavailable
-from tests.waiting import until
+from tests.waiting import LONGER_AND_LONGER, until
+
+AT_ONCE_S = 30.0
+"""Half of what scontrol itself tries for, and far below what the stand-ins sleep: a busy machine
+takes seconds to start a program."""
 
 
 def script(directory: Path, text: str) -> Path:
@@ -31,20 +35,21 @@ def test_output_and_status(tmp_path) -> None:
 
 def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
     pidfile = tmp_path / "pid"
-    runner = SlurmRunner(
-        bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5
-    )
-    began = time.monotonic()
-    assert runner.run("scontrol").end is End.TIMED_OUT
-    assert time.monotonic() - began < 5
-    until(lambda: not _alive(int(pidfile.read_text())), 5)
+    bin_dir = script(tmp_path, f"sleep 600 & echo $! > {pidfile}; wait")
+    for timeout in LONGER_AND_LONGER:
+        began = time.monotonic()
+        assert SlurmRunner(bin_dir=bin_dir, timeout=timeout).run("scontrol").end is End.TIMED_OUT
+        assert time.monotonic() - began < timeout + AT_ONCE_S
+        if pidfile.exists() and pidfile.read_text():
+            break
+    until(lambda: not _alive(int(pidfile.read_text())))
 
 
 def test_a_command_that_is_given_up_is_killed(tmp_path) -> None:
-    runner = SlurmRunner(bin_dir=script(tmp_path, "echo part; sleep 60"))
+    runner = SlurmRunner(bin_dir=script(tmp_path, "echo part; sleep 600"))
     began = time.monotonic()
     assert runner.run("scontrol", give_up=lambda: True).end is End.GIVEN_UP
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
@@ -55,13 +60,13 @@ def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
 def test_too_much_output_is_cut_off(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
     assert (
-        SlurmRunner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol").end is End.TOO_LONG
+        SlurmRunner(bin_dir=script(tmp_path, "yes"), timeout=60).run("scontrol").end is End.TOO_LONG
     )
 
 
 def test_much_error_output_does_not_block(tmp_path) -> None:
     text = "i=0; while [ $i -lt 9000 ]; do echo 0123456789 >&2; i=$((i+1)); done"
-    done = SlurmRunner(bin_dir=script(tmp_path, text), timeout=20).run("scontrol")
+    done = SlurmRunner(bin_dir=script(tmp_path, text), timeout=60).run("scontrol")
     assert done.ok
     assert len(done.err) < 2 * run.MAX_ERROR + (1 << 20)
 
@@ -74,7 +79,7 @@ def test_a_missing_program_or_configuration_is_reported_at_once(tmp_path) -> Non
     unconfigured = SlurmRunner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
     assert unconfigured.end is End.NOT_STARTED
     assert "slurm.conf" in unconfigured.message
-    assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
+    assert time.monotonic() - began < AT_ONCE_S, "scontrol itself tries for a minute"
 
 
 def test_a_missing_file_that_the_environment_names_is_reported_at_once(tmp_path) -> None:
@@ -82,7 +87,7 @@ def test_a_missing_file_that_the_environment_names_is_reported_at_once(tmp_path)
     began = time.monotonic()
     with pytest.raises(Unavailable, match=f"there is no {tmp_path}/slurm.conf, which SLURM_CONF"):
         CliScheduler(runner).view()
-    assert time.monotonic() - began < 5, "scontrol itself tries for a minute"
+    assert time.monotonic() - began < AT_ONCE_S, "scontrol itself tries for a minute"
 
 
 def test_a_nul_in_an_argument_is_refused() -> None:

@@ -339,9 +339,20 @@ class Helper:
             if self._leads:
                 self._lead.turn(everyone=beat or not led)
             else:
-                self._node.changed.clear()
+                self._forward_changes()
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._report_failure(f"{self._host}: {error}")
+
+    def _forward_changes(self) -> None:
+        """Tell who leads of changes that were reported to this node: a host to which the leader was
+        silent for a moment took this one for it, and reports a change once."""
+        before = self._spec.hosts[: self._spec.hosts.index(self._host)]
+        hosts = set[str]()
+        while self._node.changed:
+            hosts.add(self._node.changed.popleft())
+        for host in sorted(hosts - {self._host}):
+            if not any(self._peers.each("changed", [leader], by=host) for leader in before):
+                self._node.changed.append(host)
 
     def _copy(self) -> None:
         while True:

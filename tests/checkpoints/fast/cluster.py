@@ -21,6 +21,8 @@ from hpctl.checkpoints.fast.spec import FastSaveSpec, SavedFile
 from hpctl.checkpoints.fast.union import PeerConnections
 from hpctl.vocabulary.fast_saves import FastSaves
 from tests.checkpoints.checkpoint_files import dcp_files
+from tests.process import ended
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 LOOK_OFTEN = "helpers.LOOK_S = 0.1\n"
@@ -92,12 +94,17 @@ class Nodes:
         """To the helper's processes."""
         process = self.processes[host]
         for pid in (process.pid, *children(process.pid)):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # it has died with its parent
+                os.kill(pid, number)
 
     def kill(self, host: str) -> None:
         """The helper alone."""
+        helpers = children(self.processes[host].pid)
         self.signal(host, signal.SIGKILL)
-        self.processes.pop(host).wait(10)
+        self.processes.pop(host).wait(PATIENCE_S)
+        # A helper that still dies writes to the disk that goes next, and holds its port.
+        for pid in helpers:
+            assert ended(pid)
 
     def lose(self, host: str) -> None:
         """The node with its disk."""
@@ -113,20 +120,20 @@ class Nodes:
         for process in self.processes.values():
             process.send_signal(signal.SIGTERM)
         for process in self.processes.values():
-            process.wait(40)
+            process.wait(2 * PATIENCE_S)
         self.processes.clear()
 
     def log(self) -> str:
         """What all helpers said."""
         return "".join(p.read_text() for p in sorted(self.place.glob("*.log")))
 
-    def resume(self, gone=lambda hosts: (), wait_s: float = 20.0) -> search.Search:
+    def resume(self, gone=lambda hosts: (), wait_s: float = PATIENCE_S) -> search.Search:
         """As a start of the job does."""
         self.said.clear()
         others = search.last_complete(self.shared)
         return restore_saves(self.spec, others, self.said.append, gone, wait_s)
 
-    def safe(self, name: str, limit_s: float = 60.0, copies: int = 2) -> None:
+    def safe(self, name: str, limit_s: float = PATIENCE_S, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
@@ -151,7 +158,11 @@ def is_held(spec: FastSaveSpec, living: Sequence[str], name: str, copies: int) -
 
 def children(pid: int) -> list[int]:
     """The processes that one has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    return []
 
 
 def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):

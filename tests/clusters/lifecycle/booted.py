@@ -138,7 +138,7 @@ class Booted(chroot.Machine):
 
     def __exit__(self, kind, error, trace):
         self._holder.kill()
-        self._holder.wait(10)
+        self._holder.wait(60)
         deadline = time.monotonic() + 20
         while self._cgroup.exists() and time.monotonic() < deadline:
             for place in sorted(self._cgroup.rglob("*/"), reverse=True):

@@ -136,7 +136,7 @@ class Machine:
 
     def __exit__(self, kind, error, trace):
         self._holder.kill()
-        self._holder.wait(10)
+        self._holder.wait(60)
         self._holder.stdout.close()
 
     def enter(self) -> list[str]:

@@ -89,7 +89,7 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
     network = {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]}
     request = cluster("h100-a", 2, VpcConfig=network)
     bed.emulator.create(request)
-    bed.emulator.wait_in_service("h100-a", 10)
+    bed.emulator.wait_in_service("h100-a", 60)
     try:
         found = validate_spec(bed.account(), file(bed), only=["cluster", "network"])
         args = {v.check: v.what for v in found}

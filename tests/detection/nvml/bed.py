@@ -7,9 +7,8 @@ from pathlib import Path
 from hpctl.detection.check import CannotTell, DriverHung
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.snapshot import Snapshot
+from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
-
-PATIENCE_S = 10.0
 
 Connect = Callable[..., NvmlClient]
 
@@ -45,7 +44,7 @@ def hung(client: NvmlClient) -> DriverHung | None:
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second: it ends while it is read
         return False
     return state != "Z"
 

@@ -138,7 +138,7 @@ import time
 from hpctl.detection.check import CannotTell, DriverHung
 from hpctl.detection.nvml.client import NvmlClient
 client = NvmlClient(0.05, 0.3)
-client.wait(10)
+client.wait(60)
 print(client.child_pid(), flush=True)
 while True:
     try:

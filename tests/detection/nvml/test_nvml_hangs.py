@@ -1,6 +1,7 @@
 """An NVML child whose driver hangs, or that crashes, is killed, or loses its agent."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def test_a_hung_call_is_reported_with_its_name_and_no_second_child_is_started(st
     stub.hang("nvmlDeviceGetFieldValues", gpu=5)
     error = until(lambda: hung(client))
     # Twice the deadline, one sweep's interval, and a machine with others on it.
-    assert time.monotonic() - began < 1.1 + 1.0
+    assert time.monotonic() - began < 1.1 + 5.0
     assert error.call == "nvmlDeviceGetFieldValues gpu5"
     assert error.overdue_s > 1.0
     time.sleep(1.0)
@@ -101,7 +102,7 @@ def test_the_child_of_an_agent_that_dies_ends_too(stub, number):
         "import time\n"
         "from hpctl.detection.nvml.client import NvmlClient\n"
         "client = NvmlClient(0.1)\n"
-        "client.wait(10)\n"
+        "client.wait(60)\n"
         "print(client.child_pid(), flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -114,25 +115,26 @@ def test_the_child_of_an_agent_that_dies_ends_too(stub, number):
         agent.send_signal(number)
         # The pipe closes with the agent: its child must not hold it open.
         assert agent.stdout.read() == ""
-    until(lambda: not alive(pid), 5.0)
+    until(lambda: not alive(pid))
 
 
-def test_a_child_that_crashes_is_started_again_more_and_more_seldom(stub, connect):
+def test_a_child_that_crashes_is_started_again_more_and_more_seldom(stub, connect, caplog):
     stub.gpus(2)
     client = connect()
     client.wait(PATIENCE_S)
+    began = time.monotonic()
     stub.crash("nvmlDeviceGetFieldValues")
-    starts: dict[int, float] = {}
 
-    def counted() -> bool:
+    def list_pauses() -> list[float]:
         newest(client)
-        if (pid := client.child_pid()) is not None:
-            starts.setdefault(pid, time.monotonic())
-        return len(starts) >= 5
+        found = re.findall(r"the next starts in (\S+) s", caplog.text)
+        return [float(pause_s) for pause_s in found]
 
-    until(counted)
-    *_, before_last, last = starts.values()
-    assert last - before_last > 0.7, "the pauses do not grow"
+    until(lambda: len(list_pauses()) >= 5)
+    pauses = list_pauses()
+    assert pauses[:5] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
+    # The fifth crash comes after the pauses that followed the four before it.
+    assert time.monotonic() - began > sum(pauses[:4])
     stub.fix()
     assert until(lambda: fresh(client).gpus)[1].recovery_action == 0
 

@@ -18,6 +18,7 @@ from hpctl.detection.nvml.client import (
 )
 from hpctl.detection.nvml.driver import EVENTS, SWEEP, InFlight
 from hpctl.detection.nvml.snapshot import NvmlEvent
+from tests.waiting import PATIENCE_S
 
 SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0},"done":3.0}'
 EVENT = b'{"kind":"event","event":{"at":2.0,"pci":"0000:10:00.0","kind":8,"data":79}}'
@@ -40,7 +41,7 @@ def start(tmp_path, monkeypatch):
 
     yield make
     for child in children:
-        assert child.wait(10.0)
+        assert child.wait(PATIENCE_S)
         child.forget()
 
 
@@ -50,7 +51,7 @@ def frame(text: bytes) -> bytes:
 
 def read(child: NvmlChild) -> tuple[list[Message], str]:
     """All messages, and how it ended."""
-    assert child.wait(10.0)
+    assert child.wait(PATIENCE_S)
     messages: list[Message] = []
     try:
         for message in child.messages():

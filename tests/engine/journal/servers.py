@@ -132,14 +132,14 @@ class Server:
         """End the process, by its id, and remove its files: nothing in it is worth a goodbye."""
         if self._process is not None:
             self._process.send_signal(self.die_with)
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=60)
         shutil.rmtree(self.home, ignore_errors=True)
 
     @contextmanager
     def away(self):
         """Kill it as a crash would; afterwards it runs again, on the same data."""
         self._process.send_signal(self.die_with)
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=60)
         try:
             yield
         finally:

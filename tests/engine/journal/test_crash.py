@@ -52,7 +52,7 @@ def test_killed_after_the_acknowledgement(database: DatabaseBed) -> None:
     with writer(database.url, 0, 1) as process:
         assert read(process) == 0
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         assert numbers(database.read().events()) == [0, 1, 2]
 
 

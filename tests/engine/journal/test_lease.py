@@ -342,7 +342,8 @@ def test_leader_frozen_in_a_write_does_not_block_a_standby(served):
         head._hold_lease(c, id=1)
         begun = time.monotonic()
         other.take_lease(me, other.daemon(), NOW, LEASE_S)
-        assert time.monotonic() - begun < 3.9
+        # By the server's limit of 2 s; what a busy machine adds is no lock that is kept.
+        assert time.monotonic() - begun < 15
     with pytest.raises(LeaseLost):
         head.append([signal(1)])
 

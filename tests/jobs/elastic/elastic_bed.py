@@ -18,6 +18,7 @@ import pytest
 from hpctl.jobs.elastic.controller import AccountRecord
 from hpctl.jobs.elastic.controller import read_account as read
 from tests.checkpoints.proof.torch_here import need
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAIN = str(ROOT / "examples/torch_ddp/train.py")
@@ -153,7 +154,7 @@ def _environments() -> Iterator[tuple[int, set[str]]]:
                 yield int(entry.name), set(text.split("\0"))
 
 
-def until_gone(launchers: Launchers, timeout: float = 5.0) -> list[int]:
+def until_gone(launchers: Launchers, timeout: float = PATIENCE_S) -> list[int]:
     """What is left of a group after a while: nothing, if all is well."""
     limit = time.monotonic() + timeout
     while (left := launchers.pids()) and time.monotonic() < limit:

@@ -11,6 +11,7 @@ import pytest
 from hpctl.jobs.elastic.wire import send_request
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.jobs.elastic.elastic_bed import Start, all_wait, scripted, until_gone
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -120,12 +121,13 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(start: Start) -> None:
+    # That it is killed at all shows in its successor: it waits for `go`, and hears no SIGTERM.
     group = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwait()", "--grace=0.3")
     all_wait(group)
     begun = time.monotonic()
     os.kill(group.rank_pids()[0], signal.SIGKILL)
     all_wait(group, count=1)
-    assert 0.3 < time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun > 0.3
     (group.save / "go").touch()
     assert group.wait() == [0, 0]
 
@@ -164,11 +166,11 @@ def test_killed_launcher_leaves_no_process_of_its_group(start: Start, node: int)
 
 
 def test_a_frozen_launcher_is_noticed(start: Start) -> None:
-    group = start("wait()", "--silence=2")
+    group = start("wait()", "--silence=5")
     all_wait(group)
     group.processes[1].send_signal(signal.SIGSTOP)
-    assert group.processes[0].wait(30) == 75
-    assert "silent for 2 s" in group.account().why
+    assert group.processes[0].wait(PATIENCE_S) == 75
+    assert "silent for 5 s" in group.account().why
 
 
 def test_sigterm_gives_the_ranks_time_and_ends_with_143(start: Start) -> None:

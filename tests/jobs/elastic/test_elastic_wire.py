@@ -45,6 +45,7 @@ async def listening(serve: wire.Serve, run_id: str = RUN) -> AsyncIterator[None]
 
 async def _met() -> list[object]:
     seen: list[object] = []
+    over = asyncio.Event()
 
     async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
         seen.append(hello)
@@ -54,12 +55,13 @@ async def _met() -> list[object]:
         except wire.ProtocolError as error:
             seen.append(str(error))
         await line.close()
+        over.set()
 
     async with listening(serve):
         line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
         for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
             line.send(message)
-        await asyncio.sleep(0.2)
+        await wire.wait_for(over.wait(), 60)
         await line.close()
     return seen
 
@@ -104,7 +106,7 @@ async def _reported_end(place: LauncherPlace) -> wire.Message:
     group = asyncio.create_task(controller.run())
     hello = {"node": 0, "ranks": 1, "host": "n1"}
     line = await wire.connect_controller("127.0.0.1", place.run_id, place.secret, hello)
-    while "end" not in (message := await line.receive_within(10)):
+    while "end" not in (message := await line.receive_within(60)):
         pass
     await line.close()
     await group
@@ -287,7 +289,7 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
             assert await reader.read(1) == b""
             writer.close()
 
-    asyncio.run(wire.wait_for(try_it(), 30))
+    asyncio.run(wire.wait_for(try_it(), 60))
 
 
 def test_a_launcher_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(monkeypatch):

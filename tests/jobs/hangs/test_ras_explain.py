@@ -17,6 +17,7 @@ from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -84,11 +85,8 @@ def test_counts_that_grow_clear_the_run(state: Job) -> None:
     with Service(state) as service:
         inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
-        now = time.monotonic()
-        inquiry.watch(progress, now)
-        deadline = now + 10
-        while not service.queries and time.monotonic() < deadline:
-            time.sleep(0.01)
+        inquiry.watch(progress, time.monotonic())
+        until(lambda: service.queries)
         state.communicators[0].step()
         assert inquiry.explain(progress, hang) is None
     assert progress.hang(time.monotonic()) is None
@@ -103,7 +101,7 @@ def test_counts_that_grow_without_end_and_without_a_step_do_not(state: Job) -> N
         inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
-        inquiry._thread.join(10)
+        inquiry._thread.join(PATIENCE_S)
         state.communicators[0].step()
         explained = inquiry.explain(progress, hang)
     assert "without steps" in explained.trouble.why

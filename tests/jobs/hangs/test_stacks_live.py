@@ -135,10 +135,10 @@ def test_a_node_without_a_step_is_called_a_spare_and_no_error(slurm, tmp_path) -
 
     def look():
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        return json.loads(done.stdout)
+        view = json.loads(done.stdout)
+        return view if sum(len(group["ranks"]) for group in view["groups"]) == 2 else None
 
-    until(lambda: sum(len(group["ranks"]) for group in look()["groups"]) == 2, seconds=30)
-    view = look()
+    view = until(look)
     slurm.run(["scancel", job])
     (idle,) = view["idle"]
     assert view["errors"] == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpctl import progress
 from hpctl.jobs.run.progress_notes import Note, NoteFileReader, NoteListener, ReceivedNote
 from tests.process import run_text
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,9 +28,11 @@ def python(code: str, address: str, **more: str) -> str:
     return done.stdout
 
 
-def heard(source: NoteListener | NoteFileReader, many: int, timeout: float = 10.0) -> list[Note]:
+def heard(
+    source: NoteListener | NoteFileReader, many: int, timeout: float = PATIENCE_S
+) -> list[Note]:
     found: list[ReceivedNote] = []
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < many and time.monotonic() < deadline:
         found += source.take()
         time.sleep(0.01)

@@ -129,7 +129,7 @@ def test_a_full_socket_drops_and_counts_and_never_waits(tmp_path):
         """
         dropped, taken = python(code, f"unix:{path}").split()
     assert int(dropped) > 35_000
-    assert float(taken) < 10.0
+    assert float(taken) < 60.0
 
 
 def test_the_next_line_says_how_many_were_lost(tmp_path, reporter_to):

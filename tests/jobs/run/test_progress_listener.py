@@ -1,6 +1,5 @@
 """What arrives at the listener and the file reader, welcome or not."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from hpctl.jobs.run.progress_notes import NoteFileReader, open_listener
 from hpctl.toolkit.errors import HpctlError
 from tests.jobs.run.progress_talk import heard, python, sender
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -24,9 +24,7 @@ def test_what_is_not_taken_is_bounded(monkeypatch) -> None:
     with open_listener() as listener, sender(listener.address) as send:
         for n in range(50):
             send(b"step=%d" % n)
-        deadline = time.monotonic() + 10
-        while listener.dropped < 40 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: listener.dropped >= 40)
         assert [one.note.step for one in listener.take()] == list(range(40, 50))
 
 

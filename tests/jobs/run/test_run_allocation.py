@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.run.allocation import (
+    AWAY_S,
     AllocationQueries,
     AllocationState,
     NoSuchJob,
@@ -132,7 +133,7 @@ def test_a_signal_ends_the_wait_for_slurmctld():
     left = AllocationState(failing, message.append, stopped=lambda: bool(message))
     began = time.monotonic()
     assert left.look().healthy == ()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < AWAY_S
     assert not left.alive
     assert message == ["waiting for slurmctld: nobody answers"]
 

@@ -18,6 +18,8 @@ def job(slurm, shared):
     slurm.run(["scancel", str(one.id)], check=False)
 
 
+PATIENT = "hang_floor_s: 6\nhang_start_s: 300\n"
+"""A busy machine stops a rank for seconds between two steps, and for longer before the first."""
 HANGS = """
 import os, signal, time
 from hpctl import progress
@@ -36,7 +38,7 @@ open(os.environ["DIR"] + "/finished." + os.environ["RANK"], "w").close()
 def test_a_hang_is_fixed_by_new_ranks_in_the_same_step(job: Job) -> None:
     rank, policy = job.dir / "rank.py", job.dir / "policy.yaml"
     rank.write_text(HANGS)
-    policy.write_text("hang_floor_s: 2\nhang_start_s: 20\n")
+    policy.write_text(PATIENT)
     job.submit_command(str(rank), run=f"--spares 1 --torch --nproc 1 --policy {policy}")
     log = job.ended(timeout=40)
     assert "hang -> process: " in log
@@ -62,7 +64,7 @@ def test_a_hang_is_fixed_by_new_ranks_in_the_same_step(job: Job) -> None:
 )
 def test_shell_job_without_progress_is_a_hang(job: Job, batch: str, say: str) -> None:
     policy = job.dir / "policy.yaml"
-    policy.write_text("hang_floor_s: 2\nhang_start_s: 20\n")
+    policy.write_text(PATIENT)
     body = f"""say() {{ {say}; }}
 [ "$HPCTL_ATTEMPT" = 2 ] && {{ say 6; exit 0; }}
 for step in 1 2 3 4 5; do say $step; sleep 0.2; done
@@ -85,7 +87,7 @@ def _run(slurm, directory, job_id):
 
 def test_unknown_job_is_reported_at_once(slurm, job):
     run = _run(slurm, job.dir, 999_999)
-    _, output = run.communicate(timeout=20)
+    _, output = run.communicate(timeout=60)
     assert run.returncode == 1
     (line,) = output.splitlines()
     assert "Slurm does not know job 999999, in which hpctl run was started, so nothing" in line

@@ -23,6 +23,9 @@ echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\
     > "$DIR/seen.$HPCTL_ATTEMPT.$SLURM_PROCID"
 """
 SETTLED_S = 30.0
+AT_ONCE_S = 25.0
+"""Less than slurmctld needs to find a node lost by itself, or slurmstepd to give up a rank; it is
+two seconds on a machine that has nothing else to do."""
 UNKILLED_S = 90.0
 """Enough for a run whose rank Slurm does not end: see `unkilled`."""
 
@@ -126,7 +129,7 @@ def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
     victim = next(node for node in sorted(before) if node != batch_host)
     down = quarantine(slurm, victim)
     took = max(job.first(2, rank) for rank in (0, 1)) - down
-    assert took < 5
+    assert took < AT_ONCE_S
     after = job.nodes(2)
     assert victim not in after
     assert len(after - before) == 1
@@ -156,7 +159,7 @@ sleep 60
         (job.dir / "frozen").touch()
         took = job.first(2, 1) - float((job.dir / "crashed").read_text())
         assert victim not in job.nodes(2)
-        assert took < 10
+        assert took < AT_ONCE_S
     finally:
         slurm.inject(victim, "thaw-node")
     job.ended()
@@ -170,7 +173,9 @@ def test_a_timed_out_collective_is_the_hang_of_the_rank_that_did_not_come(job: J
         f"""[ "$HPCTL_ATTEMPT" = 1 ] || exit 0
 cp {recorded}/nccl_skip.nccl_trace_rank_$SLURM_PROCID.pickle \\
     "$TORCH_FR_DUMP_TEMP_FILE$SLURM_PROCID"
+touch $DIR/dumped.$SLURM_PROCID
 [ "$SLURM_PROCID" = 1 ] && sleep 600
+until [ -e $DIR/dumped.1 ]; do sleep 0.1; done
 sleep 1
 cat {recorded}/nccl_skip.rank0.stderr >&2
 sleep 1

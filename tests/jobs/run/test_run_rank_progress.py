@@ -18,14 +18,16 @@ from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 NOBODY = Address("127.0.0.1", 1)
 HERE = {"127.0.0.1": "n1"}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 
-def looked(ranks: RankProgress, troubles: list[Trouble], seconds: float = 5.0) -> list[Trouble]:
+def looked(
+    ranks: RankProgress, troubles: list[Trouble], seconds: float = PATIENCE_S
+) -> list[Trouble]:
     limit = time.monotonic() + seconds
     while not troubles and time.monotonic() < limit:
         if (trouble := ranks.look()) is not None:
@@ -50,12 +52,13 @@ def test_silence_after_steps_is_a_hang(here):
 
 def test_a_supervisor_that_was_stopped_itself_finds_no_hang(monkeypatch):
     troubles: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, troubles.append)
+    # A machine that is slow for less than a minute is no reason for a hang either.
+    patient = RunPolicy(hang_floor_s=60.0, hang_factor=1.0, hang_start_s=60.0)
+    ranks = RankProgress(patient, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=True), "RANK": "0"})
     rank.step(1, None, None, {})
     rank.close()
-    time.sleep(0.1)
-    assert ranks.look() is None
+    until(lambda: ranks.look() is None and ranks.step == 1)
     slept, monotonic = 3600.0, time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + slept)
     assert ranks.look() is None
@@ -118,7 +121,7 @@ def collect_stacks(job, nodes, **_):
     return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
 
 
-def watch_hang(monkeypatch, collect, prefix: str, seconds: float = 10.0) -> Trouble:
+def watch_hang(monkeypatch, collect, prefix: str) -> Trouble:
     """The hang that a supervisor finds, by stacks from `collect` and dumps at `prefix`."""
     monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_stacks", collect)
     inquiry = TimeoutInquiry(NOBODY, lambda nodes: read_stacks(7, nodes, None))
@@ -131,7 +134,7 @@ def watch_hang(monkeypatch, collect, prefix: str, seconds: float = 10.0) -> Trou
     ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
     ranks.add_log_note(in_log(b"hpctl-progress step=1\n")[0])
-    (trouble,) = looked(ranks, troubles, seconds)
+    (trouble,) = looked(ranks, troubles)
     ranks.end()
     return trouble
 
@@ -189,7 +192,7 @@ def test_a_hang_waits_for_the_dump_of_a_rank_that_is_slow_to_write_it(monkeypatc
         slow.start()
         return collect_stacks(job, nodes, **more)
 
-    trouble = watch_hang(monkeypatch, collect, prefix, 40)
+    trouble = watch_hang(monkeypatch, collect, prefix)
     assert trouble.evidence.startswith("flight recorder (3 dumps)"), trouble.evidence
     assert (trouble.kind, trouble.rank) == (TroubleKind.HANG, 2)
     assert trouble.why.startswith("rank 2 on n1 did not come to collective 2")

@@ -47,7 +47,7 @@ def consumer(head):
     finally:
         stop.set()
         waker.poke()
-        thread.join(10)
+        thread.join(60)
         waker.close()
 
 
@@ -60,7 +60,7 @@ def test_a_daemon_with_many_connections_is_woken(head):
         waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
         waker.poke()
         assert waker.is_poked()
-        assert waker.wait(5)
+        assert waker.wait(60)
         assert not waker.is_poked()
         waker.close()
     finally:

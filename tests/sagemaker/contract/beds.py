@@ -163,10 +163,10 @@ class EmulatorBed(_Nodes):
         add(self.emulator, CLUSTER, count)
 
     def settle(self) -> None:
-        self.emulator.wait_in_service(CLUSTER, 10)
+        self.emulator.wait_in_service(CLUSTER, 60)
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not done():
             assert time.monotonic() < deadline, "it never came to pass"
             time.sleep(0.01)

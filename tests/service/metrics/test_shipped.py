@@ -173,4 +173,4 @@ def test_prometheus_follows_head_and_agents_and_answers_every_dashboard(head, re
         assert not ask('ALERTS{alertname="HpctlDown"}')
     finally:
         up.send_signal(signal.SIGTERM)
-        assert up.wait(20) == 0, (tmp_path / "log").read_text()
+        assert up.wait(60) == 0, (tmp_path / "log").read_text()

@@ -22,6 +22,7 @@ from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.cli import worlds
+from tests.waiting import PATIENCE_S
 
 HEAD = DaemonIdentity("head-1", 4711, "0.1.0", "own", "head-1:8470")
 TOKEN = b"0123456789abcdef" * 2
@@ -86,7 +87,7 @@ def served(made: PageFollower, access: PageAccess) -> Iterator[str]:
 def get(url, path, *, method="GET", **headers):
     """One answer, by a connection of its own."""
     host, _, port = url.removeprefix("http://").partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
     connection.request(
         method, path, headers={"authorization": f"Bearer {TOKEN.decode()}", **headers}
     )
@@ -99,7 +100,7 @@ def get(url, path, *, method="GET", **headers):
 def events(url: str, path: str, since: int = 0) -> Iterator[str]:
     """The data of a stream's events, one by one."""
     host, _, port = url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), 10) as line:
+    with socket.create_connection((host, int(port)), PATIENCE_S) as line:
         ask = f"GET /live?path={path}&since={since} HTTP/1.1\r\nhost: {host}\r\n"
         line.sendall(f"{ask}authorization: Bearer {TOKEN.decode()}\r\n\r\n".encode())
         with line.makefile(encoding="utf-8") as lines:

@@ -17,7 +17,7 @@ from hpctl.service.page.process import PageProcess
 from tests.cli import worlds
 from tests.fakes.command_line import run
 from tests.service.page import site
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Path:
 def fetched(path: Path) -> str:
     """The page, through the socket's file."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(10)
+        line.settimeout(PATIENCE_S)
         line.connect(str(path))
         line.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         with line.makefile(encoding="utf-8") as answer:
@@ -48,12 +48,12 @@ def test_by_hand_it_prints_a_link_and_ends_by_ctrl_c(config: Path) -> None:
         assert process.stdout is not None
         link = process.stdout.readline().strip()
         host, _, rest = link.removeprefix("http://").partition("/")
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=PATIENCE_S)
         connection.request("GET", f"/{rest}")
         assert connection.getresponse().status == 303
         connection.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture

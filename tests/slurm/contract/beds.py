@@ -19,6 +19,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.ports import Scheduler
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.fakes.scheduler import SimSlurm
+from tests.waiting import PATIENCE_S
 
 SLOW_EPILOG_S = 6.0
 
@@ -256,11 +257,13 @@ class RealBed:
     def wait_for_a_second_to_begin(self, after_s: float = 0.0) -> None:
         time.sleep(1 - time.time() % 1 + after_s)
 
-    def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float:
+    def until(self, what: str, done: Callable[[], object], timeout: float = PATIENCE_S) -> float:
         begin = time.monotonic()
+        # A second or less is a look whether something comes, and no wait for it.
+        patience_s = max(timeout, PATIENCE_S) if timeout > 1 else timeout
         while not done():
             waited = time.monotonic() - begin
-            assert waited <= timeout, f"not within {timeout} s: {what}"
+            assert waited <= patience_s, f"not within {patience_s} s: {what}"
             time.sleep(0.05)
         return time.monotonic() - begin
 

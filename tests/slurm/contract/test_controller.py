@@ -147,4 +147,4 @@ def test_a_controller_that_is_busy_still_answers_in_shape(real):
     finally:
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
