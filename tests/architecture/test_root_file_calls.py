@@ -91,7 +91,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
             *("JournalReserve._make_ballast", "JournalReserve._delete_ballast"),
             *("_count_free_bytes", "_read_size"),
         ),
-        "hpctl/engine/journal/restore.py": ("find_target", "_hand_over"),
+        "hpctl/engine/journal/restore.py": ("find_target", "hand_over_journal"),
         "hpctl/engine/journal/sqlite_source.py": ("publish_copy", "seal_file"),
         "hpctl/engine/journal/store.py": ("Store._refuse_empty", "Store._stat"),
         "hpctl/engine/request_client.py": ("ask_daemon", "await_answers", "_queue_request"),
