@@ -32,7 +32,7 @@ def started():
 
     def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
-        listener = Mock(spec=ChangeListener, note_change=changed)
+        listener = Mock(spec_set=ChangeListener, note_change=changed)
         runner = CheckRunner(
             checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
         )

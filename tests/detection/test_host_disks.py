@@ -71,7 +71,7 @@ def statvfs(tmp_path, monkeypatch):
     def find_device(_):
         return os.stat_result((0, 0, next(numbers), 0, 0, 0, 0, 0, 0, 0))
 
-    monkeypatch.setattr(host_disk, "os", Mock(spec=os, stat=find_device, statvfs=fake))
+    monkeypatch.setattr(host_disk, "os", Mock(spec_set=os, stat=find_device, statvfs=fake))
     figures.update(dict.fromkeys((*host_disk.SYSTEM, *host_disk.SCRATCH), 100))
     return figures
 

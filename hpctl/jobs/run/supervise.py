@@ -317,7 +317,7 @@ class StepSupervisor:
             self.history.saved(step.attempt, _utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
-                return self._ended(step, code, lost)
+                return self.handle_end(step, code, lost)
             outcome = self._check_slowly(step)
             if outcome is not None:
                 return outcome
@@ -326,7 +326,7 @@ class StepSupervisor:
         """Act on one event; return the outcome where it ends the step."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
-                return self._ended(step, code, {})
+                return self.handle_end(step, code, {})
             case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
@@ -342,7 +342,7 @@ class StepSupervisor:
                     self.timers.kill_by(self.given.policy.save_grace_s)
         return None
 
-    def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
+    def handle_end(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
         """Handle a step that ended without the supervisor: what its end means, and what is done
         about it."""
         self.allocation.suspect(lost)
@@ -355,7 +355,7 @@ class StepSupervisor:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
             return self._end_run(code)
-        again = self._uncreated(step, evidence, fit)
+        again = self._handle_refused_step(step, evidence, fit)
         if again is not None:
             return again
         trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
@@ -370,7 +370,7 @@ class StepSupervisor:
         answer = self.handler.answer(step.attempt, trouble, fit)
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
-    def _uncreated(
+    def _handle_refused_step(
         self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
     ) -> AttemptOutcome | None:
         """Handle that Slurm refused to create the step, as it may while it still accounts for the

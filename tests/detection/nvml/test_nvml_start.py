@@ -30,7 +30,7 @@ def checks(root, seen):
         (Head("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
-    listener = Mock(spec=ChangeListener, note_change=lambda: seen.extend(made.findings()))
+    listener = Mock(spec_set=ChangeListener, note_change=lambda: seen.extend(made.findings()))
     made = Checks(settings, (), listener)
     return made
 
