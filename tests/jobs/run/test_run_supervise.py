@@ -10,6 +10,7 @@ from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.run import trouble_handler
 from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings, read_settings
 from hpctl.jobs.run.srun import NotLaunched, parse_srun
 from hpctl.jobs.run.supervise import (
