@@ -37,7 +37,7 @@ def cluster(*nodes, jobs=()):
     return {"scheduler": replace(view.scheduler, nodes=named, jobs=numbered)}
 
 
-class Ticks:
+class ElapsedTime:
     """The seconds since the test began."""
 
     seconds = 0.0
@@ -46,7 +46,7 @@ class Ticks:
 @pytest.fixture
 def clock(monkeypatch):
     """The wall clock and the monotonic one, which the test moves."""
-    now = Ticks()
+    now = ElapsedTime()
     watch = Mock(
         spec_set=time,
         monotonic=lambda: now.seconds,

@@ -41,7 +41,7 @@ class Reads(Struct):
         return self.topology
 
 
-class Ticks:
+class MonotonicClock:
     """A monotonic clock that moves where a test passes time."""
 
     def __init__(self) -> None:

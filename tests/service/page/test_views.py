@@ -58,12 +58,12 @@ def shown(made: PageFollower, path: str) -> str:
 
 
 @pytest.fixture
-def ticks() -> site.Ticks:
-    return site.Ticks()
+def ticks() -> site.MonotonicClock:
+    return site.MonotonicClock()
 
 
 @pytest.fixture
-def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.Ticks) -> PageFollower:
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.MonotonicClock) -> PageFollower:
     some = (worlds.healed(), worlds.troubled(), worlds.changes())
     site.append(tmp_path, [event for events in some for event in events])
     health = [*worlds.health().values()]
@@ -239,7 +239,7 @@ def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path, 
 
 
 def test_a_journal_that_cannot_be_read_is_shown_as_old(
-    known: PageFollower, tmp_path: Path, ticks: site.Ticks
+    known: PageFollower, tmp_path: Path, ticks: site.MonotonicClock
 ) -> None:
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
     ticks.seconds += PAUSE_S
