@@ -63,7 +63,9 @@ def ticks() -> site.MonotonicClock:
 
 
 @pytest.fixture
-def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.MonotonicClock) -> PageFollower:
+def known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.MonotonicClock
+) -> PageFollower:
     some = (worlds.healed(), worlds.troubled(), worlds.changes())
     site.append(tmp_path, [event for events in some for event in events])
     health = [*worlds.health().values()]
