@@ -43,7 +43,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/checks/neuron_reading.py": (
             "list_devices",
             "ErrorCounters._read_device",
-            "_list_folders",
+            "list_folders",
         ),
         "hpctl/detection/checks/rdma_errors.py": ("_read_folders",),
         "hpctl/detection/kmsg.py": ("KernelDevice.__init__",),
