@@ -16,7 +16,7 @@ BIN := .venv/bin
 PURE := pytest -n 3 --dist worksteal -m "not slurm and not nightly" --durations=10
 REAL := pytest -n 5 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
 WITH_SLURM = $(shell grep -rl 'mark\.slurm' tests --include='*.py' | sed -E '/\/test_[^/]*$$/!s,/[^/]*$$,,' | sort -u)
-DECIDING := $(wildcard tests/jobs/test_*.py) tests/capacity tests/engine tests/faults tests/insight tests/nodes tests/vocabulary
+DECIDING := $(wildcard tests/jobs/test_*.py) tests/jobs/hangs/test_hangs.py tests/capacity tests/engine tests/faults tests/insight tests/nodes tests/vocabulary
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE

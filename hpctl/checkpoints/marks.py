@@ -153,7 +153,7 @@ def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
     reason where none do."""
     place = directory / MARKS
     status = os.lstat(place)
-    owners = _trusted_owners(directory)
+    owners = find_trusted_owners(directory)
     if not stat.S_ISDIR(status.st_mode):
         raise _NoMarkError("it is not a directory")
     if status.st_uid not in owners:
@@ -170,7 +170,7 @@ def _describe_error(error: Exception) -> str:
     return make_printable(str(strerror or error))[:MOST_TEXT]
 
 
-def _trusted_owners(directory: Path) -> set[int]:
+def find_trusted_owners(directory: Path) -> set[int]:
     """Return the owners whose marks count: as for checkpoints, the user's own, root's and the
     directory's owner's."""
     return {0, os.geteuid(), directory.stat().st_uid}
@@ -236,7 +236,7 @@ def _open_marks(place: Path, directory: Path) -> int:
         held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
         raise why from None
-    if os.fstat(held).st_uid not in _trusted_owners(directory):
+    if os.fstat(held).st_uid not in find_trusted_owners(directory):
         os.close(held)
         raise why
     return held

@@ -155,14 +155,14 @@ def measure_saves(
         if len(saves) == newest:
             break
     return MeasuredSaves(
-        directory, tuple(formats), tuple(saves), _read_reported_costs(directory, newest)
+        directory, tuple(formats), tuple(saves), read_reported_costs(directory, newest)
     )
 
 
 _LARGEST_HISTORY = 64 << 20
 
 
-def _read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
+def read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
     """Read the costs from the histories that `hpctl run` keeps next to the checkpoints; the newest
     last."""
     saves: list[CheckpointSaved] = []

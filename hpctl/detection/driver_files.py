@@ -28,7 +28,7 @@ DRIVER_ROOT = "NVIDIA_DRIVER_ROOT"
 
 _LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
-_refused: set[Path] = set()
+REFUSED: set[Path] = set()
 
 
 class DriverPlace(Struct, frozen=True):
@@ -117,7 +117,7 @@ def _is_trusted(path: Path) -> bool:
         )
     except OSError:
         return False
-    if trouble and path not in _refused:
-        _refused.add(path)
+    if trouble and path not in REFUSED:
+        REFUSED.add(path)
         log.warning("%s is not used: %s", path, trouble)
     return not trouble

@@ -228,7 +228,7 @@ class Endpoint(threading.Thread):
                 return
             request += more
         status, body = "200 OK", b""
-        if not self._is_allowed(peer):
+        if not self.is_allowed(peer):
             status, body = "403 Forbidden", b"not a head node: name it in --metrics-allow\n"
         elif not request.startswith((b"GET /metrics ", b"GET /metrics?")):
             status, body = "404 Not Found", b"GET /metrics\n"
@@ -248,7 +248,8 @@ class Endpoint(threading.Thread):
             self._made = (text, time.monotonic() + KEPT_S)
         return text
 
-    def _is_allowed(self, peer: str) -> bool:
+    def is_allowed(self, peer: str) -> bool:
+        """Return whether an address may read the metrics."""
         address = ipaddress.ip_address(peer)
         if address.is_loopback or any(address in network for network in self._allow):
             return True

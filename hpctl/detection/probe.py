@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from hpctl.detection.check import CannotTell, NotHere
 
-_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
@@ -117,7 +117,7 @@ class Probes:
                 text=True,
                 errors="replace",
                 cwd="/",
-                env={**_ENVIRONMENT, **self._environment},
+                env={**ENVIRONMENT, **self._environment},
                 start_new_session=True,
             )
         except FileNotFoundError as error:

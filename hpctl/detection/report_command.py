@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,55}")
 _EVIDENCE_CHARS = 2048
 _WORD_CHARS = 256
 _READ_BYTES = 64 * 1024
-_FORMATS = ("health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyperpod")
+FORMAT_NAMES = ("health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyperpod")
 """`verdict_formats.FORMAT_NAMES`, which a start of every `hpctl agent report` does not import."""
 _SAID_WITH_READ = ("code", "device", "detail", "evidence")
 
@@ -92,7 +92,7 @@ _strict = click.option(
 @click.option(
     "--read",
     "read",
-    type=click.Choice(_FORMATS),
+    type=click.Choice(FORMAT_NAMES),
     help="Report what another tool's output on stdin says, in this format (docs/plugins.md).",
 )
 @click.option(

@@ -171,9 +171,8 @@ class Sender(threading.Thread):
             self.progress = time.monotonic()
             with self._wanted:
                 self._woken = False
-            reply = self._deliver()
+            reply = self.deliver()
             self._log_failure(reply)
-            self._correct_start(reply)
             if reply.stacks is not None:
                 self._orders.read_stacks(reply.stacks)
             if reply.order:
@@ -193,8 +192,13 @@ class Sender(threading.Thread):
             self._keep(version, report, acked=False)
         self._client.close()
 
-    def _deliver(self) -> Reply:
+    def deliver(self) -> Reply:
         """Send the present snapshot, in brief where that is complete; update the spool."""
+        reply = self._send_snapshot()
+        self._correct_start(reply)
+        return reply
+
+    def _send_snapshot(self) -> Reply:
         version, report = self._next_report()
         if self._is_held(report.findings):
             reply = self._client.post(_make_heartbeat(report))
@@ -404,7 +408,7 @@ class HeadClient:
                 return self._switch_head_node(text)
             if status != 401 or _parse_error_code(text) not in _SESSION_OVER:
                 answer = wire.make_answer_payload(proof, status, text)
-                return self._verify_reply(_make_reply(status, text), given, answer, session.secret)
+                return self._verify_reply(make_reply(status, text), given, answer, session.secret)
             if connection.sock is None:  # the head node closed it with its answer
                 connection.connect()
         self._session = None
@@ -416,7 +420,7 @@ class HeadClient:
         if status == NOT_LEADER:
             return self._switch_head_node(text)
         answer = wire.make_answer_payload(authorization, status, text)
-        reply = self._verify_reply(_make_reply(status, text), given, answer)
+        reply = self._verify_reply(make_reply(status, text), given, answer)
         if status == 200:
             self._session = self._open_session(text, head, asked_at)
         return reply
@@ -486,7 +490,8 @@ def _exchange_http(
     return response.status, response.read(_ANSWER_BYTES), proof
 
 
-def _make_reply(status: int, text: bytes) -> Reply:
+def make_reply(status: int, text: bytes) -> Reply:
+    """Return what an answer with an HTTP status and a body means for the sender."""
     if status == 200:
         ack = _parse_ack(text)
         return Reply(Delivery.ACKED, stacks=ack.stacks, order=ack.order)

@@ -144,7 +144,7 @@ def triage(file: str, as_json: bool) -> None:
     """
     from hpctl.vocabulary.assessment import Condition
 
-    reader = _TriageReader()
+    reader = TriageReader()
     views: list[LineView] = []
     with _open_log(file) as stream:
         for view in reader.views(stream):
@@ -179,7 +179,7 @@ def _open_log(file: str) -> Iterator[BinaryIO]:
         ) from error
 
 
-class _TriageReader:
+class TriageReader:
     """A judge of a log: `views` its lines, then `boots` the result of all of them together."""
 
     def __init__(self) -> None:

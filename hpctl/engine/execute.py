@@ -137,13 +137,13 @@ class Executor:
         begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _for_slurm(due):
             begun = True
-            if _is_any_in_doubt(self._step(batch, self._on_slurm)):
+            if _is_any_in_doubt(self.run_step(batch, self._on_slurm)):
                 break
         for kind in _AGENTS:
             batch = [d for d in due if d.do.kind is kind]
             if batch:
                 begun = True
-                self._step(batch, self._on_agents)
+                self.run_step(batch, self._on_agents)
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
@@ -179,9 +179,10 @@ class Executor:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _step(
+    def run_step(
         self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
+        """Journal a batch, call a port for it, and journal what it answered."""
         self._journal_start(batch)
         outcomes = self._call_port(batch, call)
         self._journal_outcomes(batch, outcomes)
@@ -228,7 +229,7 @@ class Executor:
     def _in_cloud(self, batch: list[Due]) -> bool:
         """Send one call; false where another is under way and this one was not begun."""
         if self._pool is None:
-            self._step(batch, self._on_instances)
+            self.run_step(batch, self.order_instances)
             return True
         if self._calling:
             return False
@@ -239,11 +240,12 @@ class Executor:
         return True
 
     def _queue_answer(self, batch: list[Due]) -> None:
-        self._answers.put((batch, self._call_port(batch, self._on_instances)))
+        self._answers.put((batch, self._call_port(batch, self.order_instances)))
         if self._poke:
             self._poke()
 
-    def _on_instances(self, batch: list[Due]) -> Mapping[str, Outcome]:
+    def order_instances(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        """Return the cloud's answers to one batch of orders, by what each is for."""
         kind, ids = batch[0].do.kind, [InstanceId(d.do.target) for d in batch]
         if kind is StepKind.ADD:
             do = batch[0].do

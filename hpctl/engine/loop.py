@@ -101,7 +101,7 @@ class Loop:
     ) -> None:
         """`executor` appends to the same `memory`. `kinds`: of recoveries, see `engine.kinds`.
         `jobs` None: no supervisor of a job reports."""
-        self._memory, self._executor, self._observer = memory, executor, observer
+        self._memory, self.executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._clock_watch = ClockWatch(clock)
         self._kinds, self._orders = kinds, collect_orders(kinds)
@@ -122,7 +122,7 @@ class Loop:
     def cycle(self, policy: Policy, rules: Rules, *, quiet: bool = False) -> NextCycle:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
-        self._executor.collect()
+        self.executor.collect()
         self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
         _, of_reports = isolate_each("fold", reports, lambda e: e.report.job, self.state.fold)
@@ -138,9 +138,9 @@ class Loop:
         self._memory.append(later.opens)
         before = self._count_open()
         progress = self._advance(view, policy, now)
-        begun = self._executor.run(progress.due)
+        begun = self.executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
-        flaws += self._executor.flaws()
+        flaws += self.executor.flaws()
         holds = merge_holds(flaws, [*decided.holds, *later.holds], self.state.holds, now)
         self._memory.append(self._list_hold_changes(holds, now))
         self.last = CycleResult(

@@ -13,7 +13,7 @@ from hpctl.vocabulary.recovery import StepKind
 
 def find_node_deadline(rec: NodeRecovery, policy: Policy) -> datetime:
     """Return when the phase of a recovery has lasted too long."""
-    return add_seconds(rec.since, _deadline_s(rec, policy))
+    return add_seconds(rec.since, find_phase_deadline_s(rec, policy))
 
 
 def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
@@ -21,11 +21,12 @@ def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
 
     The wait for a slot is bounded like the wait for jobs: both end by what others do.
     """
-    longest = max(policy.node.vacate_after_jobs_deadline_s, _deadline_s(rec, policy))
+    longest = max(policy.node.vacate_after_jobs_deadline_s, find_phase_deadline_s(rec, policy))
     return add_seconds(rec.since, longest)
 
 
-def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+def find_phase_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+    """Return how many seconds the phase that a recovery is in may last."""
     node = policy.node
     after_jobs = rec.urgency is Urgency.AFTER_JOBS
     waits_for_jobs = after_jobs or node.unrecoverable_jobs is Unrecoverable.WAIT

@@ -128,20 +128,20 @@ class WorldServer:
         self._copy = State()
         self._provider: ProviderView | None = None
         self._states = self._replays = self._clouds = 0
-        self._number = time.time_ns()
+        self.number = time.time_ns()
         self._failed = 0
         """The newest world of which a part could not be encoded: it is logged once."""
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._waiting = self._stopping = False
         self._listener: socket.socket | None = None
         self._selector = selectors.DefaultSelector()
-        self._clients: dict[int, _ReaderConnection] = {}
+        self.clients: dict[int, _ReaderConnection] = {}
         self._encode_after = 0.0
         self._encoding_s = 0.0
         self._access: tuple[int, int] | None = None
         self._parts: dict[WorldPart, _EncodedPart] = {}
         self._sized: tuple[object, tuple[int, int]] = (None, (0, 0))
-        self._token = self._number
+        self._token = self.number
         self._thread = threading.Thread(target=self._run, name="world", daemon=True)
 
     def start(self) -> None:
@@ -170,13 +170,13 @@ class WorldServer:
         """Give readers the world of a cycle that has just ended. For the loop; never waits."""
         if cycle is None:
             return
-        self._number += 1
+        self.number += 1
         self._copy_state(cycle.view.state)
         if cycle.view.provider is not self._provider:
             self._provider = cycle.view.provider
             self._clouds += 1
         self._offered = _Offered(
-            number=self._number,
+            number=self.number,
             at=boottime(),
             cycle=cycle,
             view=replace(cycle.view, state=self._copy),
@@ -258,10 +258,10 @@ class WorldServer:
             else:
                 self._serve(key, events)
         now = time.monotonic()
-        waiting = [client for client in self._clients.values() if client.ask is not None]
+        waiting = [client for client in self.clients.values() if client.ask is not None]
         for client in waiting:
             self._try_to_answer(client, now)
-        for client in [c for c in self._clients.values() if now > c.until]:
+        for client in [c for c in self.clients.values() if now > c.until]:
             self._drop(client)
         spent = time.thread_time() - began - (self._encoding_s - encoding)
         if not self._stopping:
@@ -269,7 +269,7 @@ class WorldServer:
 
     def _serve(self, key: selectors.SelectorKey, events: int) -> None:
         """Read or write on a connection, unless it was closed and its number given to another."""
-        client = self._clients.get(key.fd)
+        client = self.clients.get(key.fd)
         if client is None or client.connection is not key.fileobj:
             return
         if events & selectors.EVENT_WRITE:
@@ -283,14 +283,14 @@ class WorldServer:
             self._answer(client, now)
         # The other readers have asked for what may be sound.
         except Exception:
-            if self._failed != self._number:
+            if self._failed != self.number:
                 log.exception("a reader of the world was not answered")
-            self._failed = self._number
+            self._failed = self.number
             self._drop(client)
 
     def _timeout(self) -> float | None:
-        times = [client.until for client in self._clients.values()]
-        self._waiting = any(client.ask is not None for client in self._clients.values())
+        times = [client.until for client in self.clients.values()]
+        self._waiting = any(client.ask is not None for client in self.clients.values())
         if self._waiting:
             times.append(time.monotonic() + REST_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
@@ -314,14 +314,14 @@ class WorldServer:
                 connection.close()
                 continue
             client = _ReaderConnection(connection, uid, time.monotonic() + REQUEST_S)
-            self._clients[connection.fileno()] = client
+            self.clients[connection.fileno()] = client
             self._selector.register(connection, selectors.EVENT_READ)
             self._read(client)
 
     def _make_room(self, uid: int) -> bool:
         """Return whether one more of a user's has a place, if need be that of one which has not
         asked, or which does not read its answer."""
-        others = list(self._clients.values())
+        others = list(self.clients.values())
         own = [client for client in others if client.uid == uid]
         if not is_trusted(uid) and len(own) >= MOST_OF_USER:
             others = own
@@ -441,9 +441,9 @@ class WorldServer:
         spent = time.thread_time() - began
         self._encoding_s += spent
         self._encode_after = max(self._encode_after, time.monotonic()) + (SHARE - 1) * spent
-        numbers = {c.number for c in self._clients.values() if c.out} | {offered.number}
+        numbers = {c.number for c in self.clients.values() if c.out} | {offered.number}
         for old in sorted(numbers)[:-KEPT]:
-            for client in [c for c in self._clients.values() if c.out and c.number == old]:
+            for client in [c for c in self.clients.values() if c.out and c.number == old]:
                 self._drop(client)
         return encoded
 
@@ -466,14 +466,14 @@ class WorldServer:
 
     def _drop(self, client: _ReaderConnection) -> None:
         fd = client.connection.fileno()
-        if self._clients.pop(fd, None) is None:
+        if self.clients.pop(fd, None) is None:
             return
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(client.connection)
         client.connection.close()
 
     def _drop_all(self) -> None:
-        for client in list(self._clients.values()):
+        for client in list(self.clients.values()):
             self._drop(client)
 
 

@@ -87,7 +87,7 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
     over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
-    return c.limit_wait(over or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+    return c.limit_wait(over or PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
 EXAMINE_S: Final = 60.0
@@ -369,7 +369,7 @@ def _hold_job(c: _Case) -> Next:
 
 def _release_job(c: _Case) -> Next:
     """Start a job in RELEASED as soon as its last run has cleared."""
-    wait_s = _backoff_s(c.rec, c.facts, c.now)
+    wait_s = compute_backoff_s(c.rec, c.facts, c.now)
     if _is_accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
         return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
@@ -412,7 +412,7 @@ def _make_start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> 
     )
 
 
-def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
+def compute_backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
     """Return seconds that the job has to wait still, from now. None for a fault of the hardware."""
     if rec.start_at is None or facts.hardware:
         return 0.0
@@ -480,7 +480,7 @@ def _backing_off(c: _Case) -> Next | None:
     assert job is not None
     if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
         return None
-    if _backoff_s(c.rec, c.facts, c.now) > 0:
+    if compute_backoff_s(c.rec, c.facts, c.now) > 0:
         return Wait(min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}")
     early = c.facts.hardware and c.now < c.rec.start_at
     over = job.eligible is not None and job.eligible <= c.now
@@ -524,7 +524,7 @@ def _advance_proving(c: _Case) -> Next:
     return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
 
 
-_PHASES: Final = {
+PHASES: Final = {
     JobPhase.HIT: _advance_hit,
     JobPhase.EXCISING: _advance_excising,
     JobPhase.WATCHING: _advance_watching,

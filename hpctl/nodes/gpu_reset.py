@@ -89,7 +89,7 @@ class Reset:
     def carry_out(self, devices: Sequence[str]) -> tuple[ResettableGpu, ...]:
         """Reset the GPUs at these PCI addresses, all where none is named; return those that were
         reset. Raises ResetRefused."""
-        found = self._gpus()
+        found = self.list_gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
             raise ResetRefused(
@@ -103,7 +103,7 @@ class Reset:
             self._stop_persistence(found, again)
             self._end_holders()
             done = self._reset(chosen, found)
-        lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self._gpus()}
+        lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self.list_gpus()}
         if lost:
             raise ResetRefused(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
         return done
@@ -166,7 +166,8 @@ class Reset:
             raise ResetRefused(RESET_FAILED, _extract_message(answer))
         return chosen
 
-    def _gpus(self) -> tuple[ResettableGpu, ...]:
+    def list_gpus(self) -> tuple[ResettableGpu, ...]:
+        """Return the GPUs that nvidia-smi lists. Raises ResetRefused."""
         answer = self._run_smi(LIST)
         if answer.exit_code:
             raise ResetRefused(RESET_FAILED, _extract_message(answer))

@@ -55,7 +55,7 @@ def as_stranger(*script: str) -> None:
 def test_a_link_in_the_place_of_the_log_is_not_given_away(theirs: Path, secret: Path) -> None:
     (theirs / "journal.db").write_text("")
     as_stranger(f"ln -s {secret} {theirs}/journal.db-wal")
-    restore._hand_over(theirs / "journal.db")
+    restore.hand_over_journal(theirs / "journal.db")
     assert (theirs / "journal.db").stat().st_uid == STRANGER.pw_uid
 
 
@@ -87,13 +87,13 @@ def test_a_directory_of_marks_that_becomes_a_link_leads_root_nowhere(
     as_stranger(f"mkdir {theirs}/{MARKS}")
     target = tmp_path / "root"
     target.mkdir()
-    trusted = marks._trusted_owners
+    trusted = marks.find_trusted_owners
 
     def swap(directory: Path) -> set[int]:
         as_stranger(f"mv {theirs}/{MARKS} {theirs}/aside", f"ln -s {target} {theirs}/{MARKS}")
         return trusted(directory)
 
-    monkeypatch.setattr(marks, "_trusted_owners", swap)
+    monkeypatch.setattr(marks, "find_trusted_owners", swap)
     write_mark(theirs, CheckpointMark(True, 3, "alice", datetime(2026, 11, 28, tzinfo=UTC)))
     assert list(target.iterdir()) == []
     assert len(list((theirs / "aside").glob("*.json"))) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.checkpoints.run_records import HISTORIES
-from hpctl.checkpoints.save_interval import _read_reported_costs
+from hpctl.checkpoints.save_interval import read_reported_costs
 from hpctl.jobs.elastic.controller import AccountWriter, read_account
 from hpctl.jobs.run.history import JobHistory
 from hpctl.toolkit.user_files import is_own_file, open_own_file
@@ -67,7 +67,7 @@ def test_a_fifo_among_the_histories_holds_no_command_up():
     with public_directory() as base:
         (base / HISTORIES).mkdir()
         os.mkfifo(base / HISTORIES / "run-7.jsonl")
-        assert _read_reported_costs(base, 10) == ()
+        assert read_reported_costs(base, 10) == ()
 
 
 def test_an_account_is_written_through_no_link_of_another(monkeypatch):

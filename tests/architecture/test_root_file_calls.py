@@ -43,7 +43,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/checks/neuron_reading.py": (
             "list_devices",
             "ErrorCounters._read_device",
-            "_list_folders",
+            "list_folders",
         ),
         "hpctl/detection/checks/rdma_errors.py": ("_read_folders",),
         "hpctl/detection/kmsg.py": ("KernelDevice.__init__",),
@@ -91,7 +91,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
             *("JournalReserve._make_ballast", "JournalReserve._delete_ballast"),
             *("_count_free_bytes", "_read_size"),
         ),
-        "hpctl/engine/journal/restore.py": ("find_target", "_hand_over"),
+        "hpctl/engine/journal/restore.py": ("find_target", "hand_over_journal"),
         "hpctl/engine/journal/sqlite_source.py": ("publish_copy", "seal_file"),
         "hpctl/engine/journal/store.py": ("Store._refuse_empty", "Store._stat"),
         "hpctl/engine/request_client.py": ("ask_daemon", "await_answers", "_queue_request"),

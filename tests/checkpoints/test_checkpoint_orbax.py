@@ -195,7 +195,7 @@ def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
     path = real(tmp_path) / "step_2/params.w/0.0"
     path.write_bytes(path.read_bytes()[:-1])
     assert "params.w/0.0" in passed(tmp_path / "step_2").why
-    monkeypatch.setattr(orbax, "_MAX_BLOCKS", 0)
+    monkeypatch.setattr(orbax, "MAX_BLOCKS", 0)
     assert isinstance(judge_checkpoint(tmp_path / "step_2"), CompleteCheckpoint)
     assert isinstance(judge_checkpoint(tmp_path / "step_2", deep=True), PassedOver)
 

@@ -79,9 +79,9 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
 
     monkeypatch.setattr(command.os, "stat", stat)
     monkeypatch.setattr(command.os, "geteuid", lambda: 0)
-    assert command._find_unknown_files(str(tmp_path)) == ""
+    assert command.find_unknown_files(str(tmp_path)) == ""
     monkeypatch.undo()
-    assert "11 files" in command._find_unknown_files(str(tmp_path))
+    assert "11 files" in command.find_unknown_files(str(tmp_path))
 
 
 def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):

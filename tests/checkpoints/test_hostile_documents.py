@@ -36,7 +36,7 @@ def test_a_rare_character_does_not_make_a_state_four_times_as_large() -> None:
     raw = "\U0001f600".encode() + b"x" * (16 << 20)
     tracemalloc.start()
     try:
-        hf_trainer._check_utf8(raw)
+        hf_trainer.check_utf8(raw)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -46,7 +46,7 @@ def test_a_rare_character_does_not_make_a_state_four_times_as_large() -> None:
 @pytest.mark.parametrize("cut", [b"\xff", b"\xe2\x80"])
 def test_bytes_that_are_no_text_are_seen_at_the_end_of_a_state(cut: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
-        hf_trainer._check_utf8(b"x" * (2 << 20) + cut)
+        hf_trainer.check_utf8(b"x" * (2 << 20) + cut)
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x\ud800.safetensors"])
@@ -83,9 +83,9 @@ def test_a_file_of_one_byte_is_no_declared_checkpoint(tmp_path: Path) -> None:
 def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) -> None:
     deep_directory(tmp_path / "deep")
     try:
-        orbax._require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
+        orbax.require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
         with pytest.raises(NotWhole, match="a file was changed after the save finished"):
-            orbax._require_untouched(tmp_path / "deep", 0)
+            orbax.require_untouched(tmp_path / "deep", 0)
     finally:
         remove(tmp_path / "deep")  # pytest's own removal calls itself for each directory
 
@@ -94,7 +94,7 @@ def test_a_link_below_a_checkpoint_is_not_walked_through(tmp_path: Path) -> None
     place = tmp_path / "place"
     place.mkdir()
     (place / "loop").symlink_to(place)
-    orbax._require_untouched(place, time.time_ns() + 10**12)
+    orbax.require_untouched(place, time.time_ns() + 10**12)
 
 
 def test_entries_are_counted_in_each_directory_that_is_listed(
@@ -107,7 +107,7 @@ def test_entries_are_counted_in_each_directory_that_is_listed(
     with pytest.raises(NotWhole, match="more than 10 entries"):
         files.directory_names(tmp_path, "place")
     with pytest.raises(FileTooLarge, match="more than 10 entries"):
-        orbax._require_untouched(tmp_path / "place", time.time_ns() + 10**12)
+        orbax.require_untouched(tmp_path / "place", time.time_ns() + 10**12)
 
 
 def test_a_long_version_of_a_manifest_is_cut() -> None:

@@ -12,6 +12,7 @@ from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config, load
 from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.state import State
+from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.observe import FactSources, Observer
 from hpctl.vocabulary.cloud_facts import ProviderView
@@ -44,7 +45,7 @@ class Head:
         self.memory, self.page = Memory(), Mock()
         memory: Any = self.memory
         self.audit = ConfigurationAudit(self.path, self.live, memory, Clock(T0))
-        leadership = SimpleNamespace(leads=leads)
+        leadership = Mock(spec=Leadership, leads=leads)
         self.reload = Reload(self.path, self.live, leadership, self.audit, (self.page,))
 
     def write(self, text: str) -> None:

@@ -7,8 +7,8 @@ import threading
 import time
 from contextlib import contextmanager
 from http.client import MISDIRECTED_REQUEST
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -18,6 +18,8 @@ from hpctl.engine import request_client
 from hpctl.engine.adapters import open_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.config import parse_config
+from hpctl.engine.leadership import Leadership
+from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.request_intake import make_route as request_route
 from hpctl.jobs.report_intake import make_route
 from hpctl.service.intake import channel, process
@@ -205,9 +207,11 @@ def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
 
 def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkeypatch):
     monkeypatch.setattr(process, "LEADS_S", 0.6)
-    leadership = SimpleNamespace(serves=True, leader_address="10.0.0.2:8470")
+    leadership = Mock(spec=Leadership, serves=True, leader_address="10.0.0.2:8470")
     taken: list[Any] = []
-    health = SimpleNamespace(accept=lambda *reports: taken.extend(reports), heard=lambda _: False)
+    health = Mock(
+        spec=NodeHealthStore, accept=lambda *reports: taken.extend(reports), heard=lambda _: False
+    )
     parts: Any = (health, None, None, None, leadership)
     backend = Backend(*parts)
     line, setup = IntakeLine(), channel.Setup(str(munges.head), (0,), None)

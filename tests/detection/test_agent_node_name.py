@@ -1,7 +1,8 @@
 """How an agent finds its name: by a real munged's word for its address and scontrol's answers."""
 
 import os
-from types import SimpleNamespace
+import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_it_waits_for_slurm_and_says_so_once(slurm, origin, tmp_path, monkeypatc
         if len(pauses) == 3:
             slurm.knows(gpu_2="127.0.1.2")
 
-    clock = SimpleNamespace(sleep=pause, monotonic=lambda: 3.0 * len(pauses))
+    clock = Mock(spec_set=time, sleep=pause, monotonic=lambda: 3.0 * len(pauses))
     monkeypatch.setattr(node_name, "time", clock)
     assert node_name.this_node(origin, tmp_path) == "gpu-2"
     assert (len(pauses), len(caplog.records)) == (3, 1)

@@ -4,13 +4,14 @@ import threading
 import time
 from datetime import datetime, timedelta
 from itertools import pairwise
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import runner as detection_runner
 from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import CannotTell, CheckedMachine, NotHere, Observation
 from hpctl.detection.check_once import run_once
 from hpctl.detection.runner import CheckRunner, LoadedCheck
@@ -34,7 +35,7 @@ def started():
 
     def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
-        listener = SimpleNamespace(note_change=changed)
+        listener = Mock(spec_set=ChangeListener, note_change=changed)
         runner = CheckRunner(
             checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
         )

@@ -1,5 +1,6 @@
 """What the sender says when, and what the spool still knows after the agent was killed."""
 
+import json
 from datetime import datetime, timedelta
 from unittest.mock import Mock
 
@@ -65,8 +66,9 @@ class Saved(Spool):
 class Bench:
     """A sender without its thread."""
 
-    def __init__(self, directory, monkeypatch):
+    def __init__(self, directory, monkeypatch, agent_start=NOON):
         self.line = Line()
+        self.directory = directory
         self.findings: tuple[Finding, ...] = ()
         self.version = 1
         monkeypatch.setattr(send, "HeadClient", lambda *_: self.line)
@@ -76,7 +78,7 @@ class Bench:
             (Head("h", 1),), GENERATION.node, GENERATION.instance, GENERATION.boot, spool=directory
         )
         self.beat_s = settings.heartbeat_s
-        self.sender = Sender(settings, self.spool, NOON, self, Mock())
+        self.sender = Sender(settings, self.spool, agent_start, self, Mock())
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
         return self.version, self.findings
@@ -90,7 +92,7 @@ class Bench:
 
     def deliver(self, times: int = 1) -> list[str]:
         for _ in range(times):
-            self.sender._deliver()
+            self.sender.deliver()
             self.line.now += self.beat_s
         return self.line.said()
 
@@ -127,14 +129,23 @@ def test_what_is_new_ends_or_says_something_else_is_sent_in_full(bench, change):
     assert bench.deliver(2) == ["full", "brief"]
 
 
-def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(bench):
+def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(tmp_path, monkeypatch):
     ahead = datetime.now(UTC) + timedelta(days=1)
-    bench.sender._agent_start = ahead
-    bench.sender._correct_start(Reply(Delivery.RETRY, "403 stale_start: the agent says ..."))
-    assert bench.sender._next_report()[1].agent_start == ahead
-    early = send._make_reply(403, b'{"error": "future_start", "message": "the agent says ..."}')
-    bench.sender._correct_start(early)
-    assert bench.sender._next_report()[1].agent_start <= datetime.now(UTC)
+    bench = Bench(tmp_path / "spool", monkeypatch, agent_start=ahead)
+    answers = [
+        send.make_reply(403, json.dumps({"error": error, "message": "..."}).encode())
+        for error in ("stale_start", "future_start", "stale_start")
+    ]
+    starts: list[datetime] = []
+
+    def post(report: Report | wire.Heartbeat) -> Reply:
+        starts.append(report.agent_start)
+        return answers.pop(0)
+
+    bench.line.post = post
+    bench.deliver(3)
+    assert starts[:2] == [ahead, ahead], "only a start in the future is corrected"
+    assert starts[2] <= datetime.now(UTC)
 
 
 def test_a_repeat_after_some_peace_is_sent_in_full(bench):
@@ -174,7 +185,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
         bench.deliver()
     assert bench.spool.writes <= writes + 2, "an hour of attempts wears no disk"
     # Killed meanwhile: the next run of the agent knows what nobody heard.
-    recalled = Spool(bench.spool._directory).recall(GENERATION)
+    recalled = Spool(bench.directory).recall(GENERATION)
     assert {f.code for f in recalled.findings} == {"79", "48"}
     bench.line.away = False
     bench.line.held = ""  # and the head node was another one by then

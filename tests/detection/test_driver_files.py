@@ -32,7 +32,7 @@ ENV = {DRIVER_ROOT: "/opt/driver"}
 
 @pytest.fixture(autouse=True)
 def _nothing_refused(monkeypatch):
-    monkeypatch.setattr(driver_files, "_refused", set())
+    monkeypatch.setattr(driver_files, "REFUSED", set())
 
 
 def install(root: Path, name: str, version: str = "580.159.04") -> tuple[Path, Path]:
@@ -125,5 +125,5 @@ def test_a_reset_runs_nvidia_smi_of_the_drivers_own_folder(tmp_path):
     _, library = install(tmp_path, "container, 64 bit")
     (tmp_path / "usr/bin/nvidia-smi").rename(tmp_path / "usr/local/nvidia/bin/nvidia-smi")
     reset = Reset(tmp_path, None)
-    assert [gpu.pci for gpu in reset._gpus()] == list(nvidia_smi.GPUS)
+    assert [gpu.pci for gpu in reset.list_gpus()] == list(nvidia_smi.GPUS)
     assert nvidia_smi.environments(tmp_path)[-1]["LD_LIBRARY_PATH"] == str(library.parent)

@@ -282,9 +282,9 @@ def test_the_search_is_bounded(tree, monkeypatch):
     for number in range(300):
         (device / f"core{number:03}").mkdir(parents=True)
     looked: list[str] = []
-    listed = neuron_reading._list_folders
+    listed = neuron_reading.list_folders
     look = lambda folder: looked.append(folder) or listed(folder)  # noqa: E731
-    monkeypatch.setattr(neuron_reading, "_list_folders", look)
+    monkeypatch.setattr(neuron_reading, "list_folders", look)
     assert (neuron_reading.find_counters(str(device)), len(looked)) == (
         {},
         neuron_reading.MOST_FOLDERS,

@@ -1,7 +1,8 @@
 """Full disks, and NVMe: the kernel's word for a controller and the disk's own for its health."""
 
 import json
-from types import SimpleNamespace
+import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -62,14 +63,15 @@ def statvfs(tmp_path, monkeypatch):
 
     def fake(path):
         used = figures[str(path).removeprefix(str(tmp_path)) or "/"]
-        return SimpleNamespace(
-            f_frsize=4096, f_blocks=1000, f_bfree=1000 - used, f_bavail=950 - used,
-            f_files=100, f_ffree=60,
-        )  # fmt: skip
+        free, available = 1000 - used, 950 - used
+        return os.statvfs_result((4096, 4096, 1000, free, available, 100, 60, 60, 0, 255))
 
     numbers = iter(range(1, 100))
-    calls = SimpleNamespace(stat=lambda _: SimpleNamespace(st_dev=next(numbers)), statvfs=fake)
-    monkeypatch.setattr(host_disk, "os", calls)
+
+    def find_device(_):
+        return os.stat_result((0, 0, next(numbers), 0, 0, 0, 0, 0, 0, 0))
+
+    monkeypatch.setattr(host_disk, "os", Mock(spec_set=os, stat=find_device, statvfs=fake))
     figures.update(dict.fromkeys((*host_disk.SYSTEM, *host_disk.SCRATCH), 100))
     return figures
 
@@ -160,7 +162,7 @@ def nvme_cli(tmp_path, monkeypatch):
     program.write_text(f'#!/bin/sh\nexec cat "{tmp_path}/$(basename "$1").json"\n')
     program.chmod(0o755)
     monkeypatch.setattr(host_nvme_smart, "COMMAND", (str(program),))
-    monkeypatch.setattr(host_nvme_smart, "_probes", Probes(5.0))
+    monkeypatch.setattr(host_nvme_smart, "PROBES", Probes(5.0))
     return tmp_path
 
 

@@ -62,7 +62,7 @@ def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
         (folder / "driver").symlink_to(tmp_path / driver)
     for name, model in (
         ("nvme0", "Amazon EC2 NVMe Instance Storage"),
-        ("nvme1", host_allowance._EBS),
+        ("nvme1", host_allowance.EBS_MODEL),
     ):
         (tmp_path / "sys/class/nvme" / name).mkdir(parents=True)
         (tmp_path / "sys/class/nvme" / name / "model").write_text(model + "   \n")
@@ -76,7 +76,7 @@ def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
     )
     for program in programs.iterdir():
         program.chmod(0o755)
-    monkeypatch.setattr(probe, "_ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
+    monkeypatch.setattr(probe, "ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
     seen = host_allowance.gather_allowance(CheckedMachine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs

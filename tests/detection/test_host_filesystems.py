@@ -87,7 +87,7 @@ WELL = ProbeResult(0, "/\n", "")
 @pytest.fixture(autouse=True)
 def probes(monkeypatch):
     made = Probes(5.0)
-    monkeypatch.setattr(host_readonly, "_probes", made)
+    monkeypatch.setattr(host_readonly, "PROBES", made)
     return made
 
 
@@ -179,6 +179,6 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
             assert isinstance(reported["write"], ProbeResult)
             return {**reported, "write": ProbeResult(1, "", f"dd: failed to open 'x': {error}\n")}
 
-    monkeypatch.setattr(host_readonly, "_probes", Refused(5.0))
+    monkeypatch.setattr(host_readonly, "PROBES", Refused(5.0))
     seen = host_readonly.gather_readonly(machine(tmp_path, mountinfo(ROOT, own=own)))
     assert (seen.write_error, seen.write_point) == (expected, "/")

@@ -90,8 +90,8 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
     stand_in.chmod(0o755)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(FSX + EFS)
-    monkeypatch.setattr(host_mounts, "_mount_probes", probes)
-    monkeypatch.setattr(host_mounts, "_turns", iter([(str(stand_in),)] * 20))
+    monkeypatch.setattr(host_mounts, "PROBES", probes)
+    monkeypatch.setattr(host_mounts, "TURNS", iter([(str(stand_in),)] * 20))
     check = load_check(
         next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 1.5}
     )
@@ -146,7 +146,7 @@ def test_a_child_in_state_d_is_left_alone(probes, frozen):
     (pid,) = children() - before
     # Killed, and still there: nothing but the disk can end it.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    assert host_dstate.name_driver(host_dstate._read_wait_place(CheckedMachine(), pid)) == ""
+    assert host_dstate.name_driver(host_dstate.read_wait_place(CheckedMachine(), pid)) == ""
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
@@ -165,8 +165,8 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])
 
 
 def test_a_task_in_state_d_is_seen_with_its_age_and_place(tmp_path, monkeypatch, no_child_stays):
-    monkeypatch.setattr(host_dstate, "_scan", Scan())
-    monkeypatch.setattr(host_dstate, "_known", {})
+    monkeypatch.setattr(host_dstate, "SCAN", Scan())
+    monkeypatch.setattr(host_dstate, "KNOWN", {})
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     sleeper = subprocess.Popen([sys.executable, "-c", ASLEEP, fifo])

@@ -32,8 +32,8 @@ OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(host_dstate, "_scan", Scan())
-    monkeypatch.setattr(host_dstate, "_known", {})
+    monkeypatch.setattr(host_dstate, "SCAN", Scan())
+    monkeypatch.setattr(host_dstate, "KNOWN", {})
     return Clock()
 
 
@@ -76,8 +76,9 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
         ("efa_com_cmd_exec", "efa"), ("wait_woken", ""),
     ],
 )  # fmt: skip
-def test_whose_code_it_is(stack, driver):
-    assert host_dstate.name_driver(host_dstate._FRAME.sub("", stack)) == driver
+def test_whose_code_it_is(tmp_path, stack, driver):
+    made = machine(tmp_path, {"/proc/7/stack": stack})
+    assert host_dstate.name_driver(host_dstate.read_wait_place(made, 7)) == driver
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def stat(pid, state="S", flags=0, comm="sh"):
 
 @pytest.fixture(autouse=True)
 def scan(monkeypatch):
-    monkeypatch.setattr(host_zombies, "_zombie_scan", procs.Scan())
+    monkeypatch.setattr(host_zombies, "SCAN", procs.Scan())
 
 
 def test_what_proc_says(tmp_path):

@@ -101,7 +101,7 @@ def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, sc
     monkeypatch.setattr(host_units, "SHOW", ("sh", "-c", script))
     monkeypatch.setattr(host_units, "TIMEOUT_S", 0.3)
     probes = Probes(0.0)
-    monkeypatch.setattr(host_units, "_probes", probes)
+    monkeypatch.setattr(host_units, "PROBES", probes)
     with pytest.raises(CannotTell, match=output):
         host_units.gather_units(machine(tmp_path))
     probes.forget(frozenset())
@@ -129,7 +129,7 @@ def test_what_chrony_prints(line, offset_s):
 @pytest.fixture
 def booted(tmp_path, monkeypatch):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    monkeypatch.setattr(host_units, "_probes", Probes(5.0))
+    monkeypatch.setattr(host_units, "PROBES", Probes(5.0))
     return machine(tmp_path)
 
 

@@ -77,7 +77,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch):
-    monkeypatch.setattr(host_spot._Token, "value", "")
+    monkeypatch.setattr(host_spot.SessionToken, "value", "")
     made = Metadata()
     yield made
     made.server.shutdown()

@@ -47,7 +47,7 @@ def lines() -> Iterator[str]:
     yield from _cases("kernel_benign.txt", 0)
     for one in case.load():
         for written in one.kernel:
-            _, text = next(iter(play._lines(written)))
+            _, text = next(iter(play.split_lines(written)))
             yield text.removeprefix("user: ")
     for name in unseen.SETS:
         for held_out in unseen.load(name):

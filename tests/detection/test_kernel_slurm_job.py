@@ -151,20 +151,33 @@ def test_an_answer_outlives_its_process_for_a_while(proc, monkeypatch):
     assert jobs.of(50, now()) == ""
 
 
+JOB_GROUP = "0::/system.slice/slurmstepd.scope/job_12/step_0/user"
+
+
 def test_a_storm_of_processes_is_looked_up_only_so_often(proc, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
     jobs = ProcessJobs(proc.root)
-    looks = []
-    real = jobs._read_process
-    monkeypatch.setattr(
-        ProcessJobs, "_read_process", lambda self, pid, at: (looks.append(pid), real(pid, at))[1]
-    )
-    for pid in range(2, 5000):
-        jobs.of(pid, now())
-    assert len(looks) == slurm_jobs.LOOKS_A_SECOND
+    at, most = now(), slurm_jobs.LOOKS_A_SECOND
+    for pid in range(2, 2 + 4 * most):
+        proc.add(pid, cgroup=JOB_GROUP)
+    answers = [jobs.of(pid, at) for pid in range(2, 2 + 2 * most)]
+    assert answers == ["12"] * most + [""] * most
     clock[0] += 1
-    for pid in range(5000, 9000):
-        jobs.of(pid, now())
-    assert len(looks) == 2 * slurm_jobs.LOOKS_A_SECOND
-    assert len(jobs._known) <= slurm_jobs.REMEMBERED
+    answers = [jobs.of(pid, at) for pid in range(2 + 2 * most, 2 + 4 * most)]
+    assert answers == ["12"] * most + [""] * most
+
+
+def test_a_storm_of_processes_costs_a_bounded_memory(proc, monkeypatch):
+    """The oldest answer is forgotten: of a process that has ended meanwhile nothing is known."""
+    clock = [1000.0]
+    monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
+    jobs = ProcessJobs(proc.root)
+    last = 2 + slurm_jobs.REMEMBERED
+    for pid in range(2, last + 1):
+        proc.add(pid, cgroup=JOB_GROUP)
+        assert jobs.of(pid, now()) == "12"
+        clock[0] += 1 / slurm_jobs.LOOKS_A_SECOND
+    for pid in (2, last):
+        shutil.rmtree(proc.root / str(pid))
+    assert [jobs.of(pid, now()) for pid in (2, last)] == ["", "12"]

@@ -87,7 +87,7 @@ def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing():
     journal = HealthAgentJournal()
     for stamp in ("9" * 30, "9" * 18, "9" * 6000, "", "-1"):
         entry = {"MESSAGE": "x", "_UID": "0", "_SYSTEMD_UNIT": UNIT, "__REALTIME_TIMESTAMP": stamp}
-        assert journal._line(json.dumps(entry).encode()).text == "x"
+        assert journal.parse_entry(json.dumps(entry).encode()).text == "x"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hpctl.detection.outside.hma_watch import MAX_KEPT, HealthAgentWatch
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.model import Finding, Verdict
-from tests.process import run_text
+from tests.process import ended, run_text
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,8 @@ class Log:
         self.path = path
         path.touch(mode=0o644)
         self.changes = 0
-        self.watch = HealthAgentWatch(HealthAgentFile(path), BOOTED, self)
+        self.source = HealthAgentFile(path)
+        self.watch = HealthAgentWatch(self.source, BOOTED, self)
 
     def note_change(self) -> None:
         self.changes += 1
@@ -66,7 +67,7 @@ class Log:
 def log(tmp_path):
     log = Log(tmp_path / "hma.log")
     yield log
-    log.watch._source.close()
+    log.source.close()
 
 
 def test_a_detection_is_a_finding_once_and_counted_after(log):
@@ -147,9 +148,10 @@ class Journal:
     def __init__(self, place):
         self.lines = place / "entries"
         self.starts = place / "starts"
+        self.pid = place / "pid"
         program = place / "journalctl"
         program.write_text(
-            f"#!/bin/sh\necho x >> {self.starts}\ncat {self.lines}\n"
+            f"#!/bin/sh\necho x >> {self.starts}\necho $$ > {self.pid}\ncat {self.lines}\n"
             f"[ -e {place}/ends ] && exit 1\nexec sleep 60\n"
         )
         program.chmod(0o755)
@@ -193,9 +195,10 @@ def test_no_child_is_left_behind(journal):
     journal.says(entry(dcgm(79)))
     journal.watch.start()
     until(lambda: len(journal.watch.findings()) == 1)
-    child = journal.source._child
+    child = int(journal.pid.read_text())
+    assert not ended(child)
     journal.watch.stop()
-    until(lambda: child.poll() is not None)
+    until(lambda: ended(child))
 
 
 def test_a_machine_without_the_unit_starts_no_child(tmp_path):

@@ -37,7 +37,8 @@ class Node:
         self.path = path
         self.reported = Reported(NODE.boot)
         self.seen: list[Finding] = []
-        self.server = LocalServer(path, self.reported, self.verdict)
+        self.judge = self.verdict
+        self.server = LocalServer(path, self.reported, lambda: self.judge())
         self.server.start()
 
     def verdict(self) -> NodeVerdict:
@@ -136,7 +137,7 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node):
 
 def test_an_agent_that_no_longer_looks_knows_nothing(node):
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
-    node.server._verdict = lambda: judge_node(NODE, (), long_ago, build_rules(), datetime.now(UTC))
+    node.judge = lambda: judge_node(NODE, (), long_ago, build_rules(), datetime.now(UTC))
     assert node.hpctl("agent", "verdict").returncode == 0
     shown = node.hpctl("agent", "verdict", "--strict")
     assert (shown.returncode, "n1 is unknown" in shown.stdout) == (3, True)
@@ -150,20 +151,20 @@ def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatc
 
 
 def test_a_silent_peer_keeps_no_other_waiting_and_is_dropped(node):
-    silent = []
-    for _ in range(MAX_PEERS - 2):
-        link = socket.socket(socket.AF_UNIX)
-        link.connect(str(node.path))
-        link.sendall(b'{"op": ')
-        silent.append(link)
-    begun = time.monotonic()
-    assert node.ask({"op": "verdict"})["verdict"]["condition"] == "healthy"
-    assert time.monotonic() - begun < 5
-    for link in silent:
-        link.settimeout(60)
-        assert link.recv(1) == b""
-        link.close()
-    assert node.server._peers == {}
+    for _ in range(2):  # the dropped ones do not count: as many are served again
+        silent = []
+        for _ in range(MAX_PEERS - 2):
+            link = socket.socket(socket.AF_UNIX)
+            link.connect(str(node.path))
+            link.sendall(b'{"op": ')
+            silent.append(link)
+        begun = time.monotonic()
+        assert node.ask({"op": "verdict"})["verdict"]["condition"] == "healthy"
+        assert time.monotonic() - begun < 5
+        for link in silent:
+            link.settimeout(60)
+            assert link.recv(1) == b""
+            link.close()
 
 
 @pytest.mark.parametrize(
@@ -187,10 +188,10 @@ def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
     def broken() -> NodeVerdict:
         raise RuntimeError("a bug")
 
-    good, node.server._verdict = node.server._verdict, broken
+    node.judge = broken
     with pytest.raises(AgentRefused, match="RuntimeError: a bug"):
         node.ask({"op": "verdict"})
-    node.server._verdict = good
+    node.judge = node.verdict
     assert "verdict" in node.ask({"op": "verdict"})
 
 

@@ -12,7 +12,7 @@ from hpctl.detection.outside import plugin_child, plugins
 from hpctl.detection.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.vocabulary.model import Clears, Verdict
 from tests.process import ended
-from tests.waiting import LONGER_AND_LONGER, PATIENCE_S
+from tests.waiting import LONGER_AND_LONGER, until
 
 pytestmark = pytest.mark.integration
 
@@ -144,7 +144,7 @@ def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):
     ((plugin,), _) = load(checks_d)
     kill = os.killpg
     groups: list[int] = []
-    monkeypatch.setattr(plugin_child, "_END_S", 0.1)
+    monkeypatch.setattr(plugin_child, "END_S", 0.1)
     monkeypatch.setattr(plugins.os, "killpg", lambda group, number: groups.append(group))
     with pytest.raises(CannotTell, match="not done within"):
         plugin.gather(MACHINE)
@@ -152,12 +152,10 @@ def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):
         plugin.gather(MACHINE)
     assert len(groups) == 1
     kill(groups[0], 9)
-    hung = plugin._child._stuck
-    hung.wait(PATIENCE_S)
+    until(lambda: ended(groups[0]))
+    monkeypatch.setattr(plugins.os, "killpg", kill)
     with pytest.raises(CannotTell, match="not done within"):
         plugin.gather(MACHINE)
-    kill(groups[1], 9)
-    plugin._child._stuck.wait(PATIENCE_S)
 
 
 def test_its_surroundings_are_plain(checks_d, monkeypatch):

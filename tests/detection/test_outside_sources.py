@@ -94,9 +94,11 @@ def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(pl
     )
     agent = Agent(place, earlier)
     assert agent.checks() == {"plugin.old"}
-    plugin(place, "old", "ok")
+    again = plugin(place, "old", "ok")
+    ran = place / "ran"
+    again.write_text(f"{again.read_text()}touch {ran}\n")
     agent.sources.start()
-    until(lambda: agent.sources._plugins._runner is not None)
+    until(ran.exists)
     assert agent.checks() == {"plugin.old"}, "until a boot, as it said"
     agent.sources.stop()
 

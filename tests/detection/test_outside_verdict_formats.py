@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpctl.detection import report_command
 from hpctl.detection.check import CannotTell, Observation
 from hpctl.detection.outside.report_request import MAX_WORD
 from hpctl.detection.outside.verdict_formats import (
@@ -17,7 +18,6 @@ from hpctl.detection.outside.verdict_formats import (
     read_verdict,
 )
 from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
-from hpctl.detection.report_command import _FORMATS
 from hpctl.vocabulary.model import Verdict
 
 DOCS = Path(__file__).parents[2] / "docs/plugins.md"
@@ -270,7 +270,7 @@ def test_the_ranks_put_a_failure_above_what_is_unknown():
 
 
 def test_the_command_and_the_page_name_the_same_formats():
-    assert _FORMATS == FORMAT_NAMES == tuple(FORMATS)
+    assert report_command.FORMAT_NAMES == FORMAT_NAMES == tuple(FORMATS)
     page = DOCS.read_text()
     for name, form in FORMATS.items():
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -329,7 +329,7 @@ def large(live) -> tuple[Large, dict[str, Health], Observer]:
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
-    store = SimpleNamespace(snapshot=lambda: dict(health))
+    store = Mock(spec=NodeHealthStore, snapshot=lambda: dict(health))
     sources = FactSources(slurm, cloud, store)
     observer = Observer(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer

@@ -284,7 +284,7 @@ def test_who_saw_an_answer_in_the_journal_finds_it_in_the_world(bed: Bed, monkey
     bed.memory.state.events = state.events + 1
     with bed.line() as line:
         line.sendall(world_wire.ask_bytes([world_wire.WorldPart.STATE]))
-        until(lambda: any(c.ask for c in [*bed.server._clients.values()]), 5)
+        until(lambda: any(c.ask for c in [*bed.server.clients.values()]), 5)
         state.fold(SignalSeen(worlds.at(90), "n-44444444", "needs_human", "no"))
         bed.server.offer(cycle(made(state)))
         assert line.recv(4, socket.MSG_PEEK)
@@ -453,13 +453,13 @@ def test_reader_that_takes_no_answer_is_dropped(bed: Bed, monkeypatch) -> None:
         for _ in range(20):
             line = lines.enter_context(bed.line())
             line.sendall(world_wire.ask_bytes(world_wire.WorldPart))
-        until(lambda: any(c.out for c in [*bed.server._clients.values()]), 5, every=0.001)
+        until(lambda: any(c.out for c in [*bed.server.clients.values()]), 5, every=0.001)
         assert (
-            len({id(d.obj) for c in [*bed.server._clients.values()] for d in (c.out or ())[1:]})
+            len({id(d.obj) for c in [*bed.server.clients.values()] for d in (c.out or ())[1:]})
             <= 400
         )
         assert answers(bed) < 3.0
-        until(lambda: not bed.server._clients, 10)
+        until(lambda: not bed.server.clients, 10)
 
 
 def test_older_worlds_that_are_still_read_are_few(bed: Bed) -> None:
@@ -470,9 +470,9 @@ def test_older_worlds_that_are_still_read_are_few(bed: Bed) -> None:
             bed.server.offer(cycle(many))
             line = lines.enter_context(bed.line())
             line.sendall(world_wire.ask_bytes([world_wire.WorldPart.SLURM]))
-            number = bed.server._number
-            until(lambda n=number: any(c.number == n for c in [*bed.server._clients.values()]), 10)
-        held = {client.number for client in [*bed.server._clients.values()] if client.out}
+            number = bed.server.number
+            until(lambda n=number: any(c.number == n for c in [*bed.server.clients.values()]), 10)
+        held = {client.number for client in [*bed.server.clients.values()] if client.out}
         assert len(held) <= world_server.KEPT
 
 

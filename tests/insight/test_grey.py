@@ -1,7 +1,7 @@
 """From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
 
 from datetime import timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +22,7 @@ from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.model import Health, Report
 from hpctl.vocabulary.policy import Override
+from hpctl.vocabulary.ports import Provider
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.engine import plan
 from tests.fakes.values import (
@@ -67,7 +68,7 @@ class Head:
         self.rows: dict[str, Health] = {}
         found = GreyFindings()
         self.book = NodeHealthStore({}, self, self._poke, self.clock, [found])
-        no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
+        no_provider = Mock(spec=Provider, view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
         sources = FactSources(self.slurm, cloud, self.book)

@@ -486,3 +486,40 @@ def test_a_job_recovery_waits_longer_while_the_job_is_completing():
     answer = advance(rec(JobPhase.STOPPING), JobFacts(stuck), OWN, at(usual + 10))
     assert isinstance(answer, Wait)
     assert "n2" in answer.why
+
+
+def test_a_begin_delay_that_keeps_coming_back_is_left_to_slurm():
+    last = started(0, attempt=OWN.job.step_attempts)
+    waits = advance(rec(JobPhase.STARTING, steps=(last,)), JobFacts(QUEUED), OWN, at(10))
+    assert isinstance(waits, Wait)
+    assert waits.why == "Slurm keeps its begin delay and starts the job then"
+
+
+def test_a_job_gets_a_node_back_that_has_healed_but_not_in_the_second_of_its_last_order():
+    waiting = rec(JobPhase.STARTING, steps=(started(5),))
+    job = replace(QUEUED, eligible=at(0), reason="Resources", excluded=("n1", "n7"))
+    facts = JobFacts(job, forgive=("n7",))
+    ready = at(5 + OWN.job.step_retry_s)
+    soon = advance(waiting, facts, OWN, at(5.5))
+    assert isinstance(soon, Wait)
+    assert (soon.until, soon.why) == (ready, "its excluded node is back")
+    again = does(advance(waiting, facts, OWN, ready))
+    assert (again.attempt, again.why, again.forgive) == (2, "n7 has healed", ("n7",))
+
+
+def test_a_faulty_node_ends_a_backoff_only_once_the_last_order_had_its_time():
+    waiting = rec(JobPhase.STARTING, start_at=at(40), steps=(started(2),))
+    facts = JobFacts(replace(QUEUED, eligible=at(40)), hardware=True)
+    soon = advance(waiting, facts, OWN, at(2.5))
+    assert isinstance(soon, Wait)
+    assert soon.until == at(2 + OWN.job.step_retry_s)
+    assert "no backoff is called for" in soon.why
+
+
+def test_the_end_of_a_backoff_is_ordered_a_bounded_number_of_times():
+    often = started(2, attempt=OWN.job.step_attempts)
+    waiting = rec(JobPhase.STARTING, start_at=at(40), steps=(often,))
+    facts = JobFacts(replace(QUEUED, eligible=at(40), reason="Resources"))
+    waits = advance(waiting, facts, OWN, at(41))
+    assert isinstance(waits, Wait)
+    assert waits.why == "in the queue (Resources)"

@@ -4,7 +4,6 @@ import copy
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,13 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
+from hpctl.engine.leadership import Leadership
 from hpctl.engine.node_health import NodeHealthStore, drop_checks
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.service import alerts
 from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, load_alerts, make_routes
 from hpctl.service.intake.server import IntakeServer
-from hpctl.service.node_directory import NodeDirectory
+from hpctl.service.node_directory import NodeDirectory, SlurmReader
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -79,8 +79,8 @@ class Head:
         self.health = {node: healthy(node) for node in (N1, N2)}
         here: Any = self
         self.book = AlertStore(self.file, keep_s, self.clock)
-        self.leadership = SimpleNamespace(serves=True)
-        self.slurm = SimpleNamespace(view=None)
+        self.leadership = Mock(spec=Leadership, serves=True)
+        self.slurm = Mock(spec=SlurmReader, view=None)
         directory = NodeDirectory(here, here, self.leadership, self.slurm)
         webhook = Webhook(LABELS, self.book, directory, here, self.clock)
         self.take = webhook.take

@@ -122,7 +122,7 @@ def start_helpers(environ: Mapping[str, str]) -> str:
     path = specs.find_spec_path(spec)
     specs.write_spec(spec, path)
     remove_unfinished_flush(spec)
-    launched = _launch_helpers(hosts, path, environ)
+    launched = launch_helpers(hosts, path, environ)
     obstacle = find_obstacle(spec, find_gone_hosts)
     if obstacle:
         _end_helpers(spec, launched)
@@ -184,9 +184,10 @@ def _end_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
             os.killpg(launched.pid, signal.SIGTERM)
 
 
-def _launch_helpers(
+def launch_helpers(
     hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
+    """Return a shell that starts a helper on each node, and again as long as the job runs."""
     count = str(len(hosts))
     # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
     command = [
@@ -269,12 +270,12 @@ class Helper:
 
     def __init__(self, spec: FastSaveSpec, host: str) -> None:
         self._spec, self._host = spec, host
-        self._node = NodeSaves(spec, host)
-        self._peers = PeerConnections(spec, self._node)
-        self._lead = Leader(self._node, self._peers, write_job_log)
-        if self._node.stranger:
+        self.node = NodeSaves(spec, host)
+        self._peers = PeerConnections(spec, self.node)
+        self._lead = Leader(self.node, self._peers, write_job_log)
+        if self.node.stranger:
             write_job_log(
-                f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: moved away"
+                f"{spec.saves.dir} of {host} held saves of {self.node.stranger}: moved away"
             )
         self._asked = False
         self._asked_at = 0.0
@@ -288,14 +289,14 @@ class Helper:
         signal.signal(signal.SIGTERM, self._ask)
         if asked:
             self._ask()
-        server = PeerServer(self._spec, self._host, self._node.handle)
+        server = PeerServer(self._spec, self._host, self.node.handle)
         threading.Thread(target=self._copy, daemon=True).start()
         while not self._over():
             self._run_round()
-        if not self._node.released.is_set():
+        if not self.node.released.is_set():
             self._finish_job()
-        elif self._node.over:
-            self._node.remove()
+        elif self.node.over:
+            self.node.remove()
         server.close()
         self._peers.close()
 
@@ -306,7 +307,7 @@ class Helper:
     def _over(self) -> bool:
         """Return whether the job ends. SIGTERM may also be its signal to save, and it runs on: the
         leader asks Slurm, one question for all nodes, and reports the end to the others."""
-        if self._node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
+        if self.node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
             return True
         if self._asked and self.leads():
             self._asked = False  # one that comes while Slurm answers is asked about again
@@ -329,11 +330,11 @@ class Helper:
 
     def _run_round(self) -> None:
         try:
-            changed, beat, led = self._node.look(), time.monotonic() >= self._beat_at, self._leads
+            changed, beat, led = self.node.look(), time.monotonic() >= self._beat_at, self._leads
             if beat:
                 self._beat_at = time.monotonic() + BEAT_LOOKS * LOOK_S
-            self._quick = QUICK_LOOKS if self._node.changed else max(0, self._quick - 1)
-            if beat or led or self._node.changed:  # who tells of a change takes this node to lead
+            self._quick = QUICK_LOOKS if self.node.changed else max(0, self._quick - 1)
+            if beat or led or self.node.changed:  # who tells of a change takes this node to lead
                 # Who led until now has judged what the one before it did not see.
                 self._leads = self.leads("changed" if changed or led else "ping")
             if self._leads:
@@ -348,18 +349,18 @@ class Helper:
         silent for a moment took this one for it, and reports a change once."""
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
         hosts = set[str]()
-        while self._node.changed:
-            hosts.add(self._node.changed.popleft())
+        while self.node.changed:
+            hosts.add(self.node.changed.popleft())
         for host in sorted(hosts - {self._host}):
             if not any(self._peers.each("changed", [leader], by=host) for leader in before):
-                self._node.changed.append(host)
+                self.node.changed.append(host)
 
     def _copy(self) -> None:
         while True:
-            self._node.news.wait()
-            self._node.news.clear()
+            self.node.news.wait()
+            self.node.news.clear()
             try:
-                errors = self._node.replicate_steps()
+                errors = self.node.replicate_steps()
             except (OSError, ValueError) as error:
                 errors = [str(error)]
             for why in errors:
@@ -370,22 +371,22 @@ class Helper:
         begun = time.monotonic()
         self._peers.forget_silence()  # a helper that was silent a moment ago may lead
         if self.leads():
-            self._node.look()
+            self.node.look()
             try:
                 nothing_left = self._lead.end(LAST_FLUSH_S, find_gone_hosts)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._report_failure(f"the last flush failed: {error}")
                 nothing_left = False
             over = nothing_left and not self._spec.saves.keep and ended_for_good(self._spec)
-            self._release(over, begun + LAST_FLUSH_S + 4)
+            self.release(over, begun + LAST_FLUSH_S + 4)
             if over:
                 with suppress(OSError):
                     remove_shared_records(self._spec)
-        self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
-        if self._node.over:
-            self._node.remove()
+        self.node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
+        if self.node.over:
+            self.node.remove()
 
-    def _release(self, over: bool, deadline: float) -> None:
+    def release(self, over: bool, deadline: float) -> None:
         """Send `bye` to every host, and again to those that answered at the last look until each
         has answered, no longer runs a helper, or the deadline passes."""
         left = list(self._spec.hosts)

@@ -329,7 +329,7 @@ class Leader:
             if not newer or (tried and left <= 0):
                 return not tried
             row = max(newer, key=lambda row: row.order)
-            if self._flush(row, peers, max(0.0, left), halt):
+            if self.flush_step(row, peers, max(0.0, left), halt):
                 return not tried
             tried.add(row.name)
         return False
@@ -345,16 +345,18 @@ class Leader:
         began = self._node.begun_ns
         return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
 
-    def _flush(
+    def flush_step(
         self, row: SavedStep, peers: PeerConnections, limit_s: float, halt: threading.Event
     ) -> bool:
+        """Have the nodes write a step to the shared directory and prove it there; return whether
+        it is there now."""
         shared = Path(self._spec.shared)
         room = _find_flush_directory(self._spec) / str(time.monotonic_ns())
         self._pinned = row.name
         try:
             if not self._flushed_before(row):
                 room.mkdir(mode=0o700, parents=True)
-                self._write(row, peers, room / row.name, limit_s, halt)
+                self.write_step(row, peers, room / row.name, limit_s, halt)
                 _write_pointer(row, room)
                 result = search.judge_checkpoint(room / row.name)
                 if not isinstance(result, CompleteCheckpoint) or result.step != row.step:
@@ -386,7 +388,7 @@ class Leader:
         sync_directory(shared)
         self._say(f"flushed step {row.step} to {shared / row.name}")
 
-    def _write(
+    def write_step(
         self,
         row: SavedStep,
         peers: PeerConnections,
@@ -394,6 +396,7 @@ class Leader:
         limit_s: float,
         halt: threading.Event,
     ) -> None:
+        """Have the nodes that hold a step's files write them into a directory. Raises OSError."""
         found = peers.each("inventory")
         tasks: dict[str, list[tuple[SavedFile, str]]] = {}
         done = set()
@@ -627,7 +630,7 @@ def _assemble_step(
     say: Callable[[str], None],
 ) -> bool:
     row, begun = held.row, []
-    moved = _reassign_shares(row, hosts)
+    moved = reassign_shares(row, hosts)
     peers.finish(hosts, "gather", ASSEMBLE_S)  # of an abandoned start
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets the file of its predecessor.
@@ -678,7 +681,7 @@ def _adopt_step(
     return whole
 
 
-def _reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+def reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
     """Return the step once each host has its predecessor's share, so that partners copy what has
     moved; None where each is given all of it. A node that wrote nothing was a spare: which of the
     nodes the ranks run on next is not known here."""

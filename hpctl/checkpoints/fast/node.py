@@ -148,7 +148,7 @@ class NodeSaves:
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._holder = LockHolder.of_this_process(spec, host)
-        self._take_ownership()
+        self.take_ownership()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load_ledger(self._ledger)
@@ -188,7 +188,7 @@ class NodeSaves:
     def _ledger(self) -> Path:
         return self.meta / "ledger.json"
 
-    def _take_ownership(self) -> None:
+    def take_ownership(self) -> None:
         """Lock the directory as long as this process lives. Raises PeerError.
 
         A helper of the run before that is killed holds the lock until it has exited, and at its
@@ -196,7 +196,7 @@ class NodeSaves:
         """
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_S
-        while not _try_lock(lock):
+        while not try_lock(lock):
             holder = _find_lock_holder(lock)
             if holder is not None and self._is_left_over(holder):
                 _end_left_over(holder)
@@ -548,7 +548,7 @@ class NodeSaves:
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
         _remove_step(made)
-        self._check_room(sum(file.size for file in files))
+        self.check_room(sum(file.size for file in files))
         try:
             copied = [
                 CopiedFile(
@@ -579,7 +579,7 @@ class NodeSaves:
         unfinished.rename(mark)
         self._touched = object()
 
-    def _check_room(self, size: int) -> None:
+    def check_room(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
         most = self.spec.saves.size
         if most and self.measure_bytes() + size > most:
@@ -760,7 +760,7 @@ _HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
 }
 
 
-def _try_lock(file: int) -> bool:
+def try_lock(file: int) -> bool:
     """Lock an open file for this process; False where another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,7 @@ import fcntl
 import os
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -111,7 +112,7 @@ class PeerServer:
         self._answering = 0
         self._idle = threading.Condition()
         self._closed = False
-        self._socket = _open_listener(spec.address(host), _list_ports(spec))
+        self._socket = open_listener(spec.address(host), list_ports(spec))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -315,9 +316,9 @@ class _PortRace:
 
     def __init__(self, spec: FastSaveSpec, host: str, connect_s: float) -> None:
         self._address, self._connect_s = spec.address(host), connect_s
-        self._ports = _list_ports(spec)
+        self._ports = list_ports(spec)
         self._secret = spec.secret
-        self._context = create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
+        self._context = create_connection_context(spec, host)
         self._done = threading.Lock()
         self._over = False
         self._came: queue.Queue[_ConnectAttempt] = queue.Queue()
@@ -418,6 +419,11 @@ def _server_name(spec: FastSaveSpec, host: str) -> str:
     return f"fast saves: helper of job {spec.job} on {host}"
 
 
+def create_connection_context(spec: FastSaveSpec, host: str) -> ssl.SSLContext:
+    """Return the TLS context with which a helper or a start connects to the helper of `host`."""
+    return create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
+
+
 def _read_whole(descriptor: int, buffer: memoryview, at: int) -> None:
     """Fill the buffer from a place in a file. Raises PeerError where the file ends before."""
     while buffer:
@@ -440,7 +446,8 @@ def _keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _open_listener(address: str, ports: Iterator[int]) -> socket.socket:
+def open_listener(address: str, ports: Iterator[int]) -> socket.socket:
+    """Return a listener on the first free port. Raises PeerError where none is free."""
     last: OSError | None = None
     for port in ports:
         for bound in (address, ""):
@@ -458,7 +465,8 @@ def _open_listener(address: str, ports: Iterator[int]) -> socket.socket:
     raise PeerError(f"no port is free on {address}: {last}")
 
 
-def _list_ports(spec: FastSaveSpec) -> Iterator[int]:
+def list_ports(spec: FastSaveSpec) -> Iterator[int]:
+    """Yield the ports of a helper of this job, in the order in which they are tried."""
     first = first_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
 

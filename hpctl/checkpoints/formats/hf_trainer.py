@@ -158,7 +158,7 @@ class _TrainerState(msgspec.Struct):
 def _read_step(raw: bytes) -> object:
     """Return the value of `global_step`. Raises NotWhole for bytes that are no JSON."""
     try:
-        _check_utf8(raw)
+        check_utf8(raw)
         # Ten times as fast as json, because the rest is only passed over: a search reads each
         # checkpoint's state, with its whole history.
         return msgspec.json.decode(raw, type=_TrainerState).global_step
@@ -167,7 +167,7 @@ def _read_step(raw: bytes) -> object:
     return json_object(raw, STATE).get("global_step")
 
 
-def _check_utf8(raw: bytes) -> None:
+def check_utf8(raw: bytes) -> None:
     """Raise UnicodeDecodeError for bytes that are no UTF-8: msgspec passes over texts without a
     look. In pieces, because one rare character makes a text four times as large as its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()

@@ -66,7 +66,7 @@ _JAX_RANDOM_KEY = "JaxRandomKeyCheckpointHandler"
 _KEY_METADATA = "_metadata"
 _MAX_JSON = 64 << 20
 _MAX_CHUNKS = 4_000_000
-_MAX_BLOCKS = 20_000
+MAX_BLOCKS = 20_000
 """Blocks of zstd that are followed in one checkpoint: 2.5 GB. Of a shared file system each costs a
 separate read, and a job waits for them."""
 _PART = 8 << 20
@@ -175,7 +175,7 @@ def _prove_item(
             in_jax = handler.endswith(_JAX_RANDOM_KEY)
             _random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
         else:
-            _require_untouched(place, modified_ns(step, _MARK))
+            require_untouched(place, modified_ns(step, _MARK))
     except NotWhole as defect:
         if not name:
             raise
@@ -211,7 +211,7 @@ def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, 
                 raise NotWhole(f"{name}/{_SHARDINGS} is missing")
 
 
-def _require_untouched(place: Place, committed_ns: int) -> None:
+def require_untouched(place: Place, committed_ns: int) -> None:
     """Raise NotWhole where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
         raise Unprovable("the checkpoint, or a part of it, is in a format that hpctl does not know")
@@ -247,7 +247,7 @@ def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) ->
     values = _Values(place, ocdbt.read_values(place) if in_database else None)
     third = tree.get("use_zarr3") is True
     complete = tree.get("store_array_data_equal_to_fill_value") is True
-    chunks, blocks_left = 0, _MAX_BLOCKS
+    chunks, blocks_left = 0, MAX_BLOCKS
     strings, in_jax = [], False
     for entry in entries.values():
         name, kind = _parse_entry(entry)

@@ -26,7 +26,7 @@ DEADLINE_S, WAIT_S = 10.0, 2.0
 MOST = 32
 
 
-_EBS = "Amazon Elastic Block Store"
+EBS_MODEL = "Amazon Elastic Block Store"
 
 
 _COUNTER = re.compile(r"^\s*(\w+)_allowance_exceeded: (\d{1,20})\s*$", re.MULTILINE)
@@ -68,7 +68,7 @@ def gather_allowance(machine: CheckedMachine) -> AllowanceSample:
     ]
     volumes = [
         name for name in _list_interfaces(machine, NVME)
-        if machine.text(f"{NVME}/{name}/model") == _EBS
+        if machine.text(f"{NVME}/{name}/model") == EBS_MODEL
     ]  # fmt: skip
     if not cards and not volumes:
         raise NotHere("neither ENA nor EBS")

@@ -72,10 +72,10 @@ class _SleepRecord(Struct, frozen=True):
     switches: str
 
 
-_scan = Scan()
+SCAN = Scan()
 
 
-_known: dict[tuple[int, int], _SleepRecord] = {}
+KNOWN: dict[tuple[int, int], _SleepRecord] = {}
 """Tasks in D at the last look, by pid and start: when they were first seen, and their switches."""
 
 
@@ -86,24 +86,24 @@ def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
     stuck = []
     for task in _list_sleepers(machine):
         key, switches = (task.pid, task.start), _read_switches(machine, task)
-        known = _known.get(key)
+        known = KNOWN.get(key)
         if known is None or known.switches != switches:
             known = _SleepRecord(now, switches)
         found[key] = known
         stuck.append((now - known.since, task))
-    _known.clear()
-    _known.update(found)
+    KNOWN.clear()
+    KNOWN.update(found)
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
     # A task that was not in D at the last look cannot have been so for long: its place is not read.
     return tuple(
-        Stuck(task.pid, task.comm, age, _read_wait_place(machine, task.pid) if age else "")
+        Stuck(task.pid, task.comm, age, read_wait_place(machine, task.pid) if age else "")
         for age, task in stuck[:MOST_STUCK]
     )
 
 
 def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
     on_gpus = _on_gpus(machine)
-    for task in _scan.tasks(machine):
+    for task in SCAN.tasks(machine):
         if task.state == "D":
             yield task
         elif task.threads > 1 and (task.state == "Z" or task.pid in on_gpus):
@@ -129,7 +129,7 @@ def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
     return text.partition("\nvoluntary_ctxt_switches")[2]
 
 
-def _read_wait_place(machine: CheckedMachine, pid: int) -> str:
+def read_wait_place(machine: CheckedMachine, pid: int) -> str:
     """Return the kernel's stack of a task, else the function it sleeps in; empty where neither
     shows."""
     for name in ("stack", "wchan"):

@@ -50,10 +50,10 @@ class MountAnswer(Struct, frozen=True):
     error: str = ""
 
 
-_mount_probes = Probes(DEADLINE_S)
+PROBES = Probes(DEADLINE_S)
 
 
-_turns = cycle((STATFS, STAT_ROOT))
+TURNS = cycle((STATFS, STAT_ROOT))
 
 
 def gather_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
@@ -61,10 +61,10 @@ def gather_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
     chosen = {
         mount.point: mount for mount in list_file_systems(read_mounts(machine), NETWORK, MOST)
     }
-    _mount_probes.forget(frozenset(chosen))
+    PROBES.forget(frozenset(chosen))
     if not chosen:
         raise NotHere("no network file system is mounted")
-    return probe_mounts(machine, chosen, next(_turns), _mount_probes)
+    return probe_mounts(machine, chosen, next(TURNS), PROBES)
 
 
 def probe_mounts(

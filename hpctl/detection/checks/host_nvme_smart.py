@@ -53,7 +53,7 @@ class SmartHealth(Struct, frozen=True):
     warning: int
 
 
-_probes = Probes(DEADLINE_S)
+PROBES = Probes(DEADLINE_S)
 
 
 def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
@@ -68,9 +68,7 @@ def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
         raise NotHere(f"no {NVME}") from error
     if not live:
         raise NotHere("no live NVMe controller")
-    answers = _probes.ask(
-        {name: (*COMMAND, f"/dev/{name}") for name in live}, _probes.wait_s(WAIT_S)
-    )
+    answers = PROBES.ask({name: (*COMMAND, f"/dev/{name}") for name in live}, PROBES.wait_s(WAIT_S))
     found = [
         SmartHealth(name, warning)
         for name, answer in answers.items()

@@ -82,7 +82,7 @@ class ReadonlySample(Struct, frozen=True):
     write_s: float = 0.0
 
 
-_probes = Probes(DEADLINE_S)
+PROBES = Probes(DEADLINE_S)
 
 
 def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
@@ -96,7 +96,7 @@ def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
     if state.is_dir():
         questions["write"] = (*WRITE, f"of={state / WRITTEN}")
     try:
-        answers = _probes.ask(questions, _probes.wait_s(WAIT_S))
+        answers = PROBES.ask(questions, PROBES.wait_s(WAIT_S))
     except NotHere as error:
         raise CannotTell(str(error)) from error
     written = answers.get("write")

@@ -42,7 +42,7 @@ class SpotNotice(Struct, frozen=True):
     raw: str = ""
 
 
-class _Token:
+class SessionToken:
     """The session's token, kept between runs."""
 
     value = ""
@@ -60,7 +60,7 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
     try:
         status, body = _fetch_notice(connection)
     except (OSError, HTTPException) as error:
-        _Token.value = ""
+        SessionToken.value = ""
         raise CannotTell(f"the metadata service does not answer: {error}") from error
     finally:
         connection.close()
@@ -74,20 +74,20 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
 def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
     """Return the answer, with a fresh token where the kept one is no longer valid."""
     for _ in range(2):
-        if not _Token.value:
+        if not SessionToken.value:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
             connection.request("PUT", TOKEN, headers=lifetime)
             answer = connection.getresponse()
             token = answer.read(LARGEST).decode("ascii", "replace")
             if answer.status != 200:
                 raise CannotTell(f"the metadata service gives no token: {answer.status}")
-            _Token.value = token
-        connection.request("GET", ACTION, headers={"X-aws-ec2-metadata-token": _Token.value})
+            SessionToken.value = token
+        connection.request("GET", ACTION, headers={"X-aws-ec2-metadata-token": SessionToken.value})
         answer = connection.getresponse()
         body = answer.read(LARGEST).decode("utf-8", "replace")
         if answer.status != 401:
             return answer.status, body
-        _Token.value = ""
+        SessionToken.value = ""
     return 401, ""
 
 

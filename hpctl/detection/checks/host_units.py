@@ -56,7 +56,7 @@ _STARTED_BY_OTHERS = frozenset({"nvidia"})
 _RUNS = frozenset({"active", "reloading", "refreshing"})
 
 
-_probes = Probes(TIMEOUT_S)
+PROBES = Probes(TIMEOUT_S)
 
 
 class UnitState(Struct, frozen=True):
@@ -76,7 +76,7 @@ def gather_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
     """Call systemctl once for all units. Raises CannotTell; NotHere where systemd does not run."""
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
-    answer = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
+    answer = PROBES.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
     if not isinstance(answer, ProbeResult):
         raise CannotTell(f"systemctl has not answered for {answer.age_s:.0f} s")
     if answer.exit_code:

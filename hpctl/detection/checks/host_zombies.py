@@ -26,7 +26,7 @@ class ZombieSample(Struct, frozen=True):
     files_max: int
 
 
-_zombie_scan = Scan()
+SCAN = Scan()
 
 
 def gather_zombies(machine: CheckedMachine) -> ZombieSample:
@@ -38,7 +38,7 @@ def gather_zombies(machine: CheckedMachine) -> ZombieSample:
         files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
     except (ValueError, IndexError) as error:
         raise CannotTell(f"/proc is not as it should be: {error}") from error
-    zombies = sum(task.state == "Z" for task in _zombie_scan.tasks(machine))
+    zombies = sum(task.state == "Z" for task in SCAN.tasks(machine))
     return ZombieSample(zombies, tasks, most, files, files_max)
 
 

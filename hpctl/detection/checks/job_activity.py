@@ -105,13 +105,27 @@ _signs: dict[str, float] = {}
 _runs = 0
 
 
+def forget_processes() -> None:
+    """Forget which processes are whose: a process id may be reused."""
+    _strangers.clear()
+    _crowd.clear()
+
+
+def forget_all() -> None:
+    """Forget all that earlier samples showed, as a start of the agent does."""
+    global _runs
+    _runs = 0
+    forget_processes()
+    _holders.clear()
+    _signs.clear()
+
+
 def gather(machine: CheckedMachine) -> JobActivitySample:
     """Examine the processes of all jobs. Raises CannotTell without a /proc."""
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
-        _strangers.clear()  # a pid may be reused
-        _crowd.clear()
+        forget_processes()
     _runs += 1
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())

@@ -105,7 +105,7 @@ def _walk_folders(folder: str) -> dict[str, str]:
         looked += 1
         found = {**_counters_in(here), **found}
         if depth < MOST_DEPTH:
-            waiting += [(below, depth + 1) for below in _list_folders(here)]
+            waiting += [(below, depth + 1) for below in list_folders(here)]
     return found
 
 
@@ -122,7 +122,8 @@ def _counters_in(folder: str) -> dict[str, str]:
     return found
 
 
-def _list_folders(folder: str) -> list[str]:
+def list_folders(folder: str) -> list[str]:
+    """Return the folders of a folder, without links; none of one that cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))

@@ -207,7 +207,9 @@ class HealthAgentJournal(_HealthLogReader):
         """Return the unit's own lines that were added, logged by root."""
         if not self._pending:
             self._pending = self._lines.feed(self._read_chunk(wait_s))
-        return [line for entry in self._next_lines() if (line := self._line(entry)) is not None]
+        return [
+            line for entry in self._next_lines() if (line := self.parse_entry(entry)) is not None
+        ]
 
     def close(self) -> None:
         """End the child; the next `read` starts another, from this boot's beginning."""
@@ -262,7 +264,7 @@ class HealthAgentJournal(_HealthLogReader):
             ) from error
         return self._child
 
-    def _line(self, raw: bytes) -> HealthAgentLine | None:
+    def parse_entry(self, raw: bytes) -> HealthAgentLine | None:
         """Return the text of an entry. Other users may log under the unit's name, but not with its
         fields."""
         try:

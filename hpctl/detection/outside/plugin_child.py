@@ -15,7 +15,7 @@ MAX_OUTPUT = 64 * 1024
 _STDERR_KEPT = 2048
 
 
-_END_S = 1.0
+END_S = 1.0
 """How long a killed child may take to end; one in an uninterruptible call does not end."""
 
 
@@ -71,7 +71,7 @@ class PluginProcess:
         except ChildTooLoud as error:
             raise CannotTell(f"prints more than {self._most} bytes and is killed") from error
         finally:
-            status = child.end(_END_S)
+            status = child.end(END_S)
             if status is None:
                 self._stuck = child.process
         if status is None:

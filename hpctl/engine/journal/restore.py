@@ -138,7 +138,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
                 )
         file = sqlite_path(url)
         if file is not None and os.geteuid() == 0:
-            _hand_over(file)
+            hand_over_journal(file)
         return done
     except SQLAlchemyError as error:
         raise HpctlError(
@@ -149,7 +149,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
         engine.dispose()
 
 
-def _hand_over(file: Path) -> None:
+def hand_over_journal(file: Path) -> None:
     """Give the daemon's user what root has made in that user's directory.
 
     The user can put a link there, which must not lead root to another file.

@@ -124,7 +124,7 @@ async def connect_controller(
     answers as the controller.
     """
     first = first_port(secret, run_id)
-    context = create_client_context(secret, _name_member(run_id), _name_controller(run_id))
+    context = create_member_context(secret, run_id)
     running: set[asyncio.Task[GroupConnection]] = set()
     why: BaseException | None = None
     try:
@@ -140,11 +140,11 @@ async def connect_controller(
                 return line
     finally:
         for task in running:
-            _abandon_attempt(task)
+            abandon_attempt(task)
     raise ProtocolError(f"no launcher answers on {host}: {why}") from why
 
 
-def _abandon_attempt(task: asyncio.Task[GroupConnection]) -> None:
+def abandon_attempt(task: asyncio.Task[GroupConnection]) -> None:
     """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
     task.add_done_callback(_discard_attempt)
     task.cancel()
@@ -300,6 +300,11 @@ def _bind_port(first: int) -> socket.socket:
             listener.setblocking(False)
             return listener
     raise OSError(f"none of the ports {first} to {first + PORTS - 1} is free") from last
+
+
+def create_member_context(secret: str, run_id: str) -> ssl.SSLContext:
+    """Return the TLS context with which a launcher of a step connects to the step's controller."""
+    return create_client_context(secret, _name_member(run_id), _name_controller(run_id))
 
 
 def _name_controller(run_id: str) -> str:

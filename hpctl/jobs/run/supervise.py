@@ -319,7 +319,7 @@ class StepSupervisor:
             self.history.record_saves(step.attempt, _utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
-                return self._handle_unsupervised_end(step, code, lost)
+                return self.handle_end(step, code, lost)
             outcome = self._check_slowly(step)
             if outcome is not None:
                 return outcome
@@ -328,7 +328,7 @@ class StepSupervisor:
         """Act on one event; return the outcome where it ends the step."""
         match event:
             case StepEnded(step=ended, code=code) if ended is step:
-                return self._handle_unsupervised_end(step, code, {})
+                return self.handle_end(step, code, {})
             case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
@@ -344,9 +344,7 @@ class StepSupervisor:
                     self.timers.kill_by(self.given.policy.save_grace_s)
         return None
 
-    def _handle_unsupervised_end(
-        self, step: RunningStep, code: int, lost: dict[NodeName, str]
-    ) -> AttemptOutcome:
+    def handle_end(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
         """Handle a step that ended without the supervisor: what its end means, and what is done
         about it."""
         self.allocation.suspect(lost)

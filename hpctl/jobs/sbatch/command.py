@@ -157,7 +157,7 @@ def _build_context(
         environment=os.environ,
         policy=context.job_policy(asked, os.environ, cwd),
         filesystem=context.find_filesystem(where) if where is not None else "",
-        unknown=_find_unknown_files(where, asked.checkpoint_files)
+        unknown=find_unknown_files(where, asked.checkpoint_files)
         if where is not None and asked.resume
         else "",
         missing=missing,
@@ -174,7 +174,7 @@ def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
     return ()
 
 
-def _find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
+def find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
     """Return what is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.

@@ -9,7 +9,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from hpctl.engine.adapters import make_rules, make_scheduler
@@ -43,8 +43,9 @@ LATE_S = 30.0
 class PageFollower:
     """What `hpctl status` would know now. For one thread."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Raises HpctlError where the rules cannot be had, or only a copy of the journal."""
+        self._monotonic = monotonic
         self.config, self.rules = config, make_rules(config)
         journal = config.state_dir / "journal.db"
         mine = (journal, socket_path(config.state_dir))
@@ -70,7 +71,7 @@ class PageFollower:
 
     def look(self, wait_s: float = SOON_S) -> bool:
         """Take what is new, if it is time; whether anything is. Reading has `wait_s` to end."""
-        if time.monotonic() < self._next:
+        if self._monotonic() < self._next:
             return False
         begun, old = time.process_time(), self.trouble
         try:
@@ -81,16 +82,16 @@ class PageFollower:
                 log.exception("the page cannot look")
             changed, self.trouble = False, f"{error}. {getattr(error, 'hint', '')}".strip()
             self._afresh = 0.0
-        self._next = time.monotonic() + SHARE / 2 * (time.process_time() - begun)
+        self._next = self._monotonic() + SHARE / 2 * (time.process_time() - begun)
         return changed or old != self.trouble
 
     def _look(self, wait_s: float) -> bool:
-        if self._reading is None and time.monotonic() >= self._due:
-            self._reading, self._begun = self._pool.submit(self._read), time.monotonic()
+        if self._reading is None and self._monotonic() >= self._due:
+            self._reading, self._begun = self._pool.submit(self._read), self._monotonic()
         if self._reading is None:
             return False
         if self._reading not in wait((self._reading,), wait_s).done:
-            if time.monotonic() - self._begun > LATE_S:
+            if self._monotonic() - self._begun > LATE_S:
                 self.trouble = f"the daemon, the journal or Slurm has not answered for {LATE_S:g} s"
             return False
         reading, self._reading = self._reading, None
@@ -104,7 +105,7 @@ class PageFollower:
 
     def _read(self) -> World:
         """Read what is due."""
-        at = time.monotonic()
+        at = self._monotonic()
         if at >= self._afresh:
             self._reader, self._afresh = WorldReader(self.config), at + AFRESH_S
         world = self._reader.read(now(), slurm=True, cloud=True, placement=True)
@@ -122,7 +123,7 @@ class PageFollower:
         spent = time.process_time() + ran.ru_utime + ran.ru_stime
         soonest, latest = OFFLINE_S
         pause = min(max(soonest, SHARE * (spent - self._spent)), latest)
-        self._due, self._spent = time.monotonic() + pause, spent
+        self._due, self._spent = self._monotonic() + pause, spent
 
     def close(self) -> None:
         """Begin no further reads."""

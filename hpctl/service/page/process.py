@@ -25,7 +25,7 @@ class PageProcess:
         self._command = (*_HUMBLE, sys.executable, *SAFE_PATH, *page)
         self._listen = listen
         self._stopping = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="page-keeper", daemon=True)
         self.trouble = ""
         """Why there is no page; empty where there is one, or none is wanted."""
@@ -37,8 +37,8 @@ class PageProcess:
 
     def reload(self) -> None:
         """Restart it, by the configuration as it is now."""
-        if self._process is not None:
-            self._process.terminate()
+        if self.process is not None:
+            self.process.terminate()
 
     def stop(self) -> None:
         """End it."""
@@ -63,7 +63,7 @@ class PageProcess:
         One that serves for so long is well."""
         try:
             with subprocess.Popen(self._command, stdin=subprocess.DEVNULL) as process:
-                self._process = process
+                self.process = process
                 if self._stopping.is_set():
                     process.terminate()
                 try:

@@ -30,7 +30,7 @@ from hpctl.checkpoints.fast.peer import (
     PeerError,
     PeerServer,
     TransferLimit,
-    _list_ports,
+    list_ports,
 )
 from hpctl.checkpoints.fast.spec import (
     META,
@@ -109,7 +109,7 @@ def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
 def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
     files = tuple(SavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
     row = SavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
-    moved = lead._reassign_shares(row, ("n2", "n3"))
+    moved = lead.reassign_shares(row, ("n2", "n3"))
     spec = FastSaveSpec(
         "1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",)
     )
@@ -359,7 +359,7 @@ def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, 
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
     with monkeypatch.context() as patch:
         patch.setattr(helpers.subprocess, "Popen", made := Mock())
-        helpers._launch_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+        helpers.launch_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
     ((command,), _) = made.call_args
     subprocess.run(command, env=env, timeout=PATIENCE_S, check=False)
     assert (tmp_path / "srun.calls").read_text().count("\n") == launches
@@ -602,7 +602,7 @@ def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(t
     first = NodeSaves(spec, "n0")
     assert first.handle({"do": "ready"}) == {"off": ""}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpctl.checkpoints.fast.node._try_lock", lambda file: True)
+        patch.setattr("hpctl.checkpoints.fast.node.try_lock", lambda file: True)
         NodeSaves(spec, "n1")
     assert "is the same directory as on n1" in first.handle({"do": "ready"})["off"]
 
@@ -666,7 +666,7 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     assert "more than --fast-size" in error
     assert not (node.meta / "moved").exists()
     assert node.measure_bytes() < size + 1000
-    node._check_room(size - 1000)
+    node.check_room(size - 1000)
 
 
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
@@ -755,9 +755,9 @@ def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeyp
     helper = helpers.Helper(spec_of(tmp_path, "n0", "n1"), "n0")
     monkeypatch.setattr(lead.Leader, "answering", frozenset({"n0", "n1"}))
     begun = time.monotonic()
-    helper._release(True, begun + 600)
+    helper.release(True, begun + 600)
     assert time.monotonic() < begun + 60
-    assert helper._node.over
+    assert helper.node.over
 
 
 def test_a_change_that_was_reported_to_the_wrong_host_reaches_the_leader(tmp_path, monkeypatch):
@@ -852,7 +852,7 @@ def test_a_stranger_reads_nothing(tmp_path):
         nodes.resume()
         with pytest.raises(PeerError, match=r"secret|lost|no process"):
             PeerConnection(replace(nodes.spec, secret="0" * 64), "n0")
-        port = next(_list_ports(nodes.spec))
+        port = next(list_ports(nodes.spec))
         for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
             with (
                 socket.create_connection(("127.0.9.1", port), timeout=PATIENCE_S) as stranger,
@@ -895,12 +895,12 @@ def test_two_leaders_flush_one_step_without_moving_one_copy_away(tmp_path, monke
             (into / name).write_bytes(data)
 
     def write_after_the_other(row, peers, into, limit_s, halt):
-        monkeypatch.setattr(other, "_write", lambda *given: write_files(given[2]))
-        assert other._flush(row, peers, limit_s, halt)
+        monkeypatch.setattr(other, "write_step", lambda *given: write_files(given[2]))
+        assert other.flush_step(row, peers, limit_s, halt)
         write_files(into)
 
-    monkeypatch.setattr(slow, "_write", write_after_the_other)
-    assert slow._flush(row, Mock(), 1.0, threading.Event())
+    monkeypatch.setattr(slow, "write_step", write_after_the_other)
+    assert slow.flush_step(row, Mock(), 1.0, threading.Event())
     place = Path(spec.shared)
     assert [path.name for path in place.iterdir() if path.name != META] == ["step-1"]
     assert len([line for line in lines if line.startswith("flushed step 1")]) == 1

@@ -23,7 +23,6 @@ from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.vocabulary.fast_saves import FastSaves
 from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
 from hpctl.wire.job_channel import PIECE, JobChannel
-from hpctl.wire.job_identity import create_client_context
 
 SECRETS = b"another user's weights"
 
@@ -79,7 +78,7 @@ def bind(address, port):
 def relayed(tmp_path):
     """The spec of a job whose helper listens on the second port, and a relay on the first."""
     spec = spec_of(tmp_path, "127.0.9.81")
-    ports = peers._list_ports(spec)
+    ports = peers.list_ports(spec)
     listener = bind("127.0.9.81", next(ports))
     said = []
 
@@ -138,8 +137,8 @@ def test_another_hosts_helper_is_not_taken_for_the_one_asked(tmp_path):
 @pytest.mark.parametrize("other", [{"secret": "0" * 64}, {"job": "2"}])
 def test_another_job_is_refused(tmp_path, monkeypatch, other):
     spec = spec_of(tmp_path, "127.0.9.83")
-    ports = list(peers._list_ports(spec))
-    monkeypatch.setattr(peers, "_list_ports", lambda _: iter(ports))
+    ports = list(peers.list_ports(spec))
+    monkeypatch.setattr(peers, "list_ports", lambda _: iter(ports))
     with (
         closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
         pytest.raises(PeerError, match="does not know the secret"),
@@ -155,7 +154,7 @@ def test_where_every_port_is_closed_no_helper_runs(tmp_path):
 def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.85"), "127.0.9.85"
     with ExitStack() as silent:
-        for port in list(peers._list_ports(spec))[:-1]:
+        for port in list(peers.list_ports(spec))[:-1]:
             silent.enter_context(closing(bind(address, port))).listen()
         with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
             begun = time.monotonic()
@@ -167,7 +166,7 @@ def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
 
 def test_dripping_strangers_keep_no_peer_out(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.86"), "127.0.9.86"
-    port = next(peers._list_ports(spec))
+    port = next(peers.list_ports(spec))
     over = threading.Event()
     with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), ExitStack() as strangers:
         strangers.callback(over.set)
@@ -213,8 +212,8 @@ def test_a_peer_that_has_named_itself_stays_among_strangers(tmp_path, monkeypatc
     """It takes its time in the handshake, and strangers come."""
     monkeypatch.setattr(peers, "HANDSHAKE_S", 60.0)
     spec = spec_of(tmp_path, "127.0.9.96")
-    at = "127.0.9.96", next(peers._list_ports(spec))
-    context = create_client_context(spec.secret, peers._CLIENT, peers._server_name(spec, "n0"))
+    at = "127.0.9.96", next(peers.list_ports(spec))
+    context = peers.create_connection_context(spec, "n0")
     outgoing = ssl.MemoryBIO()
     name = create_peer_name(spec.secret)
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
@@ -240,7 +239,7 @@ def test_a_handshake_has_one_limit_however_slowly_its_bytes_come(tmp_path, monke
     spec, address = spec_of(tmp_path, "127.0.9.87"), "127.0.9.87"
     with (
         closing(PeerServer(spec, "n0", lambda _: {})),
-        closing(socket.create_connection((address, next(peers._list_ports(spec))))) as stranger,
+        closing(socket.create_connection((address, next(peers.list_ports(spec))))) as stranger,
     ):
         stranger.settimeout(0.1)
         deadline = time.monotonic() + 60
@@ -259,11 +258,11 @@ class FailingListener:
     """A listener of which the first calls of accept fail, as they do without descriptors."""
 
     def __init__(self, listener, errors):
-        self._listener, self._errors = listener, list(errors)
+        self._listener, self.errors = listener, list(errors)
 
     def accept(self):
-        if self._errors:
-            raise OSError(self._errors.pop(), "accept fails")
+        if self.errors:
+            raise OSError(self.errors.pop(), "accept fails")
         return self._listener.accept()
 
     def __getattr__(self, name):
@@ -271,9 +270,9 @@ class FailingListener:
 
 
 def test_a_listener_outlives_errors_of_accept(tmp_path, monkeypatch):
-    listen = peers._open_listener
+    listen = peers.open_listener
     errors = errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM
-    monkeypatch.setattr(peers, "_open_listener", lambda *at: FailingListener(listen(*at), errors))
+    monkeypatch.setattr(peers, "open_listener", lambda *at: FailingListener(listen(*at), errors))
     spec = spec_of(tmp_path, "127.0.9.88")
     with (
         closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
@@ -294,7 +293,7 @@ def test_a_listener_outlives_a_thread_that_cannot_start(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with closing(
-                socket.create_connection((address, next(peers._list_ports(spec))))
+                socket.create_connection((address, next(peers.list_ports(spec))))
             ) as first:
                 first.settimeout(60)
                 assert first.recv(1) == b""
@@ -363,20 +362,20 @@ def test_a_peer_without_a_thread_is_an_error_of_the_peer(tmp_path, monkeypatch):
 
 
 def test_a_listener_without_descriptors_closes_a_stranger(tmp_path, monkeypatch):
-    listen, failing = peers._open_listener, []
+    listen, failing = peers.open_listener, []
 
     def listen_once(*at):
         failing.append(FailingListener(listen(*at), ()))
         return failing[0]
 
-    monkeypatch.setattr(peers, "_open_listener", listen_once)
+    monkeypatch.setattr(peers, "open_listener", listen_once)
     monkeypatch.setattr(peers, "HANDSHAKE_S", 600.0)
     spec, address = spec_of(tmp_path, "127.0.9.94"), "127.0.9.94"
     with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
-        at = address, next(peers._list_ports(spec))
+        at = address, next(peers.list_ports(spec))
         with closing(socket.create_connection(at)) as first:
             # The next accept has begun, or fails: in both cases one fails while this one waits.
-            failing[0]._errors.extend([errno.EMFILE] * 2)
+            failing[0].errors.extend([errno.EMFILE] * 2)
             with closing(socket.create_connection(at)):
                 first.settimeout(60)
                 assert first.recv(1) == b""

@@ -133,7 +133,7 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 
 @pytest.mark.parametrize("resume", ["", "scratch"])
 def test_a_start_from_scratch_has_the_nodes_move_away_what_they_hold(tmp_path, monkeypatch, resume):
-    monkeypatch.setattr(helpers, "_launch_helpers", lambda *_: None)
+    monkeypatch.setattr(helpers, "launch_helpers", lambda *_: None)
     monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
     monkeypatch.setattr(helpers, "find_obstacle", lambda spec, gone: "")
     monkeypatch.setattr(helpers, "restore_saves", made := Mock())
@@ -221,7 +221,7 @@ def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch
             if full:
                 no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
                 patch.setattr(Path, "write_bytes", no_room)
-                patch.setattr("hpctl.checkpoints.fast.node.NodeSaves._take_ownership", Mock())
+                patch.setattr("hpctl.checkpoints.fast.node.NodeSaves.take_ownership", Mock())
             node = NodeSaves(spec, "n0")
     assert node.start.job == hashlib.sha256(b"b").hexdigest()
     assert node.begun_ns > 0

@@ -129,7 +129,7 @@ def _from_kernel(case: Case) -> Iterable[Finding]:
     from hpctl.detection.kmsg import Record
 
     kernel, folded = KernelJudge(lambda _pid, _at: ""), FindingStore()
-    for number, (seconds, text) in enumerate(line for w in case.kernel for line in _lines(w)):
+    for number, (seconds, text) in enumerate(line for w in case.kernel for line in split_lines(w)):
         facility = 1 if text.startswith("user: ") else 0
         at = T0 + timedelta(seconds=seconds)
         record = Record(facility, number, at, text.removeprefix("user: "))
@@ -138,7 +138,7 @@ def _from_kernel(case: Case) -> Iterable[Finding]:
     return folded.all()
 
 
-def _lines(written: str) -> Iterable[tuple[float, str]]:
+def split_lines(written: str) -> Iterable[tuple[float, str]]:
     """When each line comes, and its text."""
     begin, times, apart = 0.0, 1, 0.0
     if written.startswith("+"):

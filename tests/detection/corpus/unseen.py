@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.triage import _TriageReader
+from hpctl.detection.triage import TriageReader
 
 HERE = Path(__file__).parent / "held_out"
 SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
@@ -91,7 +91,7 @@ def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
 
 def hpctl(text: str) -> Judgment:
     """`hpctl agent triage` of a log of one line."""
-    views = list(_TriageReader().views(BytesIO(text.encode())))
+    views = list(TriageReader().views(BytesIO(text.encode())))
     remedy = next((view.remedy for view in views if view.condition == "faulty"), "")
     return Judgment(bool(views), remedy)
 

@@ -5,10 +5,11 @@ import os
 import re
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.checking import Checks
 from hpctl.detection.config import AgentConfig, CheckConfig
 from hpctl.detection.settings import AgentSettings
@@ -29,7 +30,7 @@ def checks(root, seen):
         (Head("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
-    listener = SimpleNamespace(note_change=lambda: seen.extend(made.findings()))
+    listener = Mock(spec_set=ChangeListener, note_change=lambda: seen.extend(made.findings()))
     made = Checks(settings, (), listener)
     return made
 

@@ -161,7 +161,7 @@ class SchedulerDoor:
     """Slurm behind a boundary."""
 
     def __init__(self, world: World, boundary: Boundary, watcher: Watcher) -> None:
-        self._world, self._slurm = world, world.slurm
+        self.world, self._slurm = world, world.slurm
         self._boundary, self._watcher = boundary, watcher
         self.mishaps = Mishaps()
         self.seen: SchedulerView | None = None
@@ -170,7 +170,7 @@ class SchedulerDoor:
     def view(self) -> SchedulerView:
         self.seen = None
         self.seen = self._slurm.view()
-        self.seen_at = self._world.clock.monotonic()
+        self.seen_at = self.world.clock.monotonic()
         return self.seen
 
     def find_jobs(self, ids):
@@ -178,7 +178,7 @@ class SchedulerDoor:
 
     def part(self, nodes, known) -> SchedulerView:
         part = self._slurm.part(nodes, known)
-        self.seen_at = self._world.clock.monotonic()
+        self.seen_at = self.world.clock.monotonic()
         if self.seen is not None:
             self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})
         return part
@@ -202,7 +202,7 @@ class SchedulerDoor:
         if mark:
             self.mishaps.mark = ""
             for name in nodes:
-                self._world.marks(name, mark)
+                self.world.marks(name, mark)
         return self._call(kind, nodes, lambda: order(nodes, **options))
 
     def _on_job(self, kind, order, job, *detail):
@@ -232,22 +232,22 @@ class ProviderDoor:
     """The cloud behind a boundary; what it lists is stamped with the wall clock."""
 
     def __init__(self, world: World, boundary: Boundary, watcher: Watcher) -> None:
-        self._world, self._boundary, self._watcher = world, boundary, watcher
+        self.world, self._boundary, self._watcher = world, boundary, watcher
 
     def view(self) -> ProviderView:
-        if self._world.cloud_away:
+        if self.world.cloud_away:
             raise Unavailable("the cloud is away", "wait")
-        return replace(self._world.provider.view(), as_of=self._world.clock.now())
+        return replace(self.world.provider.view(), as_of=self.world.clock.now())
 
     def __getattr__(self, name: str):
-        return partial(self._call, name, getattr(self._world.provider, name))
+        return partial(self._call, name, getattr(self.world.provider, name))
 
     def _call(self, kind, call, instances):
         targets = dict.fromkeys(instances)
 
         def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)
-            if self._world.cloud_away:
+            if self.world.cloud_away:
                 away = Outcome.rejected("EndpointConnectionError", transient=True)
                 return dict.fromkeys(instances, away)
             outcomes: dict[str, Outcome] = dict(call(instances))
@@ -261,12 +261,12 @@ class AgentsDoor:
     """The agents behind a boundary: an order is offered, whatever becomes of it."""
 
     def __init__(self, world: World, boundary: Boundary) -> None:
-        self._world, self._boundary = world, boundary
+        self.world, self._boundary = world, boundary
 
     def reset(self, orders: Sequence[ResetOrder]) -> Mapping[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             for order in orders:
-                self._world.ordered(order)
+                self.world.ordered(order)
             return dict.fromkeys((o.generation.node for o in orders), Outcome.accepted())
 
         nodes = ",".join(order.generation.node for order in orders)
@@ -275,7 +275,7 @@ class AgentsDoor:
     def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[str, Outcome]:
         def whole() -> dict[str, Outcome]:
             for order in orders:
-                self._world.keeps_evidence(order)
+                self.world.keeps_evidence(order)
             return dict.fromkeys((o.generation.node for o in orders), Outcome.accepted())
 
         nodes = ",".join(order.generation.node for order in orders)

@@ -41,13 +41,13 @@ def test_addressing_by_todays_instance_is_caught(monkeypatch):
     """The node's name is resolved when the call is made, as a tool that thinks in nodes does."""
 
     def by_name(self, batch):
-        world = self._provider._world
+        world = self._provider.world
         node = world.names[0]
         ids = [world.provider.instance_of(node) for _ in batch]
         call = getattr(self._provider, str(batch[0].do.kind))
         return {d.do.target: o for d, o in zip(batch, call(ids).values(), strict=True)}
 
-    monkeypatch.setattr(Executor, "_on_instances", by_name)
+    monkeypatch.setattr(Executor, "order_instances", by_name)
     story = Story(Variant("second", second_actor_s=4.0))
     with pytest.raises(Violation, match=r"promise [345]"):
         _late_replace(story)
@@ -61,7 +61,7 @@ def _late_replace(story: Story) -> None:
     rec = next(iter(story.daemon.loop.state.nodes.values()))
     story.world.provider.act_without_order(rec.generation.instance)
     story.world.passes(120.0)
-    executor = story.daemon.loop._executor
+    executor = story.daemon.loop.executor
     executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
     story.oracle.on_flaws(executor.flaws())
 
@@ -76,7 +76,7 @@ def test_acting_before_writing_down_is_caught(monkeypatch):
     def unwritten(self, batch, call):
         return call(batch)
 
-    monkeypatch.setattr(Executor, "_step", unwritten)
+    monkeypatch.setattr(Executor, "run_step", unwritten)
     with pytest.raises(Violation, match="promise 3: drain n1 was not written down"):
         Story(VARIANTS[0]).play()
 
@@ -139,7 +139,7 @@ def test_acting_on_stale_facts_is_caught(monkeypatch):
 
 
 def test_requeueing_a_completing_job_is_caught(monkeypatch):
-    phases = advance._PHASES
+    phases = advance.PHASES
     real = phases[JobPhase.STOPPING]
 
     def blind(c):
@@ -152,7 +152,7 @@ def test_requeueing_a_completing_job_is_caught(monkeypatch):
 
 
 def test_a_missing_deadline_is_caught(monkeypatch):
-    monkeypatch.setattr(node_deadlines, "_deadline_s", lambda rec, policy: 1e9)
+    monkeypatch.setattr(node_deadlines, "find_phase_deadline_s", lambda rec, policy: 1e9)
     story = Story(VARIANTS[0])
     story.world.provider.no_capacity(1)
     story.world.provider.throttle(0)
@@ -196,7 +196,7 @@ def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
 
 def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
     story, job = _job_of_a_story(ASKED)
-    monkeypatch.setattr(advance, "_backoff_s", lambda *_: 0.0)
+    monkeypatch.setattr(advance, "compute_backoff_s", lambda *_: 0.0)
     trouble = Trouble(TroubleKind.HANG, story.world.clock.now(), "it hangs", "hang")
     report = JobReport(job.id, 0, trouble, Action.REQUEUE, "", RequestedAction.REQUEUE, (), 60.0)
     story.daemon.tell(report)
@@ -215,7 +215,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     def at_once(_) -> Move:
         return Move(JobSignal.STOP_WANTED, "impatient")
 
-    monkeypatch.setitem(advance._PHASES, JobPhase.WATCHING, at_once)
+    monkeypatch.setitem(advance.PHASES, JobPhase.WATCHING, at_once)
     victim = next(n for n in job.nodes if n != job.batch_host)
     story.world.breaks(victim, Defect("79", reboot_cures=False))
     with pytest.raises(Violation, match=r"promise 8: requeue of job 2, running on .* all open"):

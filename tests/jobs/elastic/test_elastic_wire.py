@@ -21,7 +21,6 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire import job_ports
 from hpctl.wire.admission import UNPROVEN, AdmissionPool, create_peer_name
-from hpctl.wire.job_identity import create_client_context
 
 SECRET = "0123456789abcdef"
 
@@ -351,7 +350,7 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
 def create_client_hello(name: str) -> bytes:
     """Return the first message of a launcher that names itself so."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = create_client_context(SECRET, wire._name_member(RUN), wire._name_controller(RUN))
+    context = wire.create_member_context(SECRET, RUN)
     client = context.wrap_bio(incoming, outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
@@ -413,13 +412,13 @@ def test_attempts_that_are_not_needed_end_without_a_word():
         ended = [asyncio.ensure_future(fail()) for _ in range(2)]
         await asyncio.wait(ended[:1])
         for task in ended:
-            wire._abandon_attempt(task)
+            wire.abandon_attempt(task)
         await asyncio.wait(ended)
         failing = loop.create_future()
         late = asyncio.ensure_future(wire.wait_for(failing, 60))
         await asyncio.sleep(0)
         failing.set_exception(ConnectionRefusedError())
-        wire._abandon_attempt(late)
+        wire.abandon_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
 
@@ -436,7 +435,7 @@ def test_a_connection_that_comes_too_late_is_closed():
         late = asyncio.ensure_future(wire.wait_for(coming, 60))
         await asyncio.sleep(0)
         coming.set_result(line)
-        wire._abandon_attempt(late)
+        wire.abandon_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
         return bool(closed) or late.cancelled()

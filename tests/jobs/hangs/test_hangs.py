@@ -386,10 +386,7 @@ class Node:
 
     def __init__(self, root):
         self.root, self.now, self.sweep = root, 0.0, nvml.Snapshot(0.0)
-        activity._runs = 0
-        activity._holders.clear()
-        activity._signs.clear()
-        activity._crowd.clear()
+        activity.forget_all()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",

@@ -1,14 +1,14 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
 from datetime import timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.decide import PastTrouble
 from hpctl.jobs.run import trouble_handler
-from hpctl.jobs.run.allocation import Fitness
+from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings, read_settings
@@ -19,17 +19,24 @@ from hpctl.jobs.run.supervise import (
     REFUSED_S,
     REQUEUE_S,
     GrowthRoom,
-    StepSupervisor,
     StepTimers,
     plan_growth,
 )
-from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, find_offenders, retry_report
+from hpctl.jobs.run.trouble_handler import PAUSES, find_offenders, retry_report
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply
 from tests.fakes.values import T0 as NOW
+from tests.jobs.run.supervisors import (
+    end_step,
+    make_allocation,
+    make_handler,
+    make_step,
+    make_supervisor,
+)
+from tests.waiting import until
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
 HOUR = GrowthRoom(have=6, inside=8, left_s=3600, restart_s=60)
@@ -60,7 +67,7 @@ def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
 
 
 NODES = ("n1", "n2")
-STEP = SimpleNamespace(attempt=1, nodes=NODES)
+STEP = make_step(*NODES)
 FIT = Fitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
 
@@ -69,17 +76,9 @@ def refused(text: str) -> Evidence:
     return Evidence(1, failed=[NotLaunched(None, text)])
 
 
-def handler(lines=None, *, nodes="n[1-2]", recoverable=True):
-    given = read_settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
-    state = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
-    return TroubleHandler(
-        given, state, JobHistory(None), None, [].append if lines is None else lines.append
-    )
-
-
-def supervisor(*, recoverable: bool = True) -> SimpleNamespace:
-    one = handler(recoverable=recoverable)
-    return SimpleNamespace(refusals=0, handler=one, say=lambda _: None)
+def handler(lines=None, *, nodes="n[1-2]"):
+    said = [] if lines is None else lines
+    return make_handler(make_allocation(FIT), said.append, nodes)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +86,22 @@ def supervisor(*, recoverable: bool = True) -> SimpleNamespace:
     [("Job/step already completing or completed", MOST_REFUSALS), (NO_GRES, MOST_NO_GRES)],
 )
 def test_the_allocation_is_given_up_for_another_one(text, most):
-    one = supervisor()
+    one = make_supervisor(FIT)
     for _ in range(most):
-        again = StepSupervisor._handle_uncreated_step(one, STEP, refused(text), FIT)
+        again = end_step(one, STEP, refused(text))
         assert (again.trouble, again.answer.action) == (None, Action.STEP)
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
-    last = StepSupervisor._handle_uncreated_step(one, STEP, refused(text), FIT)
+    last = end_step(one, STEP, refused(text))
     assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
     assert last.why == f"Slurm no longer creates steps in this allocation: {text}"
 
 
 def test_a_step_that_ran_starts_the_count_afresh():
-    one = supervisor()
-    assert StepSupervisor._handle_uncreated_step(one, STEP, refused(NO_GRES), FIT) is not None
-    assert one.refusals == 1
-    assert StepSupervisor._handle_uncreated_step(one, STEP, Evidence(1), FIT) is None
-    assert one.refusals == 0
+    one = make_supervisor(FIT)
+    for _ in range(MOST_NO_GRES):
+        assert end_step(one, STEP, refused(NO_GRES)).trouble is None
+    assert end_step(one, STEP, Evidence(1)).trouble.kind is TroubleKind.CRASH
+    assert end_step(one, STEP, refused(NO_GRES)).answer.action is Action.STEP
 
 
 def past(kind: TroubleKind, node: str | None, hours: float) -> PastTrouble:
@@ -137,10 +136,16 @@ def test_a_word_to_the_daemon_is_said_again_while_it_is_away():
 
 def test_loss_of_a_spare_is_reported_once(monkeypatch):
     lines, reports = list[str](), list[JobReport]()
+
+    def note_report(report: JobReport, **_: object) -> DaemonReply:
+        reports.append(report)
+        return DaemonReply(True)
+
     one = handler(lines, nodes="n[1-3]")
-    monkeypatch.setattr(one, "_report", reports.append)
+    monkeypatch.setattr(trouble_handler, "send_report", note_report)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
         one.report_unaffected(list(gone))
+        until(lambda: len(reports) == len(lines))  # a thread sends them
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
     ]
@@ -152,11 +157,11 @@ def test_loss_of_a_spare_is_reported_once(monkeypatch):
 
 @pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
 def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
-    lines = list[str]()
-    one = handler(lines)
+    lines, history = list[str](), JobHistory(None)
+    one = make_handler(make_allocation(FIT), lines.append, "n[1-2]", history)
     trouble = Trouble(TroubleKind.HANG, NOW, "no step for 60 s", signature="hang")
     assert one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused).action is action
-    assert [each.action for each in one._history.past] == [action]
+    assert [each.action for each in history.past] == [action]
     assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
 
 
@@ -172,9 +177,9 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
 
-def limits(left: float | None, whole_s: float | None) -> SimpleNamespace:
+def limits(left: float | None, whole_s: float | None) -> AllocationState:
     """What the allocation says of the time limit."""
-    return SimpleNamespace(left_s=lambda _now: left, whole_s=whole_s)
+    return Mock(spec=AllocationState, left_s=Mock(return_value=left), whole_s=whole_s)
 
 
 def given(tmp_path, saves: bool = True) -> RunSettings:

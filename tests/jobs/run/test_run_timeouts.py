@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, classify_crash
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
 from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
@@ -22,12 +22,12 @@ from hpctl.jobs.run.progress import TrackedRank
 from hpctl.jobs.run.settings import read_settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
 from hpctl.jobs.run.steps import Steps
-from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.vocabulary.run_policy import Action, RunPolicy, Treatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
+from tests.jobs.run.supervisors import end_step, make_step, make_supervisor
 from tests.waiting import until
 
 NEW, OLD = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -113,24 +113,10 @@ def supervised(tail: list[str], ask) -> tuple[Trouble, object]:
         TaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
         TaskEnd("n2", 1, 137, "Killed", ((1, 1), (4, 7))),
     ]
-    evidence = Evidence(134, ends=ends, tail=tail)
-    answers = list[Trouble]()
-    one = SimpleNamespace(
-        given=SimpleNamespace(policy=RunPolicy()),
-        allocation=SimpleNamespace(
-            gpus=0, alive=True, suspect=lambda _: None, look=lambda: Fitness(("n1",), {}),
-            lost=lambda *_: {},
-        ),
-        steps=SimpleNamespace(
-            evidence=lambda *_: evidence, asked_to_end=False, ask_witnesses=ask,
-            facts=lambda known, _: RunFacts(tail=known.tail, ends=known.ends, world=3),
-        ),
-        handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
-        asked=0, classify=classify_crash, _handle_uncreated_step=lambda *_: None,
-    )  # fmt: skip
-    step = SimpleNamespace(attempt=1, nodes=("n1",))
-    outcome = StepSupervisor._handle_unsupervised_end(one, step, 134, {})
-    return answers[0], outcome
+    one = make_supervisor(Fitness(("n1",), {}), nodes="n1")
+    one.steps.ask_witnesses.side_effect = ask
+    outcome = end_step(one, make_step("n1"), Evidence(134, ends=ends, tail=tail))
+    return outcome.trouble, outcome
 
 
 def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:

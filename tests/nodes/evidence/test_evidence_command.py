@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from hpctl.engine.config import ClusterSection, Config
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.state import State
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.world import World
 from hpctl.nodes.evidence import command, daemon
 from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.service.notify.decide import make_notice
@@ -38,7 +40,7 @@ def world(tmp_path, monkeypatch):
     second = Trail(at(8), NodeSignal.NO_EVIDENCE, NodePhase.VACATED, "its agent does not answer")
     recoveries = [empty(1, trail=(first,)), empty(2, trail=(second,)), empty(3)]
     state = State(nodes={r.id: r for r in recoveries})
-    seen = SimpleNamespace(state=state, now=at(60))
+    seen = World(at(60), OWN, state, "train")
     monkeypatch.setattr(command, "gather_world", lambda *_, **__: seen)
     config = Config(cluster=ClusterSection(name="train", region="us-east-1"))
     monkeypatch.setattr(command.config_loading, "load_config", lambda _: config)
@@ -155,7 +157,7 @@ def test_a_notice_of_the_end_names_the_archive(world, tmp_path):
 def test_the_daemon_deletes_what_is_old_and_survives_a_directory_that_is_gone(tmp_path, caplog):
     archive = keep(tmp_path, pack(member()))
     policy = replace(OWN, evidence=EvidencePolicy(directory=str(tmp_path), keep_days=1))
-    live = SimpleNamespace(policy=policy)
+    live = Mock(spec=LiveConfig, policy=policy)
     clock = Clock()
     retention = EvidenceRetention(live, clock)
     changed = (tmp_path / "n-1.tar.gz").stat().st_mtime

@@ -1,7 +1,8 @@
 """What only the SageMaker adapter does, over HTTP: paging, modes, time-outs, hints."""
 
+import time
 from datetime import datetime, timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -187,7 +188,7 @@ def test_a_date_that_cannot_be_read_moves_no_launch(date):
 def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(monkeypatch):
     monkeypatch.setattr(details, "AT_MOST", 20)
     clock = 1000.0
-    monkeypatch.setattr(details, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(details, "time", Mock(spec_set=time, monotonic=lambda: clock))
     bed = GroupBed(60)
     try:
         seen = provider(bed)

@@ -133,7 +133,7 @@ def test_it_is_for_the_head_nodes_this_host_and_the_hosts_that_are_given():
     )
     made.stop()
     peers = ("127.0.0.1", "::1", "192.0.2.7", "198.51.100.9", "192.0.2.8")
-    assert [made._is_allowed(peer) for peer in peers] == [True, True, True, True, False]
+    assert [made.is_allowed(peer) for peer in peers] == [True, True, True, True, False]
     for listen, allow in (("127.0.0.1:99999", []), ("nowhere", []), ("127.0.0.1:0", ["x/y"])):
         with pytest.raises(HpctlError, match="cannot serve its metrics"):
             Endpoint(listen, [], allow, bytes)

@@ -1,8 +1,9 @@
 """What is so now, and since when: for as long as it is so, and bounded."""
 
 import math
+import time
 from datetime import timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -36,11 +37,18 @@ def cluster(*nodes, jobs=()):
     return {"scheduler": replace(view.scheduler, nodes=named, jobs=numbered)}
 
 
+class ElapsedTime:
+    """The seconds since the test began."""
+
+    seconds = 0.0
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """The wall clock and the monotonic one, which the test moves."""
-    now = SimpleNamespace(seconds=0.0)
-    watch = SimpleNamespace(
+    now = ElapsedTime()
+    watch = Mock(
+        spec_set=time,
         monotonic=lambda: now.seconds,
         time=lambda: (at(0) + timedelta(seconds=now.seconds)).timestamp(),
     )

@@ -4,7 +4,7 @@ import re
 import time
 from collections import Counter
 from datetime import timedelta
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -181,7 +181,7 @@ def test_a_run_that_went_wrong_without_a_fault_counts_by_what_went_wrong():
 def test_nodes_jobs_and_agents_by_partition(monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLE_S", 0.0)
     ticks = iter(range(0, 1000, 10))
-    watch = SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    watch = Mock(spec_set=time, monotonic=lambda: float(next(ticks)))
     monkeypatch.setattr(metrics, "time", watch)
     down = {
         node_name(3): slurm_node(3, state="DOWN"),

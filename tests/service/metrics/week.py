@@ -4,9 +4,10 @@ Real: the loop with all it decides, and the metrics of each daemon. Simulated: t
 and cloud (`tests.engine.machine`), and who leads. Prometheus' own series are what a scrape finds.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 from msgspec import Struct, field
 
@@ -41,8 +42,10 @@ class Cluster:
         self.minute = 0
         self.free = {"a": 0.5, "b": 0.5}
         """What is free of each head node's disk."""
-        clock = SimpleNamespace(
-            monotonic=self.world.clock.monotonic, time=lambda: self.world.clock.now().timestamp()
+        clock = Mock(
+            spec_set=time,
+            monotonic=self.world.clock.monotonic,
+            time=lambda: self.world.clock.now().timestamp(),
         )
         monkeypatch.setattr(metrics, "time", clock)
         monkeypatch.setattr(alert_gauges, "time", clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,17 @@ class Reads(Struct):
         return self.topology
 
 
-def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
+class MonotonicClock:
+    """A monotonic clock that moves where a test passes time."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def follower(place, patch, slurm, cloud=None, health=(), leaves=None, ticks=time.monotonic):
     """One that has looked once."""
     config = parse_config(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
     store = Store(config.url)
@@ -56,7 +67,7 @@ def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     patch.setattr(
         "hpctl.engine.adapters.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
     )
-    made = PageFollower(config)
+    made = PageFollower(config, ticks)
     made.look(5.0)
     return made
 

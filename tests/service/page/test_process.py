@@ -63,8 +63,8 @@ def kept(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageProcess]
     process.start()
     yield process
     process.stop()
-    assert process._process is not None
-    assert process._process.poll() is not None
+    assert process.process is not None
+    assert process.process.poll() is not None
 
 
 def test_the_daemon_keeps_one_on_a_socket_for_its_owner_alone(kept, config):
@@ -72,10 +72,10 @@ def test_the_daemon_keeps_one_on_a_socket_for_its_owner_alone(kept, config):
     until(path.is_socket, 20)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     until(lambda: "n-44444444" in _or_nothing(path))  # it is bound before it listens
-    assert kept._process is not None
-    first = kept._process.pid
+    assert kept.process is not None
+    first = kept.process.pid
     os.kill(first, signal.SIGKILL)
-    until(lambda: kept._process is not None and kept._process.pid != first, 20)
+    until(lambda: kept.process is not None and kept.process.pid != first, 20)
     assert "ended: -9" in kept.trouble
     until(lambda: "n-44444444" in _or_nothing(path), 20)
 

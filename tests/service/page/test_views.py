@@ -1,6 +1,5 @@
 """What the page shows: every text escaped and bounded, whoever wrote it, in explain's words."""
 
-import math
 import re
 import threading
 from datetime import timedelta
@@ -59,10 +58,22 @@ def shown(made: PageFollower, path: str) -> str:
 
 
 @pytest.fixture
-def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageFollower:
+def ticks() -> site.MonotonicClock:
+    return site.MonotonicClock()
+
+
+@pytest.fixture
+def known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ticks: site.MonotonicClock
+) -> PageFollower:
     some = (worlds.healed(), worlds.troubled(), worlds.changes())
     site.append(tmp_path, [event for events in some for event in events])
-    return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=[*worlds.health().values()])
+    health = [*worlds.health().values()]
+    return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=health, ticks=ticks)
+
+
+PAUSE_S = 1000.0
+"""Longer than a follower ever waits for the processor's time that a look took."""
 
 
 def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeypatch):
@@ -184,7 +195,7 @@ def test_the_map_tells_what_each_node_is(known: PageFollower) -> None:
     assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
 
 
-def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch) -> None:
+def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch, ticks) -> None:
     node = NodeName("ip-10-1-0-1")
     asked: list[str] = []
 
@@ -193,12 +204,11 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch) -
         return {node: "of Slurm"}
 
     monkeypatch.setattr(site.Reads, "leaves", leaves)
-    made = site.follower(tmp_path, monkeypatch, worlds.slurm())
+    made = site.follower(tmp_path, monkeypatch, worlds.slurm(), ticks=ticks)
     assert (made.leaves, asked) == ({node: "of Slurm"}, ["topology"])
     served = worlds.world(number=1, leaves={node: "of the daemon"})
-    monkeypatch.setattr("hpctl.service.page.follow.LEAVES_S", 0.0)
     monkeypatch.setattr(WorldReader, "read", lambda *_, **__: served)
-    made._leaves_due = made._next = 0.0
+    ticks.seconds += max(PAUSE_S, 2 * follow.LEAVES_S)
     assert made.look(10.0)
     assert made.leaves == served.leaves
     assert asked == ["topology"], "slurmctld is not asked for what the daemon knows"
@@ -217,26 +227,28 @@ def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> Non
     assert make_strip([(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")])
 
 
-def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path) -> None:
+def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path, ticks) -> None:
     renderer = Renderer(known)
     before = renderer.page("/")
     site.append(
         tmp_path, [SignalSeen(worlds.at(80), RecoveryId("n-44444444"), "needs_human", "no")]
     )
-    known._next = 0.0
+    ticks.seconds += PAUSE_S
     assert known.look(5.0)
     after = renderer.page("/")
     changed = {name for name in after if after[name].key != before[name].key}
     assert changed == MOVED
 
 
-def test_a_journal_that_cannot_be_read_is_shown_as_old(known: PageFollower, tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_read_is_shown_as_old(
+    known: PageFollower, tmp_path: Path, ticks: site.MonotonicClock
+) -> None:
     (tmp_path / "journal.db").rename(tmp_path / "away.db")
-    known._next = 0.0
+    ticks.seconds += PAUSE_S
     assert known.look(5.0)
     assert "This is out of date: hpctl has no journal" in shown(known, "/")
     (tmp_path / "away.db").rename(tmp_path / "journal.db")
-    known._next = 0.0
+    ticks.seconds += PAUSE_S
     assert known.look(5.0)
     assert "out of date" not in shown(known, "/")
     assert "n-44444444" in known.world.state.nodes
@@ -266,25 +278,28 @@ def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
     assert SlurmCommandReader(SlurmRunner(bin_dir=tmp_path)).leaves() == {}
 
 
-def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypatch):
+def test_a_world_that_cannot_be_read_is_called_old_until_it_can(known, monkeypatch, ticks):
     assert known.trouble == ""
-    known._next = known._due = 0.0
+    ticks.seconds += PAUSE_S
+    monkeypatch.setattr(follow, "OFFLINE_S", (3 * PAUSE_S, 3 * PAUSE_S))
     with monkeypatch.context() as patch:
-        patch.setattr(known, "_read", Mock(side_effect=HpctlError("the journal is away")))
+        patch.setattr(WorldReader, "read", Mock(side_effect=HpctlError("the journal is away")))
         known.look(5.0)
-        known._next, known._due = 0.0, math.inf
-        known.look(0.0)
-        assert "the journal is away" in known.trouble, "nothing was due, and nothing was read"
-    known._next = known._due = 0.0
+    ticks.seconds += PAUSE_S
+    known.look(5.0)
+    assert "the journal is away" in known.trouble, "nothing was due, and nothing was read"
+    ticks.seconds += 3 * PAUSE_S
     known.look(5.0)
     assert known.trouble == ""
 
 
-def test_a_reading_that_takes_long_is_reported(known, monkeypatch):
-    monkeypatch.setattr(follow, "LATE_S", 0.0)
+def test_a_reading_that_takes_long_is_reported(known, monkeypatch, ticks):
     held = threading.Event()
-    monkeypatch.setattr(known, "_read", held.wait)
-    known._next = known._due = 0.0
+    monkeypatch.setattr(WorldReader, "read", lambda *_, **__: held.wait(60))
+    ticks.seconds += PAUSE_S
+    known.look(0.0)
+    assert known.trouble == ""
+    ticks.seconds += PAUSE_S
     known.look(0.0)
     held.set()
     assert "has not answered" in known.trouble

@@ -159,7 +159,7 @@ def used_bytes(gpu: GpuState) -> dict[int, int]:
 
 
 def test_the_list_that_a_reset_reads_is_of_the_same_cards(bed, looks):
-    listed = {gpu.uuid: gpu for gpu in Reset(bed.root, lambda: None)._gpus()}
+    listed = {gpu.uuid: gpu for gpu in Reset(bed.root, lambda: None).list_gpus()}
     assert listed.keys() == {gpu.uuid for gpu in looks.after.gpus}
     for gpu in looks.after.gpus:
         one = listed[gpu.uuid]

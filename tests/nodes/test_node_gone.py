@@ -1,0 +1,59 @@
+"""A node that slurmctld no longer lists, and one that is another's by the time of an order."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.node_deadlines import deadline_of
+from hpctl.nodes.advance import advance
+from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
+from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.recovery import Move, StepKind, StepRecord, Wait
+from tests.fakes.values import OWN, at, generation
+from tests.nodes.test_node_recovery import FACTS, rec
+
+UNLISTED = replace(FACTS, slurm=None, absent=at(0))
+WINDOW_S = OWN.node.doubt_window_s
+
+
+def ordered(kind: StepKind, target: str, outcome: Outcome) -> StepRecord:
+    return StepRecord(kind, 1, target, at(0), outcome, at(0))
+
+
+@pytest.mark.parametrize("phase", [NodePhase.CORDONED, NodePhase.VACATED])
+def test_a_node_that_slurmctld_does_not_list_is_waited_for_and_then_gone(phase):
+    waits = advance(rec(phase), UNLISTED, OWN, at(WINDOW_S - 1))
+    assert isinstance(waits, Wait)
+    assert waits.until == at(WINDOW_S)
+    assert "slurmctld has not listed the node since" in waits.why
+    ends = advance(rec(phase), UNLISTED, OWN, at(WINDOW_S))
+    assert isinstance(ends, Move)
+    assert ends.signal is NodeSignal.NODE_GONE
+
+
+def test_a_node_that_is_being_replaced_may_be_missing_for_as_long_as_that_takes():
+    sent = ordered(StepKind.REPLACE, "i-n1", Outcome.accepted())
+    replaced = rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,), rung=0, steps=(sent,))
+    last = deadline_of(replaced, OWN)
+    assert last > at(WINDOW_S + 1)
+    assert isinstance(advance(replaced, UNLISTED, OWN, at(WINDOW_S + 1)), Wait)
+    ends = advance(replaced, UNLISTED, OWN, last)
+    assert isinstance(ends, Move)
+    assert ends.signal is NodeSignal.NODE_GONE
+
+
+@pytest.mark.parametrize(
+    ("refused", "signal"),
+    [
+        ("not_ours", NodeSignal.OPERATOR_TOOK_OVER),
+        ("foreign_drain", NodeSignal.OPERATOR_TOOK_OVER),
+        ("ESLURM_ACCESS_DENIED", NodeSignal.NEEDS_HUMAN),
+    ],
+)
+def test_a_return_that_slurmctld_refuses_is_an_operators_where_the_node_is_theirs(refused, signal):
+    healthy = Assessment(generation(), Condition.HEALTHY, at(0))
+    no = ordered(StepKind.RETURN, "n1", Outcome.rejected(refused))
+    verified = rec(NodePhase.VERIFYING, steps=(no,))
+    answer = advance(verified, replace(FACTS, assessment=healthy), OWN, at(3600))
+    assert isinstance(answer, Move)
+    assert answer.signal is signal
