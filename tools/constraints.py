@@ -118,9 +118,9 @@ def parse_pins(text: str) -> dict[str, Pin]:
 
 def check_pins(pins: Mapping[str, Pin], requirements: Iterable[Requirement]) -> None:
     """Raise Stale where a requirement has no pin that it allows, or a pin has no requirement."""
-    problems, direct = [], set()
+    problems, direct = list[str](), set[str]()
     for requirement in requirements:
-        name = canonicalize_name(requirement.name)
+        name: str = canonicalize_name(requirement.name)
         direct.add(name)
         if name not in pins:
             problems.append(f"{requirement} has no pin")
