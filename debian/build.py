@@ -61,6 +61,9 @@ def main() -> int:
     parser.add_argument("--machine", choices=list(ARCHITECTURES), default="x86_64")
     parser.add_argument("--python", action="append", choices=PYTHONS, help="default: all")
     parser.add_argument("--wheelhouse", type=Path, help="a directory of all wheels: fetch nothing")
+    parser.add_argument(
+        "--constraints", type=Path, help="a directory with a file 3.11.txt for each"
+    )
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as room:
@@ -70,7 +73,13 @@ def main() -> int:
         if options.wheelhouse:
             for wheel in options.wheelhouse.glob("*.whl"):
                 shutil.copy(wheel, wheels)
-        pythons = fetch(wheels, options.python or PYTHONS, options.machine, options.wheelhouse)
+        pythons = fetch(
+            wheels,
+            options.python or PYTHONS,
+            options.machine,
+            options.wheelhouse,
+            options.constraints,
+        )
         own = next(wheels.glob("hpctl-*.whl"))
         shutil.copy(own, options.output)
         print(options.output / own.name)
@@ -78,14 +87,17 @@ def main() -> int:
     return 0
 
 
-def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None) -> list[str]:
+def fetch(
+    wheels: Path, pythons: Sequence[str], machine: str, given: Path | None, limits: Path | None
+) -> list[str]:
     """Fill a directory with the wheels for these Pythons; those of them that hpctl runs on."""
     allowed = SpecifierSet(importlib.metadata.metadata("hpctl")["Requires-Python"])
     fitting = [python for python in pythons if python in allowed]
     for python in fitting:
         if given is None:
+            constraints = limits / f"{python}.txt" if limits else None
             with tempfile.TemporaryDirectory() as room:
-                download_wheels(Path(room), WheelTarget(python, machine))
+                download_wheels(Path(room), WheelTarget(python, machine), constraints=constraints)
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
         if lacks := find_lacking_wheels(wheels, WheelTarget(python, machine)):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -31,14 +32,23 @@ HEADER = """\
 # Written by `make constraints` on Python {python}. A comment names who requires the package.
 """
 
-_PIN = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)  # (?P<parent>[a-z0-9-]+)$")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+"""Those that hpctl runs on, the lowest first."""
+
+_PIN = re.compile(
+    r"^(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)"
+    r'(?:; python_version >= "(?P<least>3\.\d+)")?  # (?P<parent>[a-z0-9-]+)$'
+)
 
 
 class Pin(NamedTuple):
-    """The version of a distribution, and the distribution through which the walk came to it."""
+    """The version of a distribution, and where it counts."""
 
     version: Version
     parent: str
+    """The distribution through which the walk came to it."""
+    least: str = PYTHONS[0]
+    """The lowest Python that the version runs on. Below it no version is pinned."""
 
 
 class Stale(Exception):
@@ -77,6 +87,13 @@ def list_direct() -> list[Requirement]:
     return sorted(found, key=str)
 
 
+def find_least_python(name: str) -> str:
+    """Return the lowest Python of PYTHONS that an installed distribution allows."""
+    lines = importlib.metadata.metadata(name).get_all("Requires-Python") or []
+    allowed = SpecifierSet(",".join(lines))
+    return next(python for python in PYTHONS if allowed.contains(f"{python}.99"))
+
+
 def pin_environment() -> dict[str, Pin]:
     """Return a pin for each distribution that is required here, directly or not.
 
@@ -92,15 +109,31 @@ def pin_environment() -> dict[str, Pin]:
         seen.add((name, extras))
         # Without the local part (`+cpu`): it depends on the index, and no index is required.
         version = Version(Version(importlib.metadata.version(name)).public)
-        pins.setdefault(name, Pin(version, parent))
+        pins.setdefault(name, Pin(version, parent, find_least_python(name)))
         todo += [(name, more) for more in sorted(select_requirements(name, extras), key=str)]
     return pins
 
 
 def format_pins(pins: Mapping[str, Pin], python: str) -> str:
     """Return the text of constraints.txt."""
-    lines = [f"{name}=={pin.version}  # {pin.parent}\n" for name, pin in sorted(pins.items())]
+    lines = []
+    for name, pin in sorted(pins.items()):
+        marker = f'; python_version >= "{pin.least}"' if pin.least != PYTHONS[0] else ""
+        lines.append(f"{name}=={pin.version}{marker}  # {pin.parent}\n")
     return HEADER.format(python=python) + "".join(lines)
+
+
+def write_selections(pins: Mapping[str, Pin], directory: Path) -> None:
+    """Write the pins for each Python into a file of its own, `3.11.txt`.
+
+    `pip download --python-version` evaluates markers for the Python that it runs on.
+    """
+    for python in PYTHONS:
+        least = Version(python)
+        lines = [
+            f"{name}=={pin.version}\n" for name, pin in pins.items() if Version(pin.least) <= least
+        ]
+        (directory / f"{python}.txt").write_text("".join(lines))
 
 
 def parse_pins(text: str) -> dict[str, Pin]:
@@ -112,7 +145,8 @@ def parse_pins(text: str) -> dict[str, Pin]:
         match = _PIN.match(line)
         if match is None or match["name"] in pins:
             raise Stale(f"not a line that `make constraints` writes: {line}")
-        pins[match["name"]] = Pin(Version(match["version"]), match["parent"])
+        least = match["least"] or PYTHONS[0]
+        pins[match["name"]] = Pin(Version(match["version"]), match["parent"], least)
     return pins
 
 
@@ -134,9 +168,11 @@ def check_pins(pins: Mapping[str, Pin], requirements: Iterable[Requirement]) -> 
         raise Stale("; ".join(problems))
 
 
-def check_file() -> None:
-    """Raise Stale where constraints.txt does not fit the requirements of this tree."""
-    check_pins(parse_pins(FILE.read_text()), list_direct())
+def read_file() -> dict[str, Pin]:
+    """Return the pins of constraints.txt. Raises Stale where they do not fit the requirements."""
+    pins = parse_pins(FILE.read_text())
+    check_pins(pins, list_direct())
+    return pins
 
 
 def main() -> int:
@@ -146,7 +182,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.check:
-            check_file()
+            read_file()
             return 0
         pins = pin_environment()
     except Stale as error:

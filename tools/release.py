@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+from hpctl.clusters.bundle_wheels import DEFAULT_PYTHON
 from tools import constraints
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,31 +172,26 @@ def check_tag(root: Path, version: str) -> None:
         )
 
 
-def select_environment() -> dict[str, str]:
-    """Return the environment in which pip chooses the versions of constraints.txt."""
-    given = os.environ.get("PIP_CONSTRAINT", "")
-    return {**os.environ, "PIP_CONSTRAINT": f"{given} {constraints.FILE}".strip()}
-
-
-def build_packages(root: Path, output: Path) -> None:
+def build_packages(root: Path, limits: Path, output: Path) -> None:
     """Build the wheels and a Debian package for each machine."""
-    environment = select_environment()
     for machine in MACHINES:
-        words = ["debian/build.py", "--machine", machine, "--output", str(output)]
-        subprocess.run([sys.executable, *words], cwd=root, env=environment, check=True)
+        words = ["debian/build.py", "--machine", machine, "--constraints", str(limits)]
+        command = [sys.executable, *words, "--output", str(output)]
+        subprocess.run(command, cwd=root, check=True)
     for project in PROJECTS[1:]:
         words = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(output)]
         subprocess.run([sys.executable, *words], cwd=root / project, check=True)
 
 
-def build_bundle(root: Path, version: str, output: Path) -> None:
+def build_bundle(root: Path, version: str, limits: Path, output: Path) -> None:
     """Pack the bundle of lifecycle scripts, with wheels for x86_64, as one archive."""
     name = f"hpctl-lifecycle-{version}"
+    environment = {**os.environ, "PIP_CONSTRAINT": str(limits / f"{DEFAULT_PYTHON}.txt")}
     with tempfile.TemporaryDirectory() as room:
         bundle = Path(room) / name
         words = ["cluster", "lifecycle", "bundle", "--wheels", "-o", str(bundle)]
         command = [sys.executable, "-m", "hpctl", *words]
-        subprocess.run(command, cwd=root, env=select_environment(), check=True)
+        subprocess.run(command, cwd=root, env=environment, check=True)
         with tarfile.open(output / f"{name}.tar.gz", "w:gz") as archive:
             archive.add(bundle, arcname=name)
 
@@ -231,7 +227,7 @@ def main() -> int:
     try:
         version = read_version(ROOT)
         notes = read_notes((ROOT / "CHANGELOG.md").read_text(), version)
-        constraints.check_file()
+        pins = constraints.read_file()
         check_tree(ROOT)
         check_tag(ROOT, version)
     except (NotReady, constraints.Stale) as error:
@@ -243,8 +239,11 @@ def main() -> int:
     shutil.rmtree(options.output, ignore_errors=True)
     options.output.mkdir(parents=True)
     (options.output / NOTES).write_text(notes)
-    build_packages(ROOT, options.output)
-    build_bundle(ROOT, version, options.output)
+    with tempfile.TemporaryDirectory() as room:
+        limits = Path(room)
+        constraints.write_selections(pins, limits)
+        build_packages(ROOT, limits, options.output)
+        build_bundle(ROOT, version, limits, options.output)
     write_sums(options.output)
     for path in sorted(options.output.iterdir()):
         print(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import constraints, release
+from tools import release
 
 VERSION = "1.2.3"
 CHANGELOG = """# Changelog
@@ -137,13 +137,6 @@ def test_a_tag_of_another_commit_is_refused(project):
     release.check_tag(project, "1.2.4")
     with pytest.raises(release.NotReady, match=r"tag v1\.2\.3 names another commit"):
         release.check_tag(project, VERSION)
-
-
-def test_pip_chooses_the_tested_versions(monkeypatch):
-    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
-    assert release.select_environment()["PIP_CONSTRAINT"] == str(constraints.FILE)
-    monkeypatch.setenv("PIP_CONSTRAINT", "site.txt")
-    assert release.select_environment()["PIP_CONSTRAINT"] == f"site.txt {constraints.FILE}"
 
 
 def test_a_tree_with_changes_is_refused(project):
