@@ -16,13 +16,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from hatchling.metadata.core import ProjectMetadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-FILE = Path(__file__).resolve().parents[1] / "constraints.txt"
-OWN = frozenset({"hpctl", "hpctl-sandbox"})
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "constraints.txt"
+PROJECTS = {"hpctl": ROOT, "hpctl-sandbox": ROOT / "hpctl/sandbox"}
+"""Directories with a pyproject.toml whose requirements are pinned."""
 EXTRAS = ("postgresql", "mariadb", "notify", "stacks", "sandbox", "frameworks", "dev")
 """The extras of a head node, of a compute node and of the tests. Of the others, `engines` and `jax`
 do not install everywhere, `pyslurm` is built for one Slurm, and `docs` only builds the site."""
@@ -72,16 +75,24 @@ def select_requirements(name: str, extras: Iterable[str]) -> list[Requirement]:
 
 def list_direct() -> list[Requirement]:
     """Return what the pyproject.toml files of hpctl and its sandbox require here."""
-    todo, seen, found = [("hpctl", frozenset(EXTRAS))], set[object](), list[Requirement]()
+    todo: list[tuple[str, tuple[str, ...]]] = [("hpctl", EXTRAS)]
+    seen, found = set[tuple[str, tuple[str, ...]]](), list[Requirement]()
     while todo:
         project = todo.pop()
         if project in seen:
             continue
         seen.add(project)
-        for requirement in select_requirements(*project):
-            name = canonicalize_name(requirement.name)
-            if name in OWN:
-                todo.append((name, frozenset(requirement.extras)))
+        name, extras = project
+        core = ProjectMetadata(str(PROJECTS[name]), None).core
+        lines = core.dependencies + [
+            line for extra in extras for line in core.optional_dependencies[extra]
+        ]
+        for requirement in map(Requirement, lines):
+            if requirement.marker is not None and not requirement.marker.evaluate():
+                continue
+            needed = canonicalize_name(requirement.name)
+            if needed in PROJECTS:
+                todo.append((needed, tuple(sorted(requirement.extras))))
             else:
                 found.append(requirement)
     return sorted(found, key=str)

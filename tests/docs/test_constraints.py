@@ -24,7 +24,7 @@ def test_the_constraints_of_this_tree_fit_its_requirements():
 def test_a_direct_requirement_of_each_kind_is_checked():
     names = {requirement.name for requirement in constraints.list_direct()}
     assert {"boto3", "apprise", "py-spy", "psycopg", "moto", "pytest", "ruff", "torch"} <= names
-    assert names.isdisjoint(constraints.OWN)
+    assert names.isdisjoint(constraints.PROJECTS)
 
 
 def test_pins_that_fit_are_accepted():
