@@ -16,9 +16,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from hpctl.clusters.bundle_wheels import DEFAULT_PYTHON
 from tools import constraints
@@ -196,6 +199,26 @@ def build_bundle(root: Path, version: str, limits: Path, output: Path) -> None:
             archive.add(bundle, arcname=name)
 
 
+def list_wheels(package: Path) -> set[str]:
+    """Return the file names of the wheels in a Debian package."""
+    words = ["dpkg-deb", "--contents", str(package)]
+    lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {line.rpartition("/")[2] for line in lines if line.endswith(".whl")}
+
+
+def check_notice(notice: str, wheels: Iterable[str]) -> None:
+    """Raise NotReady where NOTICE does not name a library whose wheel is packed.
+
+    What a library requires depends on the Python that it is packed for: only the wheels show it.
+    """
+    named = {canonicalize_name(name) for name in re.findall(r"([A-Za-z0-9.-]+)\s\(", notice)}
+    packed = {str(parse_wheel_filename(wheel)[0]) for wheel in wheels}
+    if missing := packed - named - {"hpctl"}:
+        raise NotReady(
+            f"NOTICE does not name {', '.join(sorted(missing))}. Add each with its license."
+        )
+
+
 def write_sums(output: Path) -> None:
     """Write SHA256SUMS over all files of a directory, as `sha256sum --check` reads it."""
     lines = []
@@ -213,6 +236,18 @@ def prepare(root: Path, version: str) -> int:
     path.write_text(fold_unreleased(path.read_text(), version, today.isoformat()))
     print(f"Prepared {version}. Next: make docs, read `git diff`, and commit it.")
     return 0
+
+
+def build_all(root: Path, version: str, pins: Mapping[str, constraints.Pin], output: Path) -> None:
+    """Build what a release consists of. Raises NotReady where NOTICE lacks a packed library."""
+    with tempfile.TemporaryDirectory() as room:
+        limits = Path(room)
+        constraints.write_selections(pins, limits)
+        build_packages(root, limits, output)
+        for package in output.glob("*.deb"):
+            check_notice((root / "NOTICE").read_text(), list_wheels(package))
+        build_bundle(root, version, limits, output)
+    write_sums(output)
 
 
 def main() -> int:
@@ -239,12 +274,11 @@ def main() -> int:
     shutil.rmtree(options.output, ignore_errors=True)
     options.output.mkdir(parents=True)
     (options.output / NOTES).write_text(notes)
-    with tempfile.TemporaryDirectory() as room:
-        limits = Path(room)
-        constraints.write_selections(pins, limits)
-        build_packages(ROOT, limits, options.output)
-        build_bundle(ROOT, version, limits, options.output)
-    write_sums(options.output)
+    try:
+        build_all(ROOT, version, pins, options.output)
+    except NotReady as error:
+        print(f"Not ready for a release: {error}", file=sys.stderr)
+        return 1
     for path in sorted(options.output.iterdir()):
         print(path)
     tag = f"git tag --annotate --cleanup=verbatim --file {options.output / NOTES} v{version}"

@@ -153,3 +153,24 @@ def test_sums_are_those_of_sha256sum(tmp_path):
     digest = hashlib.sha256(b"wheel").hexdigest()
     assert (tmp_path / "SHA256SUMS").read_text() == f"{digest}  a.whl\n"
     subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, check=True)
+
+
+def test_a_library_that_notice_does_not_name_is_refused():
+    notice = "Required by these:\nh11 (MIT), typing-extensions (PSF-2.0)"
+    wheels = ["hpctl-1.2.3-py3-none-any.whl", "typing_extensions-4.16.0-py3-none-any.whl"]
+    release.check_notice(notice, wheels)
+    with pytest.raises(release.NotReady, match="NOTICE does not name greenlet"):
+        release.check_notice(notice, [*wheels, "greenlet-3.5.6-cp310-cp310-linux_x86_64.whl"])
+
+
+def test_the_wheels_of_a_package_are_listed(tmp_path):
+    control = (
+        "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: a <a@localhost>\nDescription: a\n"
+    )
+    files = {"DEBIAN/control": control, "usr/lib/a-1-py3-none-any.whl": "", "usr/lib/id": ""}
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    package = tmp_path / "a.deb"
+    subprocess.run(["dpkg-deb", "--build", str(tmp_path / "tree"), str(package)], check=True)
+    assert release.list_wheels(package) == {"a-1-py3-none-any.whl"}
