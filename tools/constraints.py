@@ -135,7 +135,7 @@ def format_pins(pins: Mapping[str, Pin], python: str) -> str:
 
 
 def write_selections(pins: Mapping[str, Pin], directory: Path) -> None:
-    """Write the pins for each Python into a file of its own, `3.11.txt`.
+    """Write the pins for each Python into a separate file, `3.11.txt`.
 
     `pip download --python-version` evaluates markers for the Python that it runs on.
     """
