@@ -146,10 +146,15 @@ package: setup ## Build wheels and a .deb that needs no network, under dist/
 	$(BIN)/python debian/build.py $(if $(MACHINE),--machine $(MACHINE))
 	cd hpctl/client && $(abspath $(BIN))/python -m hatchling build -t wheel -d $(abspath dist)
 
+# To be run in the environment in which `make test` passed. `make release` packs these versions.
+.PHONY: constraints
+constraints: test-packages ## Pin the versions of this environment in constraints.txt
+	$(BIN)/python -m tools.constraints
+
 # Refuses a tree that is not ready: versions, the changelog's section, files that are not committed.
 .PHONY: release
 release: setup ## Check the tree, and build all that a release consists of, under dist/
-	$(BIN)/python tools/release.py
+	$(BIN)/python -m tools.release
 
 .PHONY: corpus
 corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it

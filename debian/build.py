@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from packaging.specifiers import SpecifierSet
 
 from hpctl.clusters import bundle
 from hpctl.clusters.bundle_wheels import WheelTarget, download_wheels, find_lacking_wheels
+from hpctl.toolkit.compat import SAFE_PATH
 
 HERE = Path(__file__).resolve().parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -28,6 +30,13 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 SCRIPTS = ("postinst", "prerm", "postrm")
+
+COMPLETIONS = {
+    "bash": "bash-completion/completions/hpctl",
+    "zsh": "zsh/vendor-completions/_hpctl",
+    "fish": "fish/vendor_completions.d/hpctl.fish",
+}
+"""Where Debian's shells read a command's completion script, below /usr/share."""
 
 CONTROL = """\
 Package: hpctl
@@ -52,6 +61,9 @@ def main() -> int:
     parser.add_argument("--machine", choices=list(ARCHITECTURES), default="x86_64")
     parser.add_argument("--python", action="append", choices=PYTHONS, help="default: all")
     parser.add_argument("--wheelhouse", type=Path, help="a directory of all wheels: fetch nothing")
+    parser.add_argument(
+        "--constraints", type=Path, help="a directory with a file 3.11.txt for each"
+    )
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as room:
@@ -61,7 +73,13 @@ def main() -> int:
         if options.wheelhouse:
             for wheel in options.wheelhouse.glob("*.whl"):
                 shutil.copy(wheel, wheels)
-        pythons = fetch(wheels, options.python or PYTHONS, options.machine, options.wheelhouse)
+        pythons = fetch(
+            wheels,
+            options.python or PYTHONS,
+            options.machine,
+            options.wheelhouse,
+            options.constraints,
+        )
         own = next(wheels.glob("hpctl-*.whl"))
         shutil.copy(own, options.output)
         print(options.output / own.name)
@@ -69,14 +87,17 @@ def main() -> int:
     return 0
 
 
-def fetch(wheels: Path, pythons: Sequence[str], machine: str, given: Path | None) -> list[str]:
+def fetch(
+    wheels: Path, pythons: Sequence[str], machine: str, given: Path | None, limits: Path | None
+) -> list[str]:
     """Fill a directory with the wheels for these Pythons; those of them that hpctl runs on."""
     allowed = SpecifierSet(importlib.metadata.metadata("hpctl")["Requires-Python"])
     fitting = [python for python in pythons if python in allowed]
     for python in fitting:
         if given is None:
+            constraints = limits / f"{python}.txt" if limits else None
             with tempfile.TemporaryDirectory() as room:
-                download_wheels(Path(room), WheelTarget(python, machine))
+                download_wheels(Path(room), WheelTarget(python, machine), constraints=constraints)
                 for wheel in Path(room).glob("*.whl"):
                     shutil.copy(wheel, wheels)
         if lacks := find_lacking_wheels(wheels, WheelTarget(python, machine)):
@@ -102,9 +123,8 @@ def pack(tree: Path, own: Path, pythons: Sequence[str], architecture: str, outpu
     (tree / "usr/bin").mkdir()
     (tree / "usr/bin/hpctl").symlink_to("/opt/hpctl/bin/hpctl")
     add_manual(tree / "usr/share/man/man1")
-    about = tree / "usr/share/doc/hpctl"
-    about.mkdir(parents=True)
-    shutil.copy(HERE.parent / "LICENSE", about / "copyright")
+    add_completions(tree / "usr/share")
+    add_documents(tree / "usr/share/doc/hpctl")
     debian = tree / "DEBIAN"
     debian.mkdir()
     for script in (*SCRIPTS, "triggers"):
@@ -130,6 +150,24 @@ def add_manual(to: Path) -> None:
     to.mkdir(parents=True)
     for page in sorted((HERE.parent / "docs/man").glob("*.1")):
         (to / f"{page.name}.gz").write_bytes(gzip.compress(page.read_bytes(), mtime=0))
+
+
+def add_completions(share: Path) -> None:
+    """Put the completion scripts where the shells look, below a /usr/share."""
+    for shell, place in COMPLETIONS.items():
+        words = [sys.executable, *SAFE_PATH, "hpctl", "completion", shell]
+        done = subprocess.run(words, check=True, stdout=subprocess.PIPE)
+        (share / place).parent.mkdir(parents=True)
+        (share / place).write_bytes(done.stdout)
+
+
+def add_documents(to: Path) -> None:
+    """Put license, notice and changelog into a directory, named as Debian names them."""
+    to.mkdir(parents=True)
+    top = HERE.parent
+    shutil.copy(top / "LICENSE", to / "copyright")
+    shutil.copy(top / "NOTICE", to)
+    (to / "changelog.gz").write_bytes(gzip.compress((top / "CHANGELOG.md").read_bytes(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -211,10 +211,13 @@ def list_wheels(directory: Path) -> tuple[Path, ...]:
     return wheels
 
 
-def download_wheels(house: Path, target: WheelTarget, extras: Sequence[str] = ()) -> None:
+def download_wheels(
+    house: Path, target: WheelTarget, extras: Sequence[str] = (), constraints: Path | None = None
+) -> None:
     """Fill a directory with hpctl, pip and all that they need on the nodes.
 
     By pip and its settings on this machine. hpctl's own wheel is that of this very installation.
+    `constraints` is a file of pip's; its markers are evaluated for the Python that runs this.
     Raises HpctlError with pip's last words.
     """
     house.mkdir(parents=True, exist_ok=True)
@@ -227,6 +230,8 @@ def download_wheels(house: Path, target: WheelTarget, extras: Sequence[str] = ()
         *("download", "--dest", str(house), "--find-links", str(house), "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", target.python, *platforms),
     ]
+    if constraints is not None:
+        args += ["--constraint", str(constraints)]
     _run_pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):

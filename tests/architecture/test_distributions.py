@@ -1,8 +1,10 @@
 """What is installed where: the wheel of the nodes, and the sandbox's own."""
 
+import zipfile
 from importlib.metadata import requires, version
 from pathlib import Path
 
+import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from tests.architecture.source import ROOT
@@ -45,3 +47,12 @@ def test_the_wheel_of_the_sandbox_holds_it_and_nothing_else():
 def test_the_two_have_one_version():
     assert f"hpctl=={version('hpctl')}" in requires("hpctl-sandbox")
     assert f"hpctl-sandbox=={version('hpctl-sandbox')}; extra == 'sandbox'" in requires("hpctl")
+
+
+@pytest.mark.parametrize("project", [".", "hpctl/client", "hpctl/sandbox"])
+def test_each_wheel_holds_license_and_notice(project, tmp_path):
+    (wheel,) = WheelBuilder(str(ROOT / project)).build(directory=str(tmp_path))
+    with zipfile.ZipFile(wheel) as packed:
+        held = {Path(name).name: name for name in packed.namelist() if ".dist-info/" in name}
+        for name in ("LICENSE", "NOTICE"):
+            assert packed.read(held[name]) == (ROOT / name).read_bytes()

@@ -1,7 +1,6 @@
 """The manual pages: one of each command, which man takes without a complaint."""
 
 import gzip
-import importlib.util
 import shutil
 import subprocess
 
@@ -11,6 +10,7 @@ from docgen.generate import PAGES
 from hpctl.cli.main import COMMANDS, EXTRAS
 from tests.architecture.source import ROOT
 from tests.architecture.test_distributions import list_shared
+from tests.cli.install.package import load_build
 
 MANUAL = PAGES / "man"
 WRITTEN = sorted(MANUAL.iterdir())
@@ -26,12 +26,7 @@ def test_the_wheel_installs_the_pages_where_man_looks():
 
 
 def test_the_debian_package_has_them_compressed(tmp_path):
-    place = importlib.util.spec_from_file_location("build", ROOT / "debian/build.py")
-    assert place is not None
-    assert place.loader is not None
-    build = importlib.util.module_from_spec(place)
-    place.loader.exec_module(build)
-    build.add_manual(tmp_path / "man1")
+    load_build().add_manual(tmp_path / "man1")
     packed = {
         path.name: gzip.decompress(path.read_bytes()) for path in (tmp_path / "man1").iterdir()
     }

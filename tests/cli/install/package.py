@@ -1,8 +1,10 @@
 """Debian packages of this tree, in two versions, from the wheels that are installed here."""
 
+import importlib.util
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from tests.clusters.lifecycle.chroot import HERE, Machine
 from tests.clusters.lifecycle.node import ROOT, wheelhouse
@@ -24,3 +26,13 @@ def give(machine: Machine, package: Path) -> str:
     """Put a package on a machine; where it lies there."""
     shutil.copy(package, machine.path("/root"))
     return f"/root/{package.name}"
+
+
+def load_build() -> ModuleType:
+    """debian/build.py, which is a script and in no package."""
+    place = importlib.util.spec_from_file_location("build", ROOT / "debian/build.py")
+    assert place is not None
+    assert place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module

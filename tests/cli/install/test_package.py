@@ -19,6 +19,15 @@ pytestmark = [
 ]
 
 CONF = "SlurmctldHost=ip-10-9-0-5(10.9.0.5)\nSlurmUser=slurm\nProlog=/etc/slurm/site.sh\n"
+SHARED = {
+    "/usr/share/bash-completion/completions/hpctl",
+    "/usr/share/doc/hpctl/NOTICE",
+    "/usr/share/doc/hpctl/changelog.gz",
+    "/usr/share/doc/hpctl/copyright",
+    "/usr/share/fish/vendor_completions.d/hpctl.fish",
+    "/usr/share/man/man1/hpctl.1.gz",
+    "/usr/share/zsh/vendor-completions/_hpctl",
+}
 KEPT = ("/etc/hpctl", "/var/lib/hpctl")
 
 
@@ -70,6 +79,7 @@ def test_it_installs_without_a_network_for_every_user_and_changes_nothing_else(m
     machine.says("systemd-analyze", "verify", "--man=no", *units)
     assert machine.run("systemctl", "is-enabled", "hpctl-daemon")[1].strip() == "disabled"
     assert not any(machine.path(place).exists() for place in KEPT)
+    assert set(machine.says("dpkg", "--listfiles", "hpctl").splitlines()) >= SHARED
 
 
 def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine):
