@@ -72,7 +72,7 @@ def _by_head() -> dict[str, tuple[Gather, ...]]:
 
 _BY_HEAD = _by_head()
 _BY_WORD = {word: _order_readers((spec.name,)) for spec in _CHECKS for word in spec.words}
-_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = (
+_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _PAGES, _NRT, _SWIOTLB, _AMD_VI = (
     word for spec in KERNEL_CHECKS for word in spec.words
 )
 _PROCESS = (LinePatterns([_PROCESS_CHECK]).gather,)
@@ -130,6 +130,9 @@ class KernelJudge:
                 or _QUEUE in text
                 or _KILLER in text
                 or _NCCL in text
+                or _PAGES in text
+                or _SWIOTLB in text
+                or _AMD_VI in text
             ):
                 known = equal.get(text)
                 if known is None:
