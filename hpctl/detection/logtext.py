@@ -5,6 +5,7 @@ These forms are recognized, line by line, so that a file may contain several:
     [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, [ T1234] callers
     4,123,456789,-;TEXT                  /dev/kmsg
     Nov 10 12:00:00 host kernel: TEXT    syslog and `journalctl -k`, in each of its short forms
+    kernel:[12345.678901] TEXT           what rsyslog prints on terminals
     <4>1 2026-11-10T12:00:00Z host kernel - - - TEXT    syslog, RFC 5424
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
@@ -55,10 +56,13 @@ _ISO = re.compile(
     r"|[A-Z][a-z]{2} (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
 )
 _SYSLOG = re.compile(
-    r"(?:(\d{4}) )?([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))? "
+    # The month as the writer's language has it: `Nov`, `april`, `févr.`, `5月`.
+    r"(?:(\d{4}) )?((?:\d{1,2})?[^\W\d_]{1,12}\.? [ \d]\d \d\d:\d\d:\d\d)"
+    r"(?:\.\d{1,9})?(?: (\d{4}))? "
 )
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_SAYS = re.compile(r"(?:\S{0,255} )?kernel: ")
+_SAYS = re.compile(r"(?:\S{0,255} )?kernel:(?: |(?=\[))")
+"""Rsyslog prints no space before the kernel's time on terminals."""
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 """The line that rsyslog writes for equal lines."""

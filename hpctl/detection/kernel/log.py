@@ -81,7 +81,7 @@ def _by_word() -> dict[str, tuple[Gather, ...]]:
 
 _BY_HEAD = _by_head()
 _BY_WORD = _by_word()
-_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = chain.from_iterable(
+_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _PAGES, _NRT, _SWIOTLB, _AMD_VI = chain.from_iterable(
     spec.words for spec in KERNEL_CHECKS
 )
 _PROCESS = (LinePatterns([_PROCESS_CHECK]).gather,)
@@ -141,6 +141,9 @@ class KernelJudge:
                 or _QUEUE in text
                 or _KILLER in text
                 or _NCCL in text
+                or _PAGES in text
+                or _SWIOTLB in text
+                or _AMD_VI in text
             ):
                 known = equal.get(text)
                 if known is None:

@@ -44,7 +44,8 @@ _DRIVER_WORDS = (
     "corrupt corrupted corruption stuck hung dead down broken faulty cannot can't couldn't didn't "
     "doesn't isn't wasn't won't non-responsive insufficient aborted aborting unrecoverable "
     "unrecovered uncorrectable uncorrected overflow offline degraded bad invalid exceeds exceeded "
-    "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts"
+    "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts "
+    "unexpectedly"
 )
 
 
@@ -54,7 +55,7 @@ _FAILS = frozenset(_DRIVER_WORDS.split())
 _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
     *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
-    *("no space", "no memory", "zero bytes", "exception emask", "slow to respond"),
+    *("no space", "no memory", "zero bytes", "exception emask", "slow to respond", "socket closed"),
     "killing request",
 )
 

@@ -15,7 +15,18 @@ from msgspec.structs import replace
 from hpctl.detection.triage import TriageReader
 
 HERE = Path(__file__).parent / "held_out"
-SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+SETS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+)
 LABELS = frozenset({"none", "seen", "act", "differs"})
 
 
