@@ -7,7 +7,7 @@ import numpy as np
 
 def run(step: int, value: object, config: dict[str, object]) -> bool:
     if config["how"] == "pauses":
-        time.sleep(min(2.0 * 2 ** (step - int(str(config["step"]))), 60.0))
+        time.sleep(min(2.0 * 2 ** (step - int(str(config["step"]))), 90.0))
         return True
     until = time.monotonic() + float(str(config["how"]))
     while time.monotonic() < until:
