@@ -57,7 +57,7 @@ FIFTH = (
     Case(name="wrong_shape-12", kind="wrong_shape", program=ZERO, nodes=(2, 2), rank=1, step=5,
          part="odd_batch", action="overflow", how="flags", launcher="deepspeed"),
     Case(name="wrong_shape-13", kind="wrong_shape", program=DISTILL, nodes=(3, 1), rank=2, step=4,
-         part="odd_batch", action="logits", how="logits"),
+         part="odd_batch", action="role", how="third"),
     Case(name="wrong_order-11", kind="wrong_order", program=PIPELINE, nodes=(4,), rank=1, step=6,
          part="detour", action="clip", how="norm late"),
     Case(name="wrong_order-12", kind="wrong_order", program=TENSORS, nodes=(2, 2), rank=0, step=5,
