@@ -79,7 +79,7 @@ FIFTH = (
          file_kib=120, note=QUOTA, launcher="deepspeed"),
     Case(name="storage_stall-11", kind="storage_stall", program=ZERO, nodes=(1, 2), rank=2, step=5,
          part="remote_store", action="second_half", how="copy", stall="mount"),
-    Case(name="storage_stall-12", kind="storage_stall", program=TENSORS, nodes=(4,), rank=3, step=5,
+    Case(name="storage_stall-12", kind="storage_stall", program=TENSORS, nodes=(4,), rank=3, step=7,
          part="remote_store", action="reload", how="import", stall="mount", launcher="deepspeed"),
     Case(name="storage_stall-13", kind="storage_stall", program=ACCELERATED, nodes=(2, 1), rank=0,
          step=4, part="remote_store", action="review_batch", how="lock", timeout_s=80),
