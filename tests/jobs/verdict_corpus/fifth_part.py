@@ -86,7 +86,7 @@ FIFTH = (
     Case(name="network_cut-11", kind="network_cut", program=PIPELINE, nodes=(1, 2), rank=1,
          step=5, outside="wrong neighbor", timeout_s=45, culprit=None),
     Case(name="network_cut-12", kind="network_cut", program=ZERO, nodes=(2, 1, 1), rank=2, step=6,
-         outside="all packets lost", timeout_s=45, culprit=None, launcher="torchrun"),
+         outside="unplugged", timeout_s=45, culprit=None, launcher="torchrun"),
     Case(name="network_cut-13", kind="network_cut", program=DISTILL, nodes=(2, 2), rank=3, step=5,
          outside="blackhole", timeout_s=45, culprit=None),
 )  # fmt: skip

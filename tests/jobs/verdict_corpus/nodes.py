@@ -65,8 +65,6 @@ class Node:
                 if address != self.address:
                     entry = ["ip", "neighbor", "replace", address, "lladdr", "02:00:00:00:00:01"]
                     self.run_inside(*entry, "dev", "eth0", "nud", "permanent")
-        elif how == "all packets lost":
-            self.run_inside("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "loss", "100%")
         else:
             self.run_inside("ip", "address", "flush", "dev", "eth0")
 
