@@ -140,7 +140,10 @@ class Run:
                 f"--main_process_port={PORT}", "--dynamo_backend=no", program,
             ]  # fmt: skip
         if self.case.launcher == "deepspeed":
-            hosts = {node.name: list(range(n)) for node, n in zip(self.nodes, self.case.nodes)}
+            hosts = {
+                node.name: list(range(n))
+                for node, n in zip(self.nodes, self.case.nodes, strict=True)
+            }
             listed = base64.urlsafe_b64encode(json.dumps(hosts).encode()).decode()
             return [
                 "-m", "deepspeed.launcher.launch", f"--world_info={listed}",
