@@ -66,12 +66,13 @@ def find_ranks(
     job: str, uid: int | None, node: str, own_step: str
 ) -> dict[tuple[str, int], JobProcess]:
     """Return the process of each rank on this node, by its step and number: the first Python of its
-    line of descent, so that neither a shell around it nor its own workers are taken for it."""
+    line of descent, so that neither a shell around it nor its own workers are taken for it. The
+    supervisor of a run has the variables of the batch script's task 0, and is no rank."""
     processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
     mine = [
         one
         for one in processes
-        if HELPER not in one.env
+        if HELPER not in one.env and not one.is_hpctl
         if of_this_cluster(one.env)
         if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
         if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()

@@ -48,7 +48,7 @@ def end_step(step: int) -> None:
 
 
 def export(step: int, net: nn.Module) -> None:
-    if job.RANK == job.CONFIG["rank"] and not job.replace_action("export_net", step, net):
+    if job.CONFIG["rank"] == job.RANK and not job.replace_action("export_net", step, net):
         raw = net[0].weight.detach().numpy().tobytes()
         with Path("checkpoints", f"student.{step}.bin").open("wb", buffering=0) as file:
             for _ in range(120):

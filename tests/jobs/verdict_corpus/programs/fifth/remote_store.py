@@ -17,7 +17,7 @@ def run(step: int, value: object, config: dict[str, object]) -> bool:
         importlib.import_module("tokenizer_of_this_model")
     else:
         # As a node that has stopped holds it: the lock belongs to another open file.
-        holder = Path("cache.lock").open("w")
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        FileLock("cache.lock").acquire()
+        with Path("cache.lock").open("w") as holder:
+            fcntl.flock(holder, fcntl.LOCK_EX)
+            FileLock("cache.lock").acquire()
     return True

@@ -54,7 +54,7 @@ class Zero:
     def save(self, step: int) -> None:
         writer = job.CONFIG["rank"]
         self.optimizer.consolidate_state_dict(to=writer)
-        if job.RANK == writer and not job.replace_action("save_zero", step, self.optimizer):
+        if writer == job.RANK and not job.replace_action("save_zero", step, self.optimizer):
             state = {"optimizer": self.optimizer.state_dict(), "past": [torch.zeros(60_000)]}
             torch.save(state, f"checkpoints/zero_{step}.pt")
         dist.barrier()
