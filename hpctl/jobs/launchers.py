@@ -110,9 +110,14 @@ def _read_end(lines: Sequence[str], number: int) -> LaunchedEnd | None:
         return LaunchedEnd(rank=int(match[1]), code=int(after[1]) if after else None)
     if match := _HYDRA.search(line):
         after = _HYDRA_END.search(lines[number + 1]) if number + 1 < len(lines) else None
-        code = None if after is None else -int(after[1]) if after[1] else int(after[2])
-        return LaunchedEnd(rank=int(match[1]), host=match[2], code=code)
+        return LaunchedEnd(rank=int(match[1]), host=match[2], code=_read_code(after))
     return None
+
+
+def _read_code(found: re.Match[str] | None) -> int | None:
+    if found is None:
+        return None
+    return -int(found[1]) if found[1] else int(found[2])
 
 
 def _read_signal(name: str) -> int:
