@@ -78,8 +78,8 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     if stopped is not None:
         # The kernel says so, and the dumps only show who waited.
         why = f"rank {stopped.rank} {stopped.why}"
-        named = _make_hang(trouble, why, stopped.rank)
-        return _with_evidence(_with_place(named, said, names), said)
+        hang = _make_hang(trouble, why, stopped.rank)
+        return _with_evidence(_with_place(hang, said, names), said)
     if said.flight.cause is FlightCause.TOGETHER:
         return _with_evidence(_all_came(trouble, said, names), said)
     named = _by_flight(trouble, said, names)

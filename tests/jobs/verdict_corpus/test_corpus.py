@@ -92,7 +92,7 @@ def test_dumps_and_stacks_are_read(name):
 SIGNS = {
     "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError"
     r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError"
-    r"|TypeError|RuntimeError: stack expects|train: error)\b",
+    r"|TypeError|RuntimeError: Trying to resize storage|train: error)\b",
     "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate"
     r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|Cuda failure 2 'out of memory'|Triton Error \[CUDA\]: out of memory",
