@@ -20,7 +20,8 @@ from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health, Verdict
 from hpctl.vocabulary.registration import Ruled
 from hpctl.vocabulary.run_policy import Action, RunPolicy
-from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
+from hpctl.wire.job_reports import decode_job_report, encode_job_report
 from tests.fakes.values import N1, OWN, at, finding, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
@@ -213,3 +214,12 @@ def test_ranks_beyond_the_tasks_show_a_launcher_that_has_said_nothing() -> None:
     assert explain_failure(hang, RunFacts(task_nodes=tasks)).node == "n2"
     assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={0: "n1"})).node == "n2"
     assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={5: "n1"})).node is None
+
+
+@pytest.mark.parametrize("place", HangPlace)
+def test_the_place_of_a_hung_rank_reaches_the_daemon(place) -> None:
+    hang = Trouble(TroubleKind.HANG, at(0), "rank 1", NOT_COME, rank=1, hang_place=place)
+    body = encode_job_report(JobReport(7, 0, hang))
+    assert decode_job_report(body).trouble == hang
+    # A daemon of an earlier version refuses a field that it does not know.
+    assert (b"hang_place" in body) == (place is not HangPlace.UNKNOWN)
