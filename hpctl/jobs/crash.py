@@ -18,6 +18,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.jobs.launchers import find_first_end, is_launched
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -306,11 +307,14 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     its command. Never raises for odd text.
     """
     lines = _bound_lines(tail)
-    root = _first_observed(lines)
+    launched = is_launched(lines)
+    root = _find_root(lines)
     code = _shell_code(exit_code)
+    # The first task to end is a launcher then, and its number is not that of a rank.
+    rank = None if launched else rank
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
     hit = _find_best_hit(lines)
-    first = _Root(node or "", rank, code) if root.rank is None else root
+    first = _Root(node or "", rank, code) if root.code is None else root
     contract = _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)])
     if contract:
         kind, why, code = contract
@@ -343,13 +347,13 @@ def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
     not fault and chooses no exit code. Where the first rank to end did so, and said nothing of a
     lost peer, the others lost it.
     """
-    if first.rank is None or first.code is None:
+    if first.code is None or not _ends_without_echo(first.code):
         return False
-    if not _ends_without_echo(first.code):
-        return False
+    launched = is_launched(lines)
+    if first.rank is None:
+        return launched
     rows = _rows_by_line(lines)
     echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
-    launched = _first_observed(lines).rank is not None
     return first.rank not in {parse_rank(lines[number], launched=launched) for number in echoes}
 
 
@@ -367,7 +371,7 @@ def _add_location(
         return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = hit.rank
     if rank is None:
-        rank = parse_rank(line, launched=root.rank is not None)
+        rank = parse_rank(line, launched=is_launched(lines))
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
@@ -685,6 +689,17 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
         if ordinary >= SURVIVED_LINES and before >= lived_to:
             lived_to = before + 1
     return lived_to
+
+
+def _find_root(lines: Sequence[str]) -> _Root:
+    """Return what the run's launchers call the first failure; empty where none names one."""
+    root = _first_observed(lines)
+    if root.rank is not None or root.code is not None:
+        return root
+    end = find_first_end(lines)
+    if end is None:
+        return _Root()
+    return _Root(end.host, end.rank, None if end.code is None else _shell_code(end.code))
 
 
 def _first_observed(lines: Sequence[str]) -> _Root:

@@ -7,14 +7,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpctl.toolkit.compat import SAFE_PATH
+
 PROC = Path("/proc")
 _START_TICKS = 19
 """The place of `starttime` in /proc/PID/stat after the name: field 22 (man 5 proc)."""
+_COMMAND_BYTES, _COMMAND_WORDS = 4096, 6
+"""Bytes of a command line that are read, and words that are kept."""
 
 
 class JobProcess(Struct, frozen=True):
     """One process of a job. `owner`: its user ID. `python`: it runs an interpreter of Python.
-    `started`: POSIX s, 0 if unknown."""
+    `started`: POSIX s, 0 if unknown. `command` are its program and the first arguments."""
 
     pid: int
     owner: int
@@ -23,6 +27,21 @@ class JobProcess(Struct, frozen=True):
     env: Mapping[str, str]
     python: bool
     started: float = 0.0
+    command: tuple[str, ...] = ()
+
+    @property
+    def is_hpctl(self) -> bool:
+        """Return whether it is a command of hpctl, as the supervisor of a run is."""
+        words = list(self.command[1:])
+        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+            del words[0]
+        if tuple(words[: len(SAFE_PATH)]) == SAFE_PATH:
+            return words[len(SAFE_PATH) :][:1] == ["hpctl"]
+        return words[:2] == ["-m", "hpctl"] or _is_program(words)
+
+
+def _is_program(words: list[str]) -> bool:
+    return bool(words) and words[0].rpartition("/")[2] == "hpctl"
 
 
 def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
@@ -40,12 +59,15 @@ def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
         env = dict(word.split("=", 1) for word in fields if "=" in word)
         stat = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
         python = "python" in (place / "exe").readlink().name
+        with (place / "cmdline").open("rb") as file:
+            command = file.read(_COMMAND_BYTES).decode(errors="replace").split("\0")
     except (OSError, ValueError):
         return None
     if env.get("SLURM_JOB_ID") != job:
         return None
     started = _compute_start(int(stat[_START_TICKS]))
-    return JobProcess(pid, owner, int(stat[1]), stat[0], env, python, started)
+    shown = tuple(command[:_COMMAND_WORDS])
+    return JobProcess(pid, owner, int(stat[1]), stat[0], env, python, started, shown)
 
 
 def _compute_start(ticks: int) -> float:

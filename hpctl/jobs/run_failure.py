@@ -27,9 +27,10 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED, rank_of
 from hpctl.jobs.hangs.flight_recorder import FlightCause
 from hpctl.jobs.hangs.ras_judge import RankNames
+from hpctl.jobs.launchers import find_first_end, is_launched
 from hpctl.jobs.run.ending import name_node
 from hpctl.jobs.run.srun import TaskEnd, node_of
 from hpctl.jobs.run.timeouts import Witnesses, name_absent
@@ -45,7 +46,8 @@ _KILLED: Final = "SIGKILL"
 """The signature of a rank that was killed."""
 _KILL_CODE: Final = 137
 """What a shell ends with after SIGKILL ended its last program."""
-_LAUNCHER: Final = "torch.distributed.elastic"
+_LEAST_SIGNAL: Final = 128
+"""Exit codes from here on are a shell's for signals."""
 _CLOSED: Final = "Connection closed by peer"
 
 AskWitnesses = Callable[[], tuple[Witnesses, RankNames]]
@@ -122,18 +124,53 @@ def explain_by_findings(
 
 
 def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
-    """Return the trouble with the rank behind it, where it is known only from the other ranks."""
+    """Return the trouble with the rank behind it, where it is known only from the other ranks, or
+    from its number on its node."""
     if trouble.signature == SIZES_DIFFER:
         return trouble if ask is None else _compare_sizes(trouble, ask)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
-        return trouble
-    left = _find_rank_that_left(trouble, facts)
+        return _name_killed_rank(_name_local_rank(trouble, facts), facts, ask)
+    left = _find_rank_that_failed(trouble, facts) or _find_rank_that_left(trouble, facts)
     if left is not None:
         return left
     # A network port that failed names its own node: nothing is left to ask.
     if ask is None or trouble.node is not None:
         return trouble
     return name_absent(trouble, *ask())
+
+
+def _name_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
+    """Return the trouble with the rank that a launcher names by its number on its node, where the
+    ranks of that node are known."""
+    if trouble.rank is not None:
+        return trouble
+    end = find_first_end(facts.tail)
+    if end is None or end.local is None:
+        return trouble
+    places = {*facts.rank_nodes.values(), *facts.task_nodes.values(), *facts.nodes}
+    node = next(iter(places)) if len(places) == 1 else trouble.node
+    mine = sorted(rank for rank, place in facts.rank_nodes.items() if place == node)
+    if node is None or (not mine and len(places) > 1):
+        return trouble
+    if mine and end.local >= len(mine):
+        return trouble
+    rank = mine[end.local] if mine else end.local
+    return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank, node=node)
+
+
+def _name_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+    """Return the trouble of a killed process with its rank, where a launcher does not name it and
+    the dumps show one rank that wrote none: a killed rank writes none."""
+    if trouble.kind is not TroubleKind.KILLED or trouble.rank is not None or ask is None:
+        return trouble
+    flight = ask()[0].flight
+    if flight.cause is not FlightCause.SILENT or len(flight.ranks) != 1:
+        return trouble
+    (rank,) = flight.ranks
+    place = facts.rank_nodes.get(rank)
+    if trouble.node is not None and place not in (None, trouble.node):
+        return trouble
+    return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank)
 
 
 def _compare_sizes(trouble: Trouble, ask: AskWitnesses) -> Trouble:
@@ -163,6 +200,32 @@ def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None
     if len(counts) != 2 or counts[1][1] != 1 or counts[0][1] < 2:
         return None
     return next(rank for rank, size in known.items() if size == counts[1][0])
+
+
+def _find_rank_that_failed(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+    """Return the trouble of the rank that ended first, by an exit code and without an error of
+    Python's, where the other ranks report that it closed its connections; None where there is none.
+
+    torch begins each line of an exception with the rank (c10d's hook for exceptions).
+    """
+    if trouble.signature != PEER_LOST or _is_launched(facts) or not facts.ends:
+        return None
+    first = facts.ends[0]
+    closed = {rank_of(line) for line in facts.tail if _CLOSED in line} - {None}
+    raised = {rank_of(line) for line in facts.tail if "Traceback" in line}
+    if not closed or first.rank in closed | raised or not 0 < first.code < _LEAST_SIGNAL:
+        return None
+    if any(end.code and end.rank not in closed | {first.rank} for end in facts.ends):
+        return None
+    why = f"rank {first.rank}: it ended with exit code {first.code}"
+    return replace(
+        trouble,
+        kind=TroubleKind.CRASH,
+        why=f"{why}; the other ranks report: {trouble.why}",
+        signature=f"exit {first.code}",
+        rank=first.rank,
+        node=first.node,
+    )
 
 
 def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
@@ -221,8 +284,13 @@ def _is_of_waiting_ranks(trouble: Trouble) -> bool:
 
 
 def _is_launched(facts: RunFacts) -> bool:
-    """Return whether srun's tasks are launchers, whose numbers are not the ranks'."""
-    return any(_LAUNCHER in line for line in facts.tail)
+    """Return whether srun's tasks are launchers, whose numbers are not the ranks'.
+
+    A launcher that has said nothing shows by the number of ranks that have reported themselves.
+    """
+    tasks = len(facts.task_nodes)
+    more = max(facts.rank_nodes, default=-1) >= tasks > 0
+    return more or is_launched(facts.tail)
 
 
 def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:

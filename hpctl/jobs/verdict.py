@@ -25,12 +25,11 @@ from msgspec import Struct
 
 from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
-from hpctl.jobs.hangs.stack_groups import IN_KERNEL, STOPPED, WAITS_FOR_FILE
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
-from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 
 NEAR: Final = timedelta(minutes=10)
 """A node's fault that begins at most so long after a run's end may be the cause: a check needs
@@ -92,16 +91,6 @@ _DATA: Final = re.compile(
     r"|BadZipFile|ArrowInvalid|zlib\.error|[Tt]runcated|[Dd]ata ?set|shard[-_. ]?\d"
 )
 """Names that appear where a sample is read or decoded (torch.utils.data, PIL, pyarrow)."""
-_FILES: Final = re.compile(
-    r"checkpoint/(?:filesystem|state_dict_saver|state_dict_loader)|\bsave_checkpoint\b"
-    rf"|{IN_KERNEL}|torch/serialization\.py"
-    rf"|{WAITS_FOR_FILE}|\(pathlib\.py:\d"
-)
-"""Where the stack of a rank shows that it waits for a file system."""
-_STOPPED: Final = re.compile(rf"(?:\Arank \d+(?: on \S+)?|; it) is {STOPPED}")
-"""How a rank in the kernel's state T is described (`hpctl.jobs.hangs.stack_groups`)."""
-_STANDS: Final = re.compile(r"\bstands in |\bin the kernel\b")
-"""A piece of a sentence that says where one rank is."""
 _BAD_ACCESS: Final = re.compile(r"illegal memory access|a kernel failed on the device")
 """Errors of the device that a wrong index in a kernel causes far more often than hardware (NVIDIA
 Xid catalogue: Xid 13 and 31)."""
@@ -269,23 +258,20 @@ def _judge_device(trouble: Trouble) -> _ProbableCause:
 
 def _judge_hang(trouble: Trouble) -> _ProbableCause:
     """Return where a rank is that the others wait for: by its stack, where that was read."""
-    text = f"{trouble.why}\n{trouble.evidence}"
-    # SIGSTOP and SIGTSTP stop a process, and do not say who sent them.
-    if _STOPPED.search(trouble.why):
-        return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, "a signal has stopped the rank")
-    silent = "wrote no flight recorder dump" in text and "it stands in" not in trouble.why
-    if silent or "has no process" in text:
-        return _ProbableCause(
-            FailureCause.UNKNOWN, Confidence.LOW, "the rank had ended, or ran no Python code"
-        )
-    # Where a rank stands now: the place of its last collective says nothing of it.
-    stands = "; ".join(piece for piece in re.split(r"[;\n]", text) if _STANDS.search(piece))
-    if _FILES.search(stands):
-        return _ProbableCause(FailureCause.STORAGE, Confidence.MEDIUM)
-    if re.search(
-        r"stands in [^;]*(?:torch/utils/data|_next_data|_try_get_data|DataLoader)", stands
-    ):
-        return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
+    match trouble.hang_place:
+        case HangPlace.STOPPED:
+            # SIGSTOP and SIGTSTP stop a process, and do not say who sent them.
+            why = "a signal has stopped the rank"
+            return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, why)
+        case HangPlace.GONE | HangPlace.SILENT:
+            why = "the rank had ended, or ran no Python code"
+            return _ProbableCause(FailureCause.UNKNOWN, Confidence.LOW, why)
+        case HangPlace.FILES:
+            return _ProbableCause(FailureCause.STORAGE, Confidence.MEDIUM)
+        case HangPlace.LOADER:
+            return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
+        case _:
+            pass
     if trouble.rank is not None and trouble.signature == NOT_COME:
         return _ProbableCause(FailureCause.PROGRAM, Confidence.LOW)
     return _ProbableCause(*_BY_KIND[TroubleKind.HANG])

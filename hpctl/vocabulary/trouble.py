@@ -69,6 +69,25 @@ class TroubleKind(StrEnum):
     """An exit code that asks not to be run again (93 and others)."""
 
 
+class HangPlace(StrEnum):
+    """Where the rank is that the others of a hung run wait for, as far as its node shows it."""
+
+    UNKNOWN = ""
+    """Its stack was not read."""
+    GONE = "gone"
+    """It has no process any longer, or one that has ended."""
+    SILENT = "silent"
+    """It wrote no dump, as the others did, and its stack was not read."""
+    STOPPED = "stopped"
+    """A signal has stopped it."""
+    FILES = "files"
+    """It waits for a file system, or reads or writes a checkpoint."""
+    LOADER = "loader"
+    """It waits for its data loader."""
+    CODE = "code"
+    """It runs other code."""
+
+
 class Trouble(Struct, frozen=True):
     """One thing that went wrong with one run of a job.
 
@@ -76,7 +95,7 @@ class Trouble(Struct, frozen=True):
     addresses, times, pids or step numbers in it. `rank` is the global rank. `exit_code` is the
     shell's (128 + n for signal n). `step` is the last training step that was seen, `progress` the
     step of the newest complete checkpoint; None where it is unknown. `at` is kept in
-    bounds, texts are kept printable.
+    bounds, texts are kept printable. `hang_place` is where that rank is, of a hang.
     """
 
     kind: TroubleKind
@@ -90,6 +109,7 @@ class Trouble(Struct, frozen=True):
     evidence: str = ""
     step: int | None = None
     progress: int | None = None
+    hang_place: HangPlace = HangPlace.UNKNOWN
 
     def __post_init__(self) -> None:
         bounds.bound_times(self, "at")

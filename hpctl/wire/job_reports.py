@@ -16,7 +16,7 @@ from hpctl.toolkit.bounds import in_utc
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.run_policy import Action
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, HangPlace, Trouble, TroubleKind
 from hpctl.wire import reports as wire
 
 PATH = "/v1/jobs"
@@ -48,6 +48,7 @@ class _WireTrouble(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     evidence: Annotated[str, Meta(max_length=EVIDENCE_CHARS)] = ""
     step: _Count | None = None
     progress: _Count | None = None
+    hang_place: HangPlace = HangPlace.UNKNOWN
 
 
 class _WireJobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -7,17 +7,21 @@ from hpctl.engine.explain_view import FailureQuestion
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobReported
 from hpctl.engine.view import View
 from hpctl.engine.world import World
-from hpctl.jobs.crash import WORKER_DIED
+from hpctl.jobs.crash import NOT_COME, PEER_LOST, WORKER_DIED
 from hpctl.jobs.explain import judge_job
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.plan import list_past_troubles, run_decisions
 from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run.timeouts import Witnesses
 from hpctl.jobs.run_failure import RunFacts, explain_failure, strip_kill
 from hpctl.vocabulary.failure import FailureCause
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health, Verdict
 from hpctl.vocabulary.registration import Ruled
 from hpctl.vocabulary.run_policy import Action, RunPolicy
-from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
+from hpctl.wire.job_reports import decode_job_report, encode_job_report
 from tests.fakes.values import N1, OWN, at, finding, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
@@ -132,3 +136,90 @@ def test_a_launcher_s_task_is_not_the_rank_of_its_number() -> None:
     launched = RunFacts(tail=["torch.distributed.elastic failed"], ends=ends)
     assert explain_failure(crash, launched).node is None
     assert explain_failure(crash, RunFacts(ends=ends)).node == "n2"
+
+
+NODES = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
+SPAWN = (
+    "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV"
+)
+DIED = Trouble(TroubleKind.CRASH, at(0), "it died of SIGSEGV", "SIGSEGV", "n2", exit_code=139)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rank"),
+    [
+        (RunFacts(tail=[SPAWN], rank_nodes=NODES), 3),
+        (RunFacts(tail=[SPAWN], nodes=["n2"]), 1),
+        (RunFacts(tail=[SPAWN], nodes=["n1", "n2"]), None),
+        (RunFacts(tail=[SPAWN], rank_nodes={0: "n1", 1: "n2"}), None),
+        (RunFacts(rank_nodes=NODES), None),
+    ],
+)
+def test_a_process_that_a_launcher_numbers_on_its_node_is_the_rank_there(facts, rank) -> None:
+    found = explain_failure(DIED, facts)
+    assert found.rank == rank
+    assert found.why.startswith(f"rank {rank} on n2: it died") == (rank is not None)
+
+
+LOST = Trouble(TroubleKind.NETWORK, at(0), "a peer was lost", PEER_LOST)
+
+
+def lose(*ranks: int) -> list[str]:
+    """What the ranks print that lose a peer."""
+    lines = []
+    for rank in ranks:
+        lines.append(f"[rank{rank}]: Traceback (most recent call last):")
+        lines.append(f"[rank{rank}]: RuntimeError: Connection closed by peer [10.0.0.1]:9")
+    return lines
+
+
+def end_with(code: int, *ranks: int) -> list[TaskEnd]:
+    return [TaskEnd("n1", rank, code, f"Exited with exit code {code}") for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("ends", "tail", "rank"),
+    [
+        (end_with(1, 2, 1, 3), lose(0, 1, 3), 2),
+        (end_with(1, 2, 1, 3), lose(0, 1, 2, 3), None),
+        (end_with(1, 2, 1), ["[rank2]: Traceback (most recent call last):", *lose(1)], None),
+        (end_with(134, 2) + end_with(1, 1), lose(0, 1), None),
+        (end_with(1, 2, 0), lose(1), None),
+        (end_with(1, 2, 1), [*lose(1), "torch.distributed.elastic"], None),
+    ],
+)
+def test_a_rank_that_ends_first_without_an_error_of_python_s_is_behind_lost_peers(
+    ends, tail, rank
+) -> None:
+    """`sys.exit("error: ...")` prints a message and no traceback."""
+    found = explain_failure(LOST, RunFacts(ends=ends, tail=tail, world=4))
+    assert (found.rank if found.kind is TroubleKind.CRASH else None) == rank
+    assert (found.signature == "exit 1") == (rank is not None)
+
+
+def test_a_killed_rank_that_no_launcher_names_is_the_one_without_a_dump() -> None:
+    flight = FlightVerdict(FlightCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
+    killed = replace(DIED, kind=TroubleKind.KILLED, signature="SIGKILL", why="it was killed")
+    said = (Witnesses(flight), RankNames({}, {}, 4))
+    assert explain_failure(killed, RunFacts(rank_nodes=NODES), lambda: said).rank == 2
+    elsewhere = replace(killed, node="n1")
+    assert explain_failure(elsewhere, RunFacts(rank_nodes=NODES), lambda: said).rank is None
+    several = (Witnesses(replace(flight, ranks=(1, 2))), RankNames({}, {}, 4))
+    assert explain_failure(killed, RunFacts(), lambda: several).rank is None
+
+
+def test_ranks_beyond_the_tasks_show_a_launcher_that_has_said_nothing() -> None:
+    hang = Trouble(TroubleKind.HANG, at(0), "rank 1 did not come", NOT_COME, rank=1)
+    tasks = {0: "n1", 1: "n2"}
+    assert explain_failure(hang, RunFacts(task_nodes=tasks)).node == "n2"
+    assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={0: "n1"})).node == "n2"
+    assert explain_failure(hang, RunFacts(task_nodes=tasks, rank_nodes={5: "n1"})).node is None
+
+
+@pytest.mark.parametrize("place", HangPlace)
+def test_the_place_of_a_hung_rank_reaches_the_daemon(place) -> None:
+    hang = Trouble(TroubleKind.HANG, at(0), "rank 1", NOT_COME, rank=1, hang_place=place)
+    body = encode_job_report(JobReport(7, 0, hang))
+    assert decode_job_report(body).trouble == hang
+    # A daemon of an earlier version refuses a field that it does not know.
+    assert (b"hang_place" in body) == (place is not HangPlace.UNKNOWN)

@@ -19,6 +19,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.jobs.hangs.wait_circles import find_circle
 from hpctl.toolkit.compat import StrEnum
 
 MOST_NAMED: Final = 8
@@ -160,7 +161,7 @@ class _Stop(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return self.group.description or f"process group {self.group.name}"
+        return _name_group(self.group)
 
 
 class _Ranks(Struct):
@@ -223,6 +224,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     verdict = (
         _find_different(stops, known)
         or _find_absent(stops, known)
+        or _find_crossed(known)
         or _find_silent(stops)
         or _find_common_stop(stops)
         or _find_late(known)
@@ -368,6 +370,46 @@ def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
     return None
 
 
+def _find_crossed(known: _Ranks) -> FlightVerdict | None:
+    """Return the rank of a circle of ranks that wait for each other in different groups.
+
+    The last collective of each rank counts, also where it has failed since.
+    """
+    last: dict[int, tuple[_GroupKey, FlightEntry]] = {}
+    for key, issued in known.by_group.items():
+        for rank, entries in issued.items():
+            if not entries or key not in known.groups:
+                continue
+            entry = entries[max(entries)]
+            if rank not in last or entry.created_ns > last[rank][1].created_ns:
+                last[rank] = (key, entry)
+    waits: dict[int, set[int]] = {}
+    for rank, (key, entry) in last.items():
+        if entry.op not in _NEEDS_ALL or not entry.created_ns:
+            continue
+        if entry.completed and not entry.may_fail:
+            continue
+        members = [one for one in known.groups[key].ranks if one in known.whole and one != rank]
+        issued = known.by_group[key]
+        waits[rank] = {
+            one for one in members if _did_not_issue(issued.get(one), entry.seq, known, one)
+        }
+    circle, only = find_circle(waits)
+    if not circle:
+        return None
+    places = [
+        f"rank {rank} in {last[rank][1].op} of {_name_group(known.groups[last[rank][0]])}"
+        f"{_describe_entry(last[rank][1])}"
+        for rank in circle[:3]
+    ]
+    text = f"the ranks wait for each other in different groups: {', '.join(places)}"
+    return FlightVerdict(FlightCause.DIFFERENT, text, () if only is None else (only,))
+
+
+def _name_group(group: FlightGroup) -> str:
+    return group.description or f"process group {group.name}"
+
+
 def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
     """Return ranks without a dump, where they are clearly fewer than those with one.
 
@@ -415,7 +457,7 @@ def _find_late(known: _Ranks) -> FlightVerdict | None:
         failed = all(entry.may_fail or not entry.completed for entry in came.values())
         if not failed or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
             continue
-        name = group.description or f"process group {group.name}"
+        name = _name_group(group)
         text = (
             f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
             f" {lateness_s:.0f} s after the others, which had given up"

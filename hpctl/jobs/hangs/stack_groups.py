@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from hpctl.toolkit import bounds
 from hpctl.toolkit.hostlist import fold_hostlist
+from hpctl.vocabulary.trouble import HangPlace
 
 MOST_FRAMES, MOST_RANKS, MOST_NAMED = 64, 64, 4
 """Frames of a stack and ranks of a node that are kept; ranks that a sentence names."""
@@ -43,6 +44,13 @@ _WAITS: Final = re.compile(
 )
 
 
+_POINT_TO_POINT: Final = re.compile(
+    r"torch/distributed/distributed_c10d\.py:(?:i?send|i?recv|(?:send|recv)_object_list"
+    r"|batch_isend_irecv)\Z|megatron/core/.*p2p_communication\.py:"
+)
+"""Calls by which one rank sends to another (`send_object_list`), as `file:function`."""
+
+
 _WAITS_NATIVE: Final = re.compile(
     r"(c10d|gloo)::|_?p?nccl[A-Z]|P?MPI_|u[cv][pt]_|nrt_|(cuda|cu|hip)\w*Synchronize"
 )
@@ -57,15 +65,9 @@ _NO_WAIT: Final = re.compile(r"torch/(utils/data|distributed/checkpoint)/")
 _NUMBERS: Final = re.compile(r"\d+|0x[0-9a-f]+")
 
 
-IN_KERNEL: Final = "in the kernel, where no signal reaches it"
-STOPPED: Final = "stopped by a signal"
-WAITS_FOR_FILE: Final = "waits for a file in the kernel"
-"""How a sentence describes a rank in the kernel's state D, in T, and in a wait of `_FILE_WAITS`."""
-
-
 _STATES: Final = {
-    "D": IN_KERNEL,
-    "T": STOPPED,
+    "D": "in the kernel, where no signal reaches it",
+    "T": "stopped by a signal",
     "t": "stopped by a debugger",
     "Z": "dead, and not yet waited for",
 }
@@ -86,6 +88,18 @@ _CALLERS: Final = re.compile(
     r"torch/(?:serialization\.py|utils/data\b|distributed/checkpoint/(?:filesystem|state_dict_\w+))"
 )
 """Library code that says what a rank was about to do, wherever it is below it."""
+
+
+_SAVES: Final = re.compile(r"torch/(?:serialization\.py|distributed/checkpoint/)")
+"""Those of `_CALLERS` that read or write a file system."""
+
+
+_LOCKS: Final = re.compile(r"(?:filelock|portalocker|fasteners)/")
+"""Libraries that ask for the lock of a file again and again, and sleep in between."""
+
+
+_LOADS: Final = re.compile(r"_next_data|_try_get_data|DataLoader")
+"""Functions of torch.utils.data in which a rank waits for its workers."""
 
 
 _ENGINE: Final = "_engine_run_backward"
@@ -156,6 +170,7 @@ class StackGroup(Struct, frozen=True):
     waits: bool
     place: str
     frames: tuple[str, ...]
+    hang_place: HangPlace = HangPlace.UNKNOWN
 
 
 class Suspect(Struct, frozen=True):
@@ -168,6 +183,7 @@ class Suspect(Struct, frozen=True):
     function: str = ""
     file: str = ""
     line: int = 0
+    hang_place: HangPlace = HangPlace.UNKNOWN
 
 
 class StackVerdict(Struct, frozen=True):
@@ -298,6 +314,11 @@ def aggregate_stacks(
     # Ranks of nodes that did not answer are not known to be missing.
     world = min(max((answer.world for answer in answers), default=0), MAX_WORLD)
     missing = () if silent else tuple(rank for rank in range(world) if rank not in by_rank)
+    # Where most ranks have no process of Python, their program is none of Python, or its processes
+    # do not say which rank they are: that tells nothing of one rank.
+    many = 2 * len(missing) > world
+    if many and by_rank:
+        errors.add(f"{len(missing)} of {world} ranks have no Python process that names its rank")
     by_key: dict[_Key, list[RankStack]] = defaultdict(list)
     for _, one in sorted(by_rank.items()):
         if one.frames:
@@ -305,7 +326,7 @@ def aggregate_stacks(
     ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
     groups = tuple(_make_group(key, members) for key, members in ordered)
     suspects = _find_suspects(by_rank, [members for _, members in ordered], groups, node_of)
-    gone = tuple(Suspect(rank, "", "has no process") for rank in missing[:MOST_RANKS])
+    gone = () if many else tuple(map(_make_absent, missing[:MOST_RANKS]))
     suspects = (*gone, *suspects)
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
@@ -330,7 +351,8 @@ def _make_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
     place = frames[_find_wait(members[0]) or 0]
     ranks = tuple(one.rank for one in members)
-    return StackGroup(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
+    texts = tuple(map(str, frames[:MOST_FRAMES]))
+    return StackGroup(ranks, key[0], str(place), texts, _find_place(members[0]))
 
 
 def _find_suspects(
@@ -342,8 +364,9 @@ def _find_suspects(
     """Return those that do not live, then those that are neither in a collective nor with most
     others.
 
-    Where all wait, the fewer wait for the more: their program took another branch. Where more than
-    half would be suspect, none is.
+    Where all wait, the fewer wait for the more: their program took another branch. The stages of a
+    pipeline, of which one sends and another receives, did not. Where more than half would be
+    suspect, none is.
     """
     found = {
         rank: f"is {_STATES[one.state]}"
@@ -356,7 +379,7 @@ def _find_suspects(
         if not one.frames and 2 * read_ > len(by_rank):
             found.setdefault(rank, f"could not be read: {one.error}")
     odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_most(g, read_))]
-    if not odd and not found:
+    if not odd and not found and not any(_is_point_to_point(members[0]) for members in ordered):
         odd = list(groups[1:]) if groups and _is_most(groups[0], read_) else []
     for rank in chain.from_iterable(group.ranks for group in odd):
         found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
@@ -367,12 +390,19 @@ def _find_suspects(
     return tuple(_make_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
 
 
+def _is_point_to_point(rank: RankStack) -> bool:
+    """Return whether a rank waits to send to another one, or to receive from it."""
+    at = _find_wait(rank)
+    frame = rank.frames[at or 0]
+    return at is not None and bool(_POINT_TO_POINT.match(f"{frame.file}:{frame.function}"))
+
+
 def _describe_kernel_wait(rank: RankStack) -> str:
     """Return in what of the kernel's a rank sleeps; empty where that says nothing."""
     if rank.state == "D":
         return f"is {_STATES['D']} ({rank.wchan})"
     if _FILE_WAITS.match(rank.wchan):
-        return f"{WAITS_FOR_FILE} ({rank.wchan})"
+        return f"waits for a file in the kernel ({rank.wchan})"
     return ""
 
 
@@ -380,18 +410,57 @@ def _is_most(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
+def _make_absent(rank: int) -> Suspect:
+    return Suspect(rank, "", "has no process", hang_place=HangPlace.GONE)
+
+
 def _make_suspect(rank: RankStack, node: str, why: str) -> Suspect:
+    hang_place = _find_place(rank)
     if not rank.frames:
-        return Suspect(rank.rank, node, why)
-    inner = next((frame for frame in rank.frames if frame.line), rank.frames[0])
-    own = next((frame for frame in rank.frames if frame.own), inner)
-    stands = f"stands in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
-    caller = next(filter(None, (_CALLERS.match(frame.file) for frame in rank.frames)), None)
-    stands += f", called by {caller[0]}" if caller is not None else ""
+        return Suspect(rank.rank, node, why, hang_place=hang_place)
+    own = _find_own_frame(rank.frames)
+    where = f"is in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
+    caller = _find_caller(rank.frames)
+    where += f", called by {caller}" if caller else ""
     dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
-    place = own.file.rpartition("/")[2]
-    text = "; ".join(filter(None, (why, stands + dead)))
-    return Suspect(rank.rank, node, text, own.function, place, own.line)
+    file = own.file.rpartition("/")[2]
+    text = "; ".join(filter(None, (why, where + dead)))
+    return Suspect(rank.rank, node, text, own.function, file, own.line, hang_place)
+
+
+def _find_own_frame(frames: Sequence[Frame]) -> Frame:
+    """Return the innermost call in the job's own code, or the innermost one where none is."""
+    inner = next((frame for frame in frames if frame.line), frames[0])
+    return next((frame for frame in frames if frame.own), inner)
+
+
+def _find_caller(frames: Sequence[Frame]) -> str:
+    """Return the library's code that says what a rank was about to do; empty where none is."""
+    found = next(filter(None, (_CALLERS.match(frame.file) for frame in frames)), None)
+    return found[0] if found is not None else ""
+
+
+def _find_place(rank: RankStack) -> HangPlace:
+    """Return where a rank is, by its state in the kernel and its stack."""
+    if rank.state in ("T", "Z"):
+        return HangPlace.STOPPED if rank.state == "T" else HangPlace.GONE
+    if rank.state == "D" or _FILE_WAITS.match(rank.wchan):
+        return HangPlace.FILES
+    if not rank.frames:
+        return HangPlace.UNKNOWN
+    caller = _find_caller(rank.frames)
+    shown = (rank.frames[0], _find_own_frame(rank.frames))
+    locks = any(_LOCKS.match(frame.file) for frame in rank.frames)
+    if locks or _SAVES.match(caller) or any(map(_uses_files, shown)):
+        return HangPlace.FILES
+    if caller or any(_LOADS.search(frame.function) for frame in shown):
+        return HangPlace.LOADER
+    return HangPlace.CODE
+
+
+def _uses_files(frame: Frame) -> bool:
+    """Return whether a call reads or writes a file system by its name."""
+    return frame.function == "save_checkpoint" or frame.file.rpartition("/")[2] == "pathlib.py"
 
 
 def _describe_verdict(
@@ -410,7 +479,7 @@ def _describe_verdict(
     named += [f"{more} more ranks"] if more > 0 else []
     if groups:
         first = groups[0]
-        does = "wait" if first.waits else "stand"
+        does = "wait" if first.waits else "are"
         many = f"{len(first.ranks)} of {ranks} ranks {does} in {first.place[:200]}"
         if not suspects:
             others = f", the others in {len(groups) - 1} other places" if len(groups) > 1 else ""

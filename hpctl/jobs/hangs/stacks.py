@@ -71,7 +71,8 @@ def find_ranks(
     job: str, uid: int | None, node: str, own_step: str
 ) -> dict[tuple[str, int], JobProcess]:
     """Return the process of each rank on this node, by its step and number: the first Python of its
-    line of descent, so that neither a shell around it nor its own workers are taken for it."""
+    line of descent, so that neither a shell around it nor its own workers are taken for it. The
+    supervisor of a run has the variables of the batch script's task 0, and is no rank."""
     processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
     mine = [one for one in processes if _is_of_step(one, node, own_step)]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
@@ -132,8 +133,8 @@ def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
 
 def _is_of_step(one: JobProcess, node: str, own_step: str) -> bool:
     """Return whether a process may be a rank: of this cluster and node, of another step than the
-    reader's own, and no helper."""
-    if HELPER in one.env or not of_this_cluster(one.env):
+    reader's own, and neither a helper nor a supervisor."""
+    if HELPER in one.env or one.is_hpctl or not of_this_cluster(one.env):
         return False
     if own_step and one.env.get("SLURM_STEP_ID", "") == own_step:
         return False

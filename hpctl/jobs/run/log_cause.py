@@ -19,6 +19,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash, without_label
+from hpctl.jobs.launchers import is_launched
 from hpctl.jobs.run.flight import flight_prefix_of_script
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
@@ -40,7 +41,6 @@ TAIL: Final = 500
 """Lines of the log's end that are judged."""
 _OTHER_JOBS: Final = re.compile(rb"^slurmstepd\S*: error: \*\*\* JOB .*\n", re.MULTILINE)
 """That Slurm ended a job: not this one, whose script ended without Slurm."""
-_LAUNCHER: Final = "torch.distributed.elastic"
 _ROOT_CAUSE: Final = "Root Cause (first observed failure):"
 _HOST: Final = re.compile(r"^ {1,8}host {1,8}: ([\w.-]{1,253})$")
 _RANK: Final = re.compile(r"^ {1,8}rank {1,8}: (\d{1,7}) \(local_rank: \d{1,7}\)$")
@@ -106,7 +106,7 @@ def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]
     """
     tail, rank = facts.tail, trouble.rank
     places = [trouble.node]
-    if any(_LAUNCHER in line for line in tail):
+    if is_launched(tail):
         reported = _hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
         places.append(_find_agent_node(trouble, reported, facts, nodes))

@@ -43,7 +43,7 @@ from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
 from hpctl.jobs.run.progress import TrackedRank
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, HangPlace, Trouble, TroubleKind
 
 TIMED_OUT: Final = "a collective timed out"
 """The signature of the watchdog's line, as in crash_patterns.yaml."""
@@ -74,6 +74,12 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
     different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
     """
+    stopped = _find_stopped(said.stacks)
+    if stopped is not None:
+        # The kernel says so, and the dumps only show who waited.
+        why = f"rank {stopped.rank} {stopped.why}"
+        hang = _make_hang(trouble, why, stopped.rank)
+        return _with_evidence(_with_place(hang, said, names), said)
     if said.flight.cause is FlightCause.TOGETHER:
         return _with_evidence(_all_came(trouble, said, names), said)
     named = _by_flight(trouble, said, names)
@@ -87,6 +93,13 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     if named is None:
         named = trouble
     return _with_evidence(_with_place(named, said, names), said)
+
+
+def _find_stopped(verdict: StackVerdict | None) -> Suspect | None:
+    """Return the one rank that a signal has stopped; None where there is none, or several."""
+    suspects = verdict.suspects if verdict is not None else ()
+    stopped = [one for one in suspects if one.hang_place is HangPlace.STOPPED]
+    return stopped[0] if len(stopped) == 1 else None
 
 
 def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
@@ -119,7 +132,9 @@ def _by_flight(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble |
         )
     if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT, FlightCause.LATE):
         node = _find_common_node(trouble, flight.ranks, said, names) if only is None else None
-        return replace(_make_hang(trouble, flight.text, only), node=node)
+        silent = flight.cause is FlightCause.SILENT
+        hang_place = HangPlace.SILENT if silent else HangPlace.UNKNOWN
+        return replace(_make_hang(trouble, flight.text, only), node=node, hang_place=hang_place)
     return None
 
 
@@ -173,7 +188,9 @@ def _by_stacks(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble |
         return _make_hang(trouble, verdict.text, verdict.suspects[0].rank)
     ranks = [suspect.rank for suspect in verdict.suspects]
     node = _find_common_node(trouble, ranks, said, names)
-    return replace(_make_hang(trouble, verdict.text, None), node=node)
+    places = {suspect.hang_place for suspect in verdict.suspects}
+    hang_place = places.pop() if len(places) == 1 else HangPlace.UNKNOWN
+    return replace(_make_hang(trouble, verdict.text, None), node=node, hang_place=hang_place)
 
 
 def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
@@ -188,8 +205,8 @@ def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
     if not waiting or len(others) != 1 or len(others[0].ranks) != 1:
         return None
     (rank,), place = others[0].ranks, others[0].place
-    why = f"rank {rank} stands in {place}, and others wait in a collective"
-    return _make_hang(trouble, why, rank)
+    why = f"rank {rank} is in {place}, and others wait in a collective"
+    return replace(_make_hang(trouble, why, rank), hang_place=others[0].hang_place)
 
 
 def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
@@ -212,7 +229,9 @@ def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     why = trouble.why
     if suspect is not None and suspect.why and suspect.why not in why:
         why = f"{why}; it {suspect.why}"
-    return replace(trouble, why=why, node=node)
+    known = suspect is not None and suspect.hang_place is not HangPlace.UNKNOWN
+    hang_place = suspect.hang_place if suspect is not None and known else trouble.hang_place
+    return replace(trouble, why=why, node=node, hang_place=hang_place)
 
 
 def _find_suspect(verdict: StackVerdict | None, rank: int) -> Suspect | None:

@@ -309,3 +309,31 @@ def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> N
 
     assert align_ranks([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
     assert align_ranks([sized(1, 64), sized(2, 64)]).last_sizes == ()
+
+
+def issue(group: str, seq: int, at_s: float) -> list[FlightEntry]:
+    """A rank's collectives up to `seq` of a group over gloo, the last one at this time and failed:
+    the recorder calls it completed."""
+    made = FlightEntry(group, seq, "all_reduce", (64,), ("Float",), True, may_fail=True)
+    before = [replace(made, seq=seq - 1, created_ns=1)] if seq > 1 else []
+    return [*before, replace(made, created_ns=int(at_s * 1e9), timeout_s=60.0)]
+
+
+def test_a_rank_that_went_on_to_another_group_is_in_every_circle_of_waits() -> None:
+    """Rank 0 calls the collective of all ranks before that of its pair."""
+    pairs = [FlightGroup("1", "replica", (0, 2)), FlightGroup("3", "shard", (0, 1)),
+             FlightGroup("4", "shard", (2, 3))]  # fmt: skip
+    whole = FlightGroup("0", "default_pg", (0, 1, 2, 3))
+    groups = (whole, *pairs)
+    dumps = [
+        dump(0, issue("0", 5, 9.0), issue("1", 5, 3.0), issue("3", 12, 2.0), groups=groups),
+        dump(1, issue("0", 4, 2.0), issue("3", 13, 9.0), groups=groups),
+        dump(2, issue("0", 4, 2.0), issue("1", 6, 9.0), issue("4", 12, 2.0), groups=groups),
+        dump(3, issue("0", 4, 2.0), issue("4", 13, 9.0), groups=groups),
+    ]
+    found = align_ranks(dumps)
+    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (0,))
+    assert found.text.startswith("the ranks wait for each other in different groups: rank 0")
+    calm = [replace(one, entries=tuple(replace(e, may_fail=False) for e in one.entries))
+            for one in dumps]  # fmt: skip
+    assert align_ranks(calm).cause is FlightCause.NOTHING

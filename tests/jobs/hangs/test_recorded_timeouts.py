@@ -171,7 +171,7 @@ def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
     said = Witnesses(dumped("nccl_skip"), None, stacks_of("nccl_skip"))
     found = name_absent(ended("nccl_skip"), said, names)
     assert found.why.startswith("rank 1 did not come to collective 5 of default_pg")
-    assert found.why.endswith("it stands in load (rank.py:12)")
+    assert found.why.endswith("it is in load (rank.py:12)")
     assert found.node == N1
     assert found.evidence.startswith("flight recorder (2 dumps): rank 1 did not come")
     assert "stacks: rank 1 on n1" in found.evidence

@@ -21,12 +21,15 @@ from hpctl.jobs.hangs.stack_groups import (
     parse_lines,
 )
 from hpctl.jobs.job_processes import JobProcess, read_process
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.vocabulary.trouble import HangPlace
 from tests.waiting import until
 
 C10D = "torch/distributed/distributed_c10d.py"
 MAIN = (Frame("train", "train.py", 30, True), Frame("<module>", "train.py", 50, True))
 REDUCE = (Frame("all_reduce", C10D, 3252), *MAIN)
 BARRIER = (Frame("barrier", C10D, 4000), Frame("evaluate", "train.py", 9, True), *MAIN)
+SEND, RECEIVE = ((Frame(name, C10D, 2753), *MAIN) for name in ("send", "recv"))
 SLEEP = (Frame("clock_nanosleep"), Frame("load", "data.py", 12, True), *MAIN)
 FSDP = (Frame("sleep_here", "model.py", 4, True), Frame("forward", "torch/nn/modules/module.py", 8),
         Frame("forward", "torch/distributed/fsdp/_fsdp.py", 8), *MAIN)  # fmt: skip
@@ -54,6 +57,7 @@ def node(name, first, *stacks, **more) -> NodeStacks:
         pytest.param([REDUCE, BARRIER, BARRIER, BARRIER], [0], id="another branch"),
         pytest.param([BARRIER, REDUCE], [], id="two branches of two"),
         pytest.param([REDUCE, REDUCE, REDUCE], [], id="all wait"),
+        pytest.param([SEND, RECEIVE, RECEIVE], [], id="stages of a pipeline"),
         pytest.param([SLEEP, ITEM, SAVE, FSDP], [], id="all elsewhere"),
     ],
 )
@@ -229,3 +233,64 @@ def test_the_start_of_a_process_is_known() -> None:
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize(("there", "missing"), [(3, 1), (2, 2), (1, 0)])
+def test_missing_ranks_are_named_where_most_ranks_are_there(there, missing) -> None:
+    """Where most have no process of Python, their program is none of Python, or has other names."""
+    verdict = aggregate_stacks([node("n1", 0, *[REDUCE] * there, world=4)], ["n1"])
+    assert len(verdict.suspects) == missing
+    assert len(verdict.missing) == 4 - there
+    said = "3 of 4 ranks have no Python process that names its rank"
+    assert (said in verdict.errors) == (missing == 0)
+
+
+LOCK = (Frame("_poll_until_acquired", "filelock/_acquire.py", 177), Frame("acquire",
+        "filelock/_lock.py", 195), Frame("load", "data.py", 12, True), *MAIN)  # fmt: skip
+LOADER = (Frame("_try_get_data", "torch/utils/data/dataloader.py", 1251), *MAIN)
+PATH = (Frame("Path.open", "pathlib.py", 1045), Frame("read", "data.py", 9, True), *MAIN)
+
+
+@pytest.mark.parametrize(
+    ("stack", "state", "wchan", "place"),
+    [
+        (SLEEP, "S", "", HangPlace.CODE),
+        (SLEEP, "T", "do_signal_stop", HangPlace.STOPPED),
+        (SLEEP, "D", "nfs_wait", HangPlace.FILES),
+        (SLEEP, "S", "fuse_simple_request", HangPlace.FILES),
+        (SAVE, "S", "", HangPlace.FILES),
+        (PATH, "S", "", HangPlace.FILES),
+        (LOCK, "S", "hrtimer_nanosleep", HangPlace.FILES),
+        (LOADER, "S", "", HangPlace.LOADER),
+        ((), "Z", "", HangPlace.GONE),
+    ],
+)
+def test_the_place_of_a_rank_is_known_by_its_state_and_stack(stack, state, wchan, place) -> None:
+    odd = RankStack(2, 102, "0", state, wchan, stack)
+    rest = node("n1", 0, REDUCE, REDUCE)
+    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
+    assert (one.rank, one.hang_place) == (2, place)
+
+
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        (("python3", "/opt/hpctl/bin/hpctl", "run", "--", "srun"), True),
+        (("python3", "-m", "hpctl", "run"), True),
+        (("python3", "-I", "-m", "hpctl", "run"), True),
+        (("python3", *SAFE_PATH, "hpctl", "run"), True),
+        (("python3", "-m", "hpctl.jobs.elastic"), False),
+        (("python3", "train.py", "hpctl"), False),
+        (("python3", "-c", "import hpctl"), False),
+        ((), False),
+    ],
+)
+def test_a_command_of_hpctl_is_no_rank(command, own, monkeypatch) -> None:
+    """The supervisor has SLURM_PROCID=0 of the batch script. Where the ranks are no Python
+    processes it would be rank 0."""
+    env = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    one = JobProcess(pid=1, owner=0, parent=0, state="S", env=env, python=True, command=command)
+    monkeypatch.setattr(stacks, "list_pids", lambda: [1])
+    monkeypatch.setattr(stacks, "read_process", lambda *_: one)
+    assert one.is_hpctl is own
+    assert (stacks.find_ranks("7", None, "n1", "") == {}) is own

@@ -251,7 +251,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
             head.server.stop()
     ((which, outcome),) = ended
     assert (which, outcome.kind) == (due, OutcomeKind.ACCEPTED)
-    assert outcome.detail.startswith("rank 2 on n1 stands in load (train.py:6)")
+    assert outcome.detail.startswith("rank 2 on n1 is in load (train.py:6)")
     assert "3 of 4 ranks wait in all_reduce (distributed_c10d.py:4)" in outcome.detail
     kept = json.loads((tmp_path / "kept/j-1.json").read_text())
     assert [one["rank"] for one in kept["nodes"][0]["ranks"]] == [0, 1, 2, 3]

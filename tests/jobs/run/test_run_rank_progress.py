@@ -142,9 +142,9 @@ def watch_hang(monkeypatch, collect, prefix: str) -> Trouble:
 def test_hang_is_reported_with_the_stacks_of_the_ranks(monkeypatch):
     trouble = watch_hang(monkeypatch, collect_stacks, "")
     assert (trouble.kind, trouble.rank, trouble.node) == (TroubleKind.HANG, 2, "n1")
-    assert trouble.why.startswith("rank 2 on n1 stands in load (data.py:9)")
+    assert trouble.why.startswith("rank 2 on n1 is in load (data.py:9)")
     assert "; no step for " in trouble.why
-    assert "stands in load (data.py:9)" in trouble.evidence
+    assert "is in load (data.py:9)" in trouble.evidence
 
 
 def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():

@@ -25,7 +25,7 @@ from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.vocabulary.run_policy import Action, RunPolicy, Treatment
-from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.jobs.run.supervisors import end_step, make_step, make_supervisor
 from tests.waiting import until
@@ -237,7 +237,7 @@ def test_dumps_show_who_waits_where_stacks_do_not(waiting, groups, rank) -> None
     flight = FlightVerdict(text="the dumps name nobody", dumps=1, waiting=waiting)
     found = name_absent(NETWORK, Witnesses(flight, stacks=stand(*groups)), NAMES)
     assert found.rank == rank
-    assert ("stands in call_1 (t.py:7)" in found.why) == (rank is not None)
+    assert ("is in call_1 (t.py:7)" in found.why) == (rank is not None)
 
 
 HUNG = Trouble(TroubleKind.HANG, NOW, "no step for 600 s", "hang: no step", node="n3")
@@ -323,3 +323,18 @@ def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(
     assert name_absent(NETWORK, *inquiry.gather({})) == NETWORK
     assert since[1] > since[0]
     assert not dump.exists()
+
+
+@pytest.mark.parametrize(
+    "cause", [FlightCause.ABSENT, FlightCause.TOGETHER, FlightCause.NOTHING, FlightCause.SILENT]
+)
+def test_a_rank_that_a_signal_has_stopped_is_named_whatever_the_dumps_show(cause) -> None:
+    """A rank that gave up waiting for it in one group is missing in another."""
+    flight = FlightVerdict(cause, "rank 1 did not come", (1,), 8, 7)
+    stopped = Suspect(3, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
+    stacks = StackVerdict("rank 3 on n2 is stopped by a signal", (stopped,))
+    found = name_absent(NETWORK, Witnesses(flight, None, stacks), NAMES)
+    assert (found.kind, found.rank) == (TroubleKind.HANG, 3)
+    assert found.hang_place is HangPlace.STOPPED
+    two = replace(stacks, suspects=(stopped, replace(stopped, rank=4)))
+    assert name_absent(NETWORK, Witnesses(flight, None, two), NAMES).rank != 3

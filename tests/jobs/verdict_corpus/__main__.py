@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tests.jobs.verdict_corpus.cases import Case, vary_cases
+from tests.jobs.verdict_corpus.fifth_part import FIFTH
 from tests.jobs.verdict_corpus.first_half import FIRST
 from tests.jobs.verdict_corpus.fourth_part import FOURTH
 from tests.jobs.verdict_corpus.outside import remove_groups
@@ -24,7 +25,7 @@ from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
 from tests.jobs.verdict_corpus.third_part import THIRD
 
-PARTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH}
+PARTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""
 FIRST_JOB = 900_000

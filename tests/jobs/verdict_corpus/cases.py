@@ -32,6 +32,8 @@ its own code leaves the same sign as one whose processor is slow.
 class Case(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run. `nodes` is the number of ranks of each node, and `rank` is the culprit.
 
+    `launcher` starts the ranks: `plain` as srun does, or torchrun, accelerate, deepspeed or spawn.
+
     `part` replaces `action` at `step`, from then on where it is `lasting`. `outside` is what the
     runner does to the rank or its node at that step. `timeout_s` is the process group's, in
     seconds. `address_mib` is how far the culprit's address space may grow, `memory_mib` bounds its

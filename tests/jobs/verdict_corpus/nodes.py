@@ -9,6 +9,7 @@ from pathlib import Path
 
 BRIDGE = "fabric"
 NETWORK = "10.77.0"
+MOST_NODES = 8
 
 
 def run(*command: str) -> None:
@@ -57,6 +58,13 @@ class Node:
         elif how == "blackhole":
             self.run_inside("ip", "route", "add", "blackhole", f"{NETWORK}.0/25")
             self.run_inside("ip", "route", "add", "blackhole", f"{NETWORK}.128/25")
+        elif how == "wrong neighbor":
+            # Another host answers for each address, as where two have one address.
+            for number in range(MOST_NODES):
+                address = f"{NETWORK}.{number + 1}"
+                if address != self.address:
+                    entry = ["ip", "neighbor", "replace", address, "lladdr", "02:00:00:00:00:01"]
+                    self.run_inside(*entry, "dev", "eth0", "nud", "permanent")
         else:
             self.run_inside("ip", "address", "flush", "dev", "eth0")
 

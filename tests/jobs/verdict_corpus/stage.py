@@ -5,6 +5,7 @@ reads their stacks as the agent does when they make none, and ends them. What th
 FOLDER afterwards; `tests.jobs.verdict_corpus.pack` makes evidence of it.
 """
 
+import base64
 import json
 import os
 import signal
@@ -40,7 +41,7 @@ GRACE_S = 15.0
 DUMP_S = 40.0
 """Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
-OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py"})
+OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py", "pipeline.py"})
 """Programs whose ranks each write into a folder of checkpoints of their own."""
 AHEAD = 2
 """Batches that a data loader fetches before they are needed."""
@@ -106,21 +107,52 @@ class Run:
         program = str(PROGRAMS / self.case.program)
         rank = 0
         for number, (node, count) in enumerate(zip(self.nodes, self.case.nodes, strict=True)):
-            if self.case.launcher == "torchrun":
-                command = [
-                    "-m", "torch.distributed.run", f"--nnodes={len(self.nodes)}",
-                    f"--node-rank={number}", f"--nproc-per-node={count}",
-                    f"--master-addr={self.nodes[0].address}", f"--master-port={PORT}", program,
-                ]  # fmt: skip
-                self._start(log, node, command, {"SLURM_NTASKS": str(len(self.nodes))})
-            else:
+            if self.case.launcher == "plain":
                 for local in range(count):
                     more = {"RANK": str(rank + local), "LOCAL_RANK": str(local)}
                     more |= {"WORLD_SIZE": str(self.case.world), "MASTER_PORT": str(PORT)}
                     more |= {"MASTER_ADDR": self.nodes[0].address}
                     more |= {"SLURM_NTASKS": str(self.case.world)}
                     self._start(log, node, [program], more)
+            else:
+                more = {"SLURM_NTASKS": str(len(self.nodes))}
+                if self.case.launcher == "spawn":
+                    more |= {"MASTER_ADDR": self.nodes[0].address, "MASTER_PORT": str(PORT)}
+                self._start(log, node, self._make_launcher(number, rank, program), more)
             rank += count
+
+    def _make_launcher(self, number: int, first: int, program: str) -> list[str]:
+        """Return the arguments of Python that start a node's ranks, of which `first` is the
+        lowest."""
+        count, address = self.case.nodes[number], self.nodes[0].address
+        if self.case.launcher == "torchrun":
+            return [
+                "-m", "torch.distributed.run", f"--nnodes={len(self.nodes)}",
+                f"--node-rank={number}", f"--nproc-per-node={count}",
+                f"--master-addr={address}", f"--master-port={PORT}", program,
+            ]  # fmt: skip
+        if self.case.launcher == "accelerate":
+            # As for GPUs: for processors alone it would call mpirun.
+            return [
+                "-m", "accelerate.commands.launch", "--multi_gpu", "--mixed_precision=no",
+                f"--num_machines={len(self.nodes)}", f"--num_processes={self.case.world}",
+                f"--machine_rank={number}", f"--main_process_ip={address}",
+                f"--main_process_port={PORT}", "--dynamo_backend=no", program,
+            ]  # fmt: skip
+        if self.case.launcher == "deepspeed":
+            hosts = {
+                node.name: list(range(n))
+                for node, n in zip(self.nodes, self.case.nodes, strict=True)
+            }
+            listed = base64.urlsafe_b64encode(json.dumps(hosts).encode()).decode()
+            return [
+                "-m", "deepspeed.launcher.launch", f"--world_info={listed}",
+                f"--node_rank={number}", f"--master_addr={address}", f"--master_port={PORT}",
+                "--no_local_rank", program,
+            ]  # fmt: skip
+        assert self.case.launcher == "spawn"
+        spawn = str(PROGRAMS / "spawn.py")
+        return [spawn, program, str(first), str(count), str(self.case.world)]
 
     def _start(self, log: Log, node: Node, command: list[str], more: dict[str, str]) -> None:
         task = len(self.tasks)

@@ -53,7 +53,7 @@ def test_the_runs_of_a_kind_differ():
     for kind in CAUSES:
         rows = [case for case in every if case.kind == kind]
         assert len({(case.nodes, case.rank, case.launcher) for case in rows}) == len(rows)
-        assert len({case.launcher for case in rows}) == 2
+        assert len({case.launcher for case in rows}) >= 2
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -91,9 +91,11 @@ def test_dumps_and_stacks_are_read(name):
 
 SIGNS = {
     "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError"
-    r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError)\b",
+    r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError"
+    r"|TypeError|RuntimeError: Trying to resize storage|train: error)\b",
     "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate"
-    r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Cuda failure 2 'out of memory'|Triton Error \[CUDA\]: out of memory",
     "dead_loader": r"DataLoader worker \(pid\S* \d+\) (is killed by signal: |exited unexpectedly)",
     "disk_full": r"No space left on device|File too large|unexpected pos \d+ vs \d+",
     "wrong_shape": r"terminate called after throwing an instance of 'gloo::EnforceNotMet'",
@@ -115,12 +117,21 @@ def test_the_log_shows_the_failure(name):
         assert re.search(SIGNS[truth["kind"]], read_log(files))
 
 
+KILLS = {
+    "torchrun": "(SIGKILL)",
+    "spawn": "terminated with signal SIGKILL",
+    "deepspeed": "exits with return code = -9",
+}
+"""What a launcher says of a process that was killed."""
+
+
 @pytest.mark.parametrize("name", list_runs("killed"))
 def test_a_killed_rank_ends_by_sigkill(name):
     files = EVERY[name]
     first = json.loads(files["run.json"])["ends"][0]
-    if json.loads(files["case.json"]).get("launcher") == "torchrun":
-        assert "(SIGKILL)" in read_log(files)
+    launcher = json.loads(files["case.json"]).get("launcher")
+    if launcher is not None:
+        assert KILLS[launcher] in read_log(files)
     else:
         assert (first["task"], first["code"]) == (load_truth(files)["rank"], -9)
 
