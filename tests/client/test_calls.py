@@ -91,7 +91,7 @@ def test_explain_returns_cause_and_standstill(programs):
     assert programs.hpctl.calls == ["explain 17 --json"]
 
 
-def test_trouble_stays_importable_under_its_earlier_name():
+def test_trouble_stays_importable_under_its_earlier_name() -> None:
     assert Trouble is RunTrouble
 
 

@@ -30,7 +30,7 @@ leaves a job that has lost a node to its supervisor (`job.supervisor_grace_s`)."
 
 
 class TroubleHandler:
-    """One job's troubles. Only `wish`, `end` and `leave` wait."""
+    """One job's troubles. Only `request_action`, `end` and `leave` wait."""
 
     def __init__(
         self,
