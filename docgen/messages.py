@@ -169,6 +169,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     "clusters/migration.py": {"NAME": "GROUP"},
     "clusters/node_lookup.py": {"EVERY": "LIST", "SOME": "LIST"},
     "clusters/request.py": {"NAME": "CLUSTER"},
+    "clusters/storage.py": {"TEXT": "the file system FILE_SYSTEM"},
     "clusters/iam_policies.py": {"WHAT": "OPTION", "TEXT": "VALUE"},
     "cli/": {"WORD": "CHECK", "HINT": "SUGGESTION"},
     "engine/journal/": {"WHAT": "JOURNAL", "PLACE": "JOURNAL_ENTRY", "NAME": "JOURNAL"},

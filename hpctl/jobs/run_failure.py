@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED, rank_of
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED, parse_rank
 from hpctl.jobs.hangs.flight_recorder import FlightCause
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.launchers import find_first_end, is_launched
@@ -211,8 +211,8 @@ def _find_rank_that_failed(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     if trouble.signature != PEER_LOST or _is_launched(facts) or not facts.ends:
         return None
     first = facts.ends[0]
-    closed = {rank_of(line) for line in facts.tail if _CLOSED in line} - {None}
-    raised = {rank_of(line) for line in facts.tail if "Traceback" in line}
+    closed = {parse_rank(line) for line in facts.tail if _CLOSED in line} - {None}
+    raised = {parse_rank(line) for line in facts.tail if "Traceback" in line}
     if not closed or first.rank in closed | raised or not 0 < first.code < _LEAST_SIGNAL:
         return None
     if any(end.code and end.rank not in closed | {first.rank} for end in facts.ends):

@@ -78,8 +78,8 @@ def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is not valid JSON"),
-        ("[" * 100_000, "is not valid JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ("[]", "the request: must be a structure, not list"),
         ("{}", "ClusterName is needed"),
         ('{"ClusterName": "x", "InstanceGroups": [7]}', "InstanceGroups.0: must be a structure"),

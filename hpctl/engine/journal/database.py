@@ -128,7 +128,7 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
 
 
 def _example() -> str:
-    return "for example postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
+    return "use one such as postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
 
 
 def _sqlite(url: URL) -> Engine:

@@ -54,7 +54,7 @@ def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path) -> None:
     (made / "more.txt").write_text("")
     (made / "systemd/hpctl.slice").unlink()
     with pytest.raises(
-        HpctlError, match=r"MANIFEST: config\.json, more\.txt, systemd/hpctl\.slice"
+        HpctlError, match=r"MANIFEST in config\.json, more\.txt, systemd/hpctl\.slice"
     ):
         bundles.read_bundle(made)
     with pytest.raises(HpctlError, match="is not a lifecycle bundle: MANIFEST is missing"):

@@ -282,6 +282,6 @@ def test_everything_is_registered():
 
 def test_a_comment_that_slurm_would_not_take_is_refused():
     error = refused("--checkpoint-dir /" + "c" * 1010, RUN)
-    assert "Slurm takes 1024" in str(error)
+    assert "Slurm allows 1024" in str(error)
     error = refused(f"--checkpoint-dir /c --comment {'x' * 1010}", RUN)
     assert "1010 of them your --comment" in str(error)

@@ -240,7 +240,7 @@ def test_a_name_of_the_clusters(tmp_path):
     with pytest.raises(HpctlError) as caught:
         compact(tmp_path, "--policy brave", HPCTL_POLICIES=where)
     assert "no policy of that name" in str(caught.value)
-    assert caught.value.hint == "There are careful."
+    assert caught.value.hint == "Choose one of: careful."
 
 
 def test_rules_go_into_the_policy(tmp_path):
