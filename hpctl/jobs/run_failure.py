@@ -27,7 +27,14 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED, parse_rank
+from hpctl.jobs.crash import (
+    CALLS_DIFFER,
+    NOT_COME,
+    PEER_LOST,
+    SIZES_DIFFER,
+    WORKER_DIED,
+    parse_rank,
+)
 from hpctl.jobs.hangs.flight_recorder import FlightCause
 from hpctl.jobs.hangs.ras_judge import RankNames
 from hpctl.jobs.launchers import find_first_end, is_launched

@@ -53,7 +53,7 @@ def find_suspicions(view: View, now: datetime) -> Iterator[NodeSuspicion]:
 
 
 def _group_by_job(view: View, now: datetime) -> Mapping[JobId, Sequence[Trouble]]:
-    """Return what went wrong with each job of late on a node that it had, oldest first."""
+    """Return what went wrong recently with each job on a node that it had, oldest first."""
     troubles: dict[JobId, list[Trouble]] = defaultdict(list)
     for rec in view.state.jobs.values():
         if rec.trouble is not None and _counts(rec.trouble, rec.ran_on, now):

@@ -178,7 +178,7 @@ def test_metadata_that_points_elsewhere_or_costs_the_earth(tmp_path):
         "'/etc/passwd', which is outside": dcp_metadata([("/etc/passwd", 0, 1)]),
         "negative": dcp_metadata([("__0_0.distcp", -5, 1)]),
         "__9_0.distcp is missing": nested,
-        "without the name of its file": pickle_of(
+        "without its file, offset and length": pickle_of(
             instance("m", "Metadata", {"storage_data": {"k": instance("m", "S", {})}})
         ),
         "cannot be decoded": b"\x80\x02]" + b"u" * 100_000 + b".",

@@ -98,7 +98,7 @@ def test_a_file_with_an_error_leaves_the_last_good_configuration(head, text):
 
 def test_a_configuration_that_cannot_be_written_down_is_not_taken(head, monkeypatch):
     good = head.live.config
-    monkeypatch.setattr(Config, "changed", Mock(side_effect=OSError(28, "No space left")))
+    monkeypatch.setattr(Config, "list_changes", Mock(side_effect=OSError(28, "No space left")))
     assert "No space left" in head.reloads("mode: assist")
     assert head.live.config is good
 

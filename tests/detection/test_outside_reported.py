@@ -149,9 +149,9 @@ def test_what_a_script_computes_is_made_to_fit():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"", "not a request"),
-        (b"\xff\n", "not a request"),
-        (b"[" * 9999, "not a request"),
+        (b"", "does not understand the health check's report"),
+        (b"\xff\n", "does not understand the health check's report"),
+        (b"[" * 9999, "does not understand the health check's report"),
         (b'{"op": "reboot"}', "op"),
         (b'{"op": "verdict", "x": 1}', "x"),
         (b'{"op": "report", "check": "gpu.xid", "verdict": "fail"}', "$.check"),
@@ -161,7 +161,7 @@ def test_what_a_script_computes_is_made_to_fit():
         (
             b'{"op": "report", "check": "report.a", "verdict": "fail", "clears": "boot",'
             b' "for_s": 9}',
-            "clears gone",
+            "only with clears: gone",
         ),
     ],
 )

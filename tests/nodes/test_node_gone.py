@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.nodes.advance import advance
 from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
@@ -34,7 +34,7 @@ def test_a_node_that_slurmctld_does_not_list_is_waited_for_and_then_gone(phase):
 def test_a_node_that_is_being_replaced_may_be_missing_for_as_long_as_that_takes():
     sent = ordered(StepKind.REPLACE, "i-n1", Outcome.accepted())
     replaced = rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,), rung=0, steps=(sent,))
-    last = deadline_of(replaced, OWN)
+    last = find_node_deadline(replaced, OWN)
     assert last > at(WINDOW_S + 1)
     assert isinstance(advance(replaced, UNLISTED, OWN, at(WINDOW_S + 1)), Wait)
     ends = advance(replaced, UNLISTED, OWN, last)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.engine.test_reservation import SUSPECTED, level_of
+from hpctl.engine.test_reservation import SUSPECTED, choose_test_level
 from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.suspicions import WINDOW_S, find_suspicions
 from hpctl.nodes.acceptance.suspected import AGAIN_S
@@ -68,8 +68,8 @@ def test_two_jobs_that_name_a_node_have_it_tested_with_their_words() -> None:
 def test_the_level_of_the_test_is_that_of_the_setting() -> None:
     state = view_of(log=[opened(rule=SUSPECTED.rule)]).state
     full = replace(OWN, acceptance=AcceptancePolicy(suspected="full"))
-    assert level_of(state.nodes["n-1"], full) == "full"
-    assert level_of(state.nodes["n-1"], OWN) == ""
+    assert choose_test_level(state.nodes["n-1"], full) == "full"
+    assert choose_test_level(state.nodes["n-1"], OWN) == ""
 
 
 @pytest.mark.parametrize(

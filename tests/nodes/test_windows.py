@@ -542,7 +542,7 @@ def test_an_end_says_what_becomes_of_the_nodes(log, says):
     ("target", "log", "why"),
     [
         ("nothing", BEGUN, f"open: {NAME}"),
-        (NAME, ENDED, "has ended (done)"),
+        (NAME, ENDED, "has ended already (done)"),
         ("m-1", [replace(WINDOW, own=False)], "scontrol delete ReservationName="),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
     )
     with other:
         assert other.stdout.readline() == f"{first}\n"
-        with pytest.raises(HpctlError, match="no 10 free TCP ports"):
+        with pytest.raises(HpctlError, match="needs 10 consecutive free TCP ports"):
             spec.free_ports(4)
         other.stdin.close()
     assert spec.free_ports(4).slurmctld == first

@@ -288,7 +288,7 @@ MAX_BUSY_CYCLES = 20
 class ControllerLog:
     """slurmctld's log, of which a line is all that is known: what changed since the last look."""
 
-    followed = False
+    is_following = False
 
     def __init__(self, world: World) -> None:
         self._slurm = world.slurm

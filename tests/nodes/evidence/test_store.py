@@ -81,7 +81,7 @@ def test_a_file_that_is_not_what_the_node_reported_is_refused(tmp_path):
         pass
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(BadArchive, match="no regular file"), READER.open(archive):
+    with pytest.raises(BadArchive, match="not a regular file"), READER.open(archive):
         pass
 
 
