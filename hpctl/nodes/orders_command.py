@@ -273,7 +273,7 @@ def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> Preview
     # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
     world = read_live(config, output.now())
     if world.slurm is None:
-        output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
+        output.echo(f"hpctl: cannot see which jobs run on the nodes: {world.slurm_error}", err=True)
         raise click.exceptions.Exit(Exit.CANNOT_TELL)
     known = [str(n) for n in known_nodes(world)]
     for name in names:

@@ -261,7 +261,9 @@ def hpctl(cloud: Cloud, *words: str) -> Result:
 def one_error(done: Result) -> bool:
     """Whether it ended with an error for people; what main() prints is its first line."""
     text = str(done.exception)
-    known = isinstance(done.exception, HpctlError) and text.startswith("sagemaker:")
+    known = isinstance(done.exception, HpctlError) and text.startswith(
+        "cannot read the answer of AWS to sagemaker:"
+    )
     return known and len(text) < 3000 and "\n" not in text
 
 

@@ -78,7 +78,7 @@ def test_a_daemon_leads_with_its_journal_and_refuses_while_its_disk_is_not_mount
         assert head.hpctl("journal", "create").returncode == 0
         assert head.leads(), head.log
     assert not head.leads()
-    assert f"the journal {head.state}/journal.db is not there" in head.log
+    assert f"its journal {head.state}/journal.db does not exist" in head.log
     assert f"mount the file system of {head.state}" in head.log
     assert list(head.state.iterdir()) == [], "nothing is written below the mount point"
 
@@ -95,7 +95,7 @@ def test_a_journal_is_not_created_over_another(head: Head) -> None:
     before = (head.state / "journal.db").stat().st_mtime_ns
     again = command_line.run("journal", "create", "--config", head.config)
     assert again.exit_code != 0
-    assert "journal.db is there already" in str(again.exception)
+    assert "journal.db exists already" in str(again.exception)
     assert (head.state / "journal.db").stat().st_mtime_ns == before
 
 

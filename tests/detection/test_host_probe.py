@@ -93,7 +93,7 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
     monkeypatch.setattr(host_mounts, "PROBES", probes)
     monkeypatch.setattr(host_mounts, "TURNS", iter([(str(stand_in),)] * 20))
     check = load_check(
-        next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 1.5}
+        next(spec for spec in CHECKS if spec.name == "host.mounts"), {"silent_s": 0.5}
     )
     before = children()
     began = time.monotonic()

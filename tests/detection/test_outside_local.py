@@ -327,4 +327,4 @@ def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
 def test_without_an_agent_there_is_no_verdict(tmp_path, option):
     done = hpctl("agent", "verdict", *option, "--socket", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "hpctl: warning: no agent answers" in done.stderr
+    assert "hpctl: warning: hpctl's agent on this node does not answer" in done.stderr

@@ -49,7 +49,7 @@ class Desk:
         known = {n: SlurmJob(n, "RUNNING", NOON, restarts, user="ada", uid=self.uid) for n in jobs}
         self.view = SchedulerView(datetime.now(UTC), {}, known)
 
-    def stopped(self) -> str:
+    def find_stop_reason(self) -> str:
         return self.shut
 
     def latest_slurm(self) -> SchedulerView:

@@ -234,7 +234,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     head.sink("dead", "json://u:hunter2hunter2@127.0.0.1:9/t0kent0ken")
     first = head.start()
     until(lambda: len(first.trouble.split("; ")) == 2)
-    assert f"sink ops: {path} is open to other users: chmod 0640 {path}" in first.trouble
+    assert f"cannot use the notification sink ops: other users can read {path}" in first.trouble
     assert "sink dead does not answer on port 9: " in first.trouble
     head.happens(*escalated(1))
     until(lambda: "A Connection error occurred" in first.trouble, 20)
@@ -535,7 +535,7 @@ def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webho
             "No such file or directory",
             ("write the sink's URL into the file, and run: chmod 0640"),
         ),
-        ("json://x", 0o604, "is open to other users", "chmod 0640"),
+        ("json://x", 0o604, "other users can read", "chmod 0640"),
         ("nothing", 0o600, "must contain exactly one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
         ("json://x\0y", 0o640, "must contain exactly one URL", "json://host/path"),
@@ -548,7 +548,9 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
         path.write_text(url)
         path.chmod(mode)
     (error,) = sinks.find_unusable({"ops": str(path)}, reach=True)
-    assert str(error).startswith("sink ops: ")
+    assert str(error).startswith(
+        ("cannot use the notification sink ops: ", "the service of the notification sink ops ")
+    )
     assert why in str(error)
     assert "secret" not in str(error)
     assert fix in error.hint

@@ -157,8 +157,7 @@ class HealthAgentFile(_HealthLogReader):
         trouble = why_not_directory(self._path.parent)
         if trouble:
             raise Untrusted(
-                f"the agent does not read the log of HyperPod's health agent, {self._path}: "
-                f"{trouble}"
+                f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
@@ -168,8 +167,7 @@ class HealthAgentFile(_HealthLogReader):
         if trouble:
             os.close(fd)
             raise Untrusted(
-                f"the agent does not read the log of HyperPod's health agent, {self._path}: "
-                f"{trouble}"
+                f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
         self._lines = _LineSplitter(self._lines.cut)

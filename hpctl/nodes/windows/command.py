@@ -154,7 +154,7 @@ def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
     """Plan on what Slurm shows now. Leaves with exit code 3 where it cannot be read."""
     w = read_live(config, output.now())
     if w.slurm is None:
-        output.echo(f"hpctl: what runs on the nodes is unknown: {w.slurm_error}", err=True)
+        output.echo(f"hpctl: cannot see which jobs run on the nodes: {w.slurm_error}", err=True)
         raise click.exceptions.Exit(Exit.CANNOT_TELL)
     w = replace(w, slurm=replace(w.slurm, reservations=read_reservations(config)))
     refused, opened = "", None

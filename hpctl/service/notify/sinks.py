@@ -54,7 +54,7 @@ def read_url(name: str, source: str) -> str:
         if mode & (stat.S_IROTH | stat.S_IWOTH):
             raise Unusable(
                 f"cannot use the notification sink {name}: other users can read {source}, which "
-                "has a secret",
+                "holds credentials",
                 f"run: chmod 0640 {source}",
             )
     url = url.strip()

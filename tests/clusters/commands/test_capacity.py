@@ -63,7 +63,7 @@ def test_what_is_shown_of_slurm_is_the_daemons_where_one_answers(served):
 def test_an_order_asks_slurm_whatever_the_daemon_knows(served):
     result = served.run("cluster", "replace", "ip-10-1-0-2", "--dry-run")
     assert isinstance(result.exception, Unavailable)
-    assert "what runs on the nodes is unknown" in str(result.exception)
+    assert "cannot see which jobs run on the nodes" in str(result.exception)
 
 
 def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monkeypatch):

@@ -110,7 +110,7 @@ def test_with_slurm_silent_nothing_is_ordered(history, command):
     history.slurm = None
     result = history.run(*command, "ip-10-1-0-3", "--yes")
     text = f"{result.stderr} {result.exception}"
-    assert "what runs on the nodes is unknown" in text
+    assert "cannot see which jobs run on the nodes" in text
     assert ordered(history) == []
 
 
@@ -180,7 +180,7 @@ def test_a_busy_cluster_takes_no_long_order(history):
     history.aws.sagemaker.status = "Updating"
     result = history.run("cluster", "software-update", "--yes")
     assert isinstance(result.exception, HpctlError)
-    assert "the cluster is Updating" in str(result.exception)
+    assert "the cluster's status is Updating" in str(result.exception)
     result = history.run("cluster", "replace", "ip-10-1-0-2", "--yes", "--direct")
     assert result.exit_code == 1
     assert ordered(history) == []

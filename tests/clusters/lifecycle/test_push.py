@@ -77,7 +77,7 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
 
 
 def test_a_bucket_that_is_not_there_is_named(s3, made):
-    with pytest.raises(Absent, match="there is no bucket sagemaker-other"):
+    with pytest.raises(Absent, match="bucket sagemaker-other does not exist"):
         bundles.plan_push(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
 
 

@@ -110,7 +110,7 @@ def test_neither_an_odd_name_nor_a_file_deleted_meanwhile_ends_anything(make):
 
 def test_no_lfs_and_no_such_path_are_one_clear_error(make, tmp_path, monkeypatch):
     make(1, 1)
-    with pytest.raises(HpctlError, match=r"there is no .*nothing"):
+    with pytest.raises(HpctlError, match=r"the path .*nothing does not exist"):
         list(looks(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(HpctlError, match="Lustre's program lfs is not installed") as caught:

@@ -82,7 +82,7 @@ def test_a_journal_that_is_whole_is_counted_and_replayed(journal):
         ("UPDATE hpctl_agents SET findings = '[' WHERE node = :node", "agents", None, "findings"),
         ("UPDATE hpctl_heard SET times = '[]'", "heard", "1", "last heard"),
         ("UPDATE hpctl_requests SET at = 1e300", "requests", "1", "request 1"),
-        ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "schema 99"),
+        ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "schema version 99"),
     ],
 )  # fmt: skip
 def test_the_first_row_that_is_wrong_is_named_with_its_fix(in_file, tampering, table, row, why):
@@ -140,7 +140,7 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     journal.bed.execute("UPDATE hpctl_lease SET until = 1")
     journal.store.note_standby(DaemonIdentity("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
     held = journal.run("restore", journal.file, "--yes")
-    assert "head-2 follows the journal" in str(held.exception)
+    assert "standby daemon on head-2 follows it" in str(held.exception)
     journal.store.forget_standby("b:1")
     shown = journal.json("restore", journal.file, "--dry-run")
     assert (shown["done"], shown["lost"]) == (False, 2)

@@ -310,7 +310,9 @@ def test_standbys_are_seen_while_they_live(hosts, ticks):
 def test_a_database_is_one_clusters(database):
     for _ in range(2):
         database.open().claim("prod")
-    with pytest.raises(HpctlError, match="that of the cluster 'prod', and this is 'test'"):
+    with pytest.raises(
+        HpctlError, match="belongs to the cluster 'prod', but this daemon is of the cluster 'test'"
+    ):
         database.read().check_cluster("test")
 
 
@@ -327,7 +329,7 @@ def test_config_check_tries_the_database(served, tmp_path):
 
     assert problem(served.url) == "", "the daemon makes a journal there"
     served.open().claim("prod")
-    assert "that of the cluster 'prod'" in problem(served.url)
+    assert "belongs to the cluster 'prod'" in problem(served.url)
     served.execute("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'")
     assert "schema version 99, but this release of hpctl reads" in problem(served.url)
     assert "cannot be reached" in problem(served.url.replace("/hpctl_", "/other_"))

@@ -106,7 +106,10 @@ def test_unreadable_row_raises_journal_corrupt(
     store.record([WELL])
     store.take_lease(DaemonIdentity("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
-    with closing(sqlite.read()) as reader, pytest.raises(JournalCorrupt, match="cannot be read"):
+    with (
+        closing(sqlite.read()) as reader,
+        pytest.raises(JournalCorrupt, match="cannot read the journal"),
+    ):
         read(reader)
 
 
@@ -123,7 +126,7 @@ def test_missing_journal_is_not_read_as_empty(sqlite: DatabaseBed, tmp_path) -> 
     for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
         sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
         with pytest.raises(
-            error, match=(f"schema {schema}, but this release of hpctl reads version 2")
+            error, match=(f"schema version {schema}, but this release of hpctl reads version 2")
         ):
             sqlite.read()
 

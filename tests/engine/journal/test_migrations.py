@@ -71,7 +71,9 @@ def test_a_file_is_tried_on_a_copy_and_kept(sqlite: DatabaseBed, monkeypatch) ->
 
     with monkeypatch.context() as patch:
         patch.setitem(STEPS, 2, breaks)
-        with pytest.raises(JournalCorrupt, match="cannot be migrated from schema 1 to 2"):
+        with pytest.raises(
+            JournalCorrupt, match="cannot migrate the journal from schema version 1 to 2"
+        ):
             sqlite.open()
     assert schema(file) == "1"
     sqlite.open()

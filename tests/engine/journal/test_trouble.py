@@ -213,7 +213,7 @@ def test_a_full_disk_fails_the_whole_batch(sqlite):
 
 
 def test_a_url_that_no_driver_serves():
-    with pytest.raises(HpctlError, match="no driver for 'oracle'") as caught:
+    with pytest.raises(HpctlError, match="does not support: 'oracle'") as caught:
         Store("oracle://hpctl@db.example/hpctl")
     assert "postgresql://" in caught.value.hint
     with pytest.raises(HpctlError, match="is no URL"):

@@ -118,7 +118,7 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
     trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
-    assert "NCCL RAS: cannot ask" in trouble.evidence
+    assert "NCCL RAS: cannot query" in trouble.evidence
 
 
 def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> None:

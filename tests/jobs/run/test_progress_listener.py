@@ -55,6 +55,6 @@ def test_a_long_temporary_directory_is_no_obstacle(tmp_path) -> None:
 
 
 def test_peers_that_do_not_resolve_are_an_error_with_a_hint() -> None:
-    with pytest.raises(HpctlError, match="cannot listen") as caught:
+    with pytest.raises(HpctlError, match="cannot open a socket") as caught:
         open_listener(["no-such-node.invalid"])
     assert "getent" in caught.value.hint

@@ -35,11 +35,11 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     )  # type: ignore[union-attr]
     checked = run("config", "check", conf)
     assert checked.exit_code == 1
-    assert f"{tmp_path}/open is open to other users: chmod 0640" in checked.output
+    assert f"run: chmod 0640 {tmp_path}/open" in checked.output
     (check,) = check_notifications(load(conf), output.now())
     assert check.verdict == "warn"
-    assert "sink old: " in check.what
+    assert "notification sink old: " in check.what
     hook.close()
     (gone,) = (c for c in check_notifications(load(conf), output.now()) if "ops" in c.what)
-    assert "no answer" in gone.what
+    assert "does not answer" in gone.what
     assert "secret" not in gone.what

@@ -108,7 +108,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
     monkeypatch.setenv("PATH", "")
     refused = [
         (("up",), "the program prometheus is not on PATH"),
-        (("render", "--out", f"{rendered}/hpctl.yaml/x"), "cannot be written"),
+        (("render", "--out", f"{rendered}/hpctl.yaml/x"), "cannot write to"),
         (("render", "--out", "x", "--head", "http://a:b"), "not a valid URL of a head node"),
     ]
     for arguments, why in refused:
