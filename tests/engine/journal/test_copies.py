@@ -82,7 +82,7 @@ def test_a_journal_that_is_whole_is_counted_and_replayed(journal):
         ("UPDATE hpctl_agents SET findings = '[' WHERE node = :node", "agents", None, "findings"),
         ("UPDATE hpctl_heard SET times = '[]'", "heard", "1", "last heard"),
         ("UPDATE hpctl_requests SET at = 1e300", "requests", "1", "request 1"),
-        ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "schema version 99"),
+        ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "version 99"),
     ],
 )  # fmt: skip
 def test_the_first_row_that_is_wrong_is_named_with_its_fix(in_file, tampering, table, row, why):
