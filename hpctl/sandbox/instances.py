@@ -484,7 +484,7 @@ class LocalMachines:
                     return
                 if "failed" in message:
                     log = message["log"] or self._spec.layout.logs
-                    raise LifecycleFailed(message["failed"], f"Its log: {log}")
+                    raise LifecycleFailed(message["failed"], f"Read its log: {log}")
         finally:
             timer.cancel()
         log = self._spec.layout.of_node(machine.node) / "init.log"

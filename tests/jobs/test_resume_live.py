@@ -156,7 +156,7 @@ def test_errors_name_what_there_is(live):
         [sys.executable, "-m", "hpctl", "resume", str(job), "--from-step", "1"], check=False
     )
     assert plain.returncode == 1
-    assert f"job {job} it was not submitted with hpctl sbatch" in plain.stderr
+    assert f"where job {job} resumes: it was not submitted with hpctl sbatch" in plain.stderr
     gone = live.sandbox.run(
         [sys.executable, "-m", "hpctl", "resume", "99999", "--from-step", "1"], check=False
     )

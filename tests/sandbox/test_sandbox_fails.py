@@ -74,7 +74,7 @@ def failure(sandbox_factory, **settings) -> tuple[str, Path]:
         sandbox.up()
     now = time.time()
     hint, _, path = raised.value.hint.partition(": ")
-    assert hint == "Its log"
+    assert hint == "Read its log"
     log = Path(path)
     took_s = now - log.stat().st_mtime
     print(f"{raised.value}: {took_s:.2f} s after that")
@@ -113,7 +113,7 @@ def test_a_daemon_that_ends_after_it_opened_its_port(sandbox_factory, prefix, na
     (prefix / "sbin" / name).unlink()
     stub(prefix / "sbin" / name, LISTENS_AND_ENDS, python=sys.executable, port=port)
     said, log = failure(sandbox_factory, prefix=str(prefix), nodes=1, emulator=False)
-    assert said.endswith(f": {what}: error: the stub has ended")
+    assert said.endswith(f" {what}: error: the stub has ended")
     assert log.read_text().endswith("error: the stub has ended\n")
 
 
@@ -129,5 +129,5 @@ def test_a_munged_that_ends_at_once(sandbox_factory, shared, monkeypatch, where,
     stub(shared / "munged", ENDS, where=where)
     monkeypatch.setenv("PATH", f"{shared}:{os.environ['PATH']}")
     said, log = failure(sandbox_factory)
-    assert said.endswith(f": {what}: error: first / error: the stub has ended")
+    assert said.endswith(f" {what}: error: first / error: the stub has ended")
     assert log.name == "munged.out"

@@ -36,6 +36,6 @@ def test_the_standby_heals_what_breaks_without_a_leader(sandbox_factory: Sandbox
 
 def test_two_heads_need_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpctl.sandbox.head.find_spec", lambda _: None)
-    with pytest.raises(HpctlError, match="share a database") as refused:
+    with pytest.raises(HpctlError, match="two head nodes need a shared database") as refused:
         Sandbox("none", state_dir=tmp_path / "none", heads=2).up()
     assert "apt-get install" in refused.value.hint
