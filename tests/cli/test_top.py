@@ -272,7 +272,7 @@ def test_in_a_terminal_one_looks_explains_asks_and_leaves(history: Head) -> None
         seen.wait("\x1b[?1049h", "Tab view")
         for key, question, answer in (
             ("p", "pause hpctl? [y/N]", "n"),
-            ("r", "on the nodes is unknown", ""),
+            ("r", "cannot see which jobs run on the nodes", ""),
         ):
             seen.type(key)
             seen.wait(question)

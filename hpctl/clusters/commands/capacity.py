@@ -42,7 +42,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
         if given or as_json:
             raise click.UsageError(
-                f"options go before the subcommand {ctx.invoked_subcommand}: write them after it"
+                f"write the options after the subcommand {ctx.invoked_subcommand}, not before it"
             )
         return
     here = resolve_place(**where)
