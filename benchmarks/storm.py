@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.table import Outcome, Row, median
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import KernelFile, format_record, parse_record
+from hpctl.detection.kmsg import KmsgFileFollower, format_record, parse_record
 from tests.detection.kernel_cases import PATTERNS
 
 LINES = 30_000
@@ -75,7 +75,7 @@ def _record(n: int) -> bytes:
 
 
 def _ours(path: Path, kernel: KernelJudge) -> None:
-    log, findings = KernelFile(path), FindingStore()
+    log, findings = KmsgFileFollower(path), FindingStore()
     while records := log.read():
         for finding in kernel.findings(records):
             findings.add(finding)
@@ -97,7 +97,7 @@ def _growth(path: Path) -> float:
     before = 0.0
     for number in range(ROUNDS + 1):
         path.write_bytes(b"".join(_record(number * LINES + n) for n in range(LINES)))
-        log = KernelFile(path)
+        log = KmsgFileFollower(path)
         while records := log.read():
             for finding in kernel.findings(records):
                 findings.add(finding)

@@ -275,13 +275,15 @@ def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> t
     answers: list[Decision] = []
     for name in policy.groups:
         if name in view.groups:
-            answers.append(_decide_group(view.groups[name], view.history, left, policy, now))
+            answers.append(
+                _decide_group_scaling(view.groups[name], view.history, left, policy, now)
+            )
         else:
             answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
     return tuple(answers)
 
 
-def _decide_group(
+def _decide_group_scaling(
     group: ScaledGroup,
     history: Sequence[PastScaling],
     left: _JobsLeft,

@@ -87,8 +87,8 @@ def mark(
     except OSError as error:
         raise Unavailable(
             f"cannot read the checkpoint directory {directory}: {error.strerror or error}",
-            "Name an existing checkpoint directory that this machine mounts: a mark is a file in "
-            "it.",
+            "Name an existing checkpoint directory that this machine mounts: hpctl marks a "
+            "checkpoint by writing a file into this directory.",
         ) from error
     for flaw in read_marks([directory]).flaws:
         output.echo(f"hpctl: {flaw}", err=True)

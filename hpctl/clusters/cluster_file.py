@@ -429,7 +429,7 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
     for field in fields(kind):
         value = answer.get(names.get(field.name, field.name))
         if value not in (None, {}):
-            inner = _section_in(field.type)
+            inner = _find_section_class(field.type)
             found[field.name] = value if inner is None else _keep_known_keys(inner, value)
     return found
 
@@ -440,11 +440,11 @@ def _keep_known_keys(kind: type[SpecSection], value: Any) -> Any:
     return _select_known_keys(kind, value) if isinstance(value, Mapping) else value
 
 
-def _section_in(kind: Any) -> type[SpecSection] | None:
+def _find_section_class(kind: Any) -> type[SpecSection] | None:
     """Return the section that a type is made of, at any depth."""
     if isinstance(kind, type) and issubclass(kind, SpecSection):
         return kind
-    return next((found for part in get_args(kind) if (found := _section_in(part))), None)
+    return next((found for part in get_args(kind) if (found := _find_section_class(part))), None)
 
 
 def _select_vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:

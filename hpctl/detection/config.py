@@ -80,7 +80,7 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
         return AgentConfig()
     from hpctl.toolkit import yaml_files  # only where there is a file, because it costs memory
 
-    text = yaml_files.read_yaml_text(path, AgentFileError)
+    text = yaml_files.read_limited_text(path, AgentFileError)
     data = yaml_files.load_mapping(text, str(path), AgentFileError)
     config, problems = yaml_files.build_struct(AgentConfig, data)
     if config is not None:

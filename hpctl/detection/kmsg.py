@@ -200,7 +200,7 @@ class Inotify:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-class KernelFile:
+class KmsgFileFollower:
     """A regular file in /dev/kmsg's format, followed by inotify; for machines without GPUs.
 
     A file of another format is refused: its lines do not show who wrote them. A file that shrinks
@@ -291,7 +291,7 @@ class KernelFile:
             self._changes.close()
 
 
-KernelLog = KernelDevice | KernelFile
+KernelLog = KernelDevice | KmsgFileFollower
 
 
 def open_log(path: Path) -> KernelLog:
@@ -299,7 +299,7 @@ def open_log(path: Path) -> KernelLog:
     Unavailable."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
-            return KernelFile(path)
+            return KmsgFileFollower(path)
         return KernelDevice(path)
     except OSError as error:
         hint = "Reading the kernel's log needs root or CAP_SYSLOG."

@@ -288,7 +288,7 @@ class Config(Struct, frozen=True):
 
 def load(path: str | Path) -> Config:
     """Read and validate a file. Raises ConfigError with every problem it has."""
-    return parse_config(yaml_files.read_yaml_text(path, ConfigError), str(path))
+    return parse_config(yaml_files.read_limited_text(path, ConfigError), str(path))
 
 
 def parse_config(text: str, path: str = "<text>") -> Config:

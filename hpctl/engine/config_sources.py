@@ -31,7 +31,7 @@ class Setting(Struct, frozen=True):
 
 def list_settings(path: str) -> tuple[Setting, ...]:
     """Read a file; every key with its value and its line. Raises ConfigError."""
-    text = yaml_files.read_yaml_text(path, ConfigError)
+    text = yaml_files.read_limited_text(path, ConfigError)
     config = parse_config(text, path)
     if config.database_url is not None:
         # The password in it is for the daemon alone.

@@ -87,7 +87,7 @@ class Scenario(Struct, frozen=True):
 
 def read_scenario(path: str | Path) -> Scenario:
     """Read and validate a file. Raises ScenarioError with every problem it has."""
-    return parse_scenario(yaml_files.read_yaml_text(path, ScenarioError), str(path))
+    return parse_scenario(yaml_files.read_limited_text(path, ScenarioError), str(path))
 
 
 def parse_scenario(text: str, place: str = "<text>") -> Scenario:

@@ -34,7 +34,7 @@ def observability() -> None:
     """Prometheus and Grafana for this cluster."""
 
 
-def _reader_of(file: str) -> str:
+def _name_consumer(file: str) -> str:
     if file == RUNBOOK:
         return "people: what each alert means, and what to do"
     return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
@@ -49,7 +49,7 @@ class RenderView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        Section("files", (Column("FILE", "{}"), Column("FOR", _reader_of))),
+        Section("files", (Column("FILE", "{}"), Column("FOR", _name_consumer))),
         Line(DRY_RUN, when="dry_run"),
         Line("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
     )

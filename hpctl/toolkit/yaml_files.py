@@ -31,7 +31,7 @@ LARGEST = 1 << 20
 """Bytes that are read of such a file; a larger one was not written by hand."""
 
 
-def read_yaml_text(path: str | Path, error: type[FileProblems]) -> str:
+def read_limited_text(path: str | Path, error: type[FileProblems]) -> str:
     """Return a file's text. Raises `error` where there is none to read."""
     try:
         with Path(path).open("rb") as file:

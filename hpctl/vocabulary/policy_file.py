@@ -165,7 +165,7 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
 
 def read_policy(path: str | Path) -> PolicyFile:
     """Read and validate a file. Raises PolicyError with every problem it has."""
-    return parse_policy(yaml_files.read_yaml_text(path, PolicyError), str(path))
+    return parse_policy(yaml_files.read_limited_text(path, PolicyError), str(path))
 
 
 def parse_policy(text: str, place: str = "<text>") -> PolicyFile:

@@ -113,7 +113,8 @@ class _MungeContext:
         self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
         if not self.ctx:
             raise MungeUnavailable(
-                "MUNGE's library has no memory to make a context: this machine is out of memory"
+                "cannot start MUNGE authentication: this machine is out of memory",
+                "Free memory on this machine, and try again. `dmesg` lists what the kernel killed.",
             )
         self._socket = str(socket) if socket else "the default socket"
         if socket:

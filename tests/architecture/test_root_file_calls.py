@@ -128,7 +128,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/checks/host_units.py": ("gather_units",),
         "hpctl/detection/config.py": ("load_agent_config",),
         "hpctl/detection/kmsg.py": (
-            *("KernelFile.__init__", "KernelFile._follow_file", "open_log"),
+            *("KmsgFileFollower.__init__", "KmsgFileFollower._follow_file", "open_log"),
         ),
         "hpctl/detection/node_name.py": ("_ask_scontrol",),
         "hpctl/detection/outside/hma_log.py": ("HealthAgentJournal._start_journalctl",),
@@ -145,7 +145,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/service/page/serve.py": ("_open_listener",),
         "hpctl/slurm/controller_log.py": ("ControllerLog.open", "ControllerLog.read"),
         "hpctl/slurm/run.py": ("SlurmRunner.run",),
-        "hpctl/toolkit/yaml_files.py": ("read_yaml_text",),
+        "hpctl/toolkit/yaml_files.py": ("read_limited_text",),
         "hpctl/wire/heads.py": ("slurm_user",),
     },
     "owner and mode are looked at before anything of it is used": {

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from hpctl.detection.checks import gpu_gauges
 from hpctl.detection.conditions import Conditions
-from hpctl.detection.nvml.snapshot import Ecc, GpuState, NvmlEvent, Pcie, Snapshot, Throttle
+from hpctl.detection.nvml.snapshot import (
+    ClockThrottleTimes,
+    Ecc,
+    GpuState,
+    NvmlEvent,
+    Pcie,
+    Snapshot,
+)
 from tests.fakes.values import at
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
 
@@ -78,10 +85,10 @@ def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, 
 
 def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
     first = GpuState(
-        0, "GPU-a", pci(0), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=0)
+        0, "GPU-a", pci(0), HOPPER, utilization=90, throttle=ClockThrottleTimes(power_brake_ns=0)
     )
     other = GpuState(
-        1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=900)
+        1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=ClockThrottleTimes(power_brake_ns=900)
     )
     seen, before = (
         Snapshot(MINUTE, gpus=(replace(other, index=0),)),
@@ -116,7 +123,7 @@ def test_what_continues_is_reported_in_minutes(name, held, least, most):
     one, conditions = check(name), Conditions(row(name))
     before = None
     for minute in range(30):
-        throttle = Throttle(**{counter: minute * ns for counter, ns in held.items()})
+        throttle = ClockThrottleTimes(**{counter: minute * ns for counter, ns in held.items()})
         seen = Snapshot(minute * MINUTE, gpus=but(3, gpus(utilization=97), throttle=throttle))
         conditions.saw(one.judge(seen, before, one.limits), at(60 * minute))
         before = seen
@@ -130,16 +137,18 @@ FRESH = {
     "persistence": True, "sm_clock_application_mhz": 1980,
 }  # fmt: skip
 
-START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
+START = Snapshot(
+    0.0, gpus=gpus(**FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=Pcie(replays=0))
+)
 
 
 def later(at: float = 10.0) -> Snapshot:
-    among = gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0))
+    among = gpus(**FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=Pcie(replays=0))
     return Snapshot(
         at,
         gpus=but(
-            2, among, throttle=Throttle(hw_thermal_ns=4_000_000_000), pcie=Pcie(replays=50),
-            sm_clock_mhz=1200, utilization=98,
+            2, among, throttle=ClockThrottleTimes(hw_thermal_ns=4_000_000_000),
+            pcie=Pcie(replays=50), sm_clock_mhz=1200, utilization=98,
         ),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from hpctl.detection import kmsg
 from hpctl.detection.kernel.log import KernelJudge
 from hpctl.detection.kmsg import (
     KernelDevice,
-    KernelFile,
+    KmsgFileFollower,
     Record,
     format_record,
     open_log,
@@ -62,7 +62,7 @@ def append(path: Path, data: bytes) -> None:
 
 def test_a_file_is_followed_from_its_start(path):
     log = open_log(path)
-    assert isinstance(log, KernelFile)
+    assert isinstance(log, KmsgFileFollower)
     assert (texts(log), texts(log)) == (["old"], [])
     append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
     assert texts(log) == ["new", "newer"]

@@ -87,11 +87,11 @@ def begin_nvml(driver: Any) -> None:
 
 def begin_sweep() -> Any:
     """Return hpctl's Sweep over the real library, begun."""
-    from hpctl.detection.nvml.child import SweepReader
+    from hpctl.detection.nvml.child import AllGpusReader
 
     driver = noting_driver(Calls())
     begin_nvml(driver)
-    return SweepReader(driver, slow_every_s=0.0)
+    return AllGpusReader(driver, slow_every_s=0.0)
 
 
 def read_holders() -> dict[str, Any]:

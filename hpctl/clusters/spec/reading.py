@@ -241,7 +241,7 @@ class SpecError(FileProblems):
 
 def read_spec(path: str | Path) -> ClusterSpec:
     """Return the spec of a file. Raises SpecError with all that is wrong with it."""
-    return parse_spec(yaml_files.read_yaml_text(path, SpecError), str(path))
+    return parse_spec(yaml_files.read_limited_text(path, SpecError), str(path))
 
 
 def parse_spec(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:

@@ -503,7 +503,7 @@ def check_script_text(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
 
 
 @BUCKET.check("manifest")
-def check_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_script_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What lies there is what its `MANIFEST` vouches for."""
     for prefix, place, _ in _find_prefixes(wanted, facts):
         manifest = prefix.scripts.get(MANIFEST)

@@ -26,7 +26,7 @@ from hpctl.detection.check import (
 from hpctl.detection.checks.gpu_count import gather_count, judge_count
 from hpctl.detection.checks.gpu_hung import gather_hung, judge_hung
 from hpctl.detection.checks.gpu_lost import gather_lost, judge_lost
-from hpctl.detection.checks.gpu_recovery import judge_recovery
+from hpctl.detection.checks.gpu_recovery import judge_recovery_action
 from hpctl.detection.checks.gpu_xid import judge_xid
 from hpctl.detection.driver_files import library_version
 from hpctl.detection.machine import pci_gpus
@@ -109,7 +109,7 @@ CHECKS = {
     "gpu.hung": Functions(gather_hung, judge_hung),
     "gpu.count": Functions(gather_count, judge_count),
     "gpu.driver": Functions(gather_driver, judge_driver),
-    "gpu.recovery": Functions(sweep_with_gpus, judge_recovery),
+    "gpu.recovery": Functions(sweep_with_gpus, judge_recovery_action),
     "gpu.lost": Functions(gather_lost, judge_lost),
     "gpu.xid": Functions(sweep_with_gpus, judge_xid),
 }

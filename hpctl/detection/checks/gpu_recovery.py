@@ -23,7 +23,7 @@ _ACTIONS = {
 }
 
 
-def judge_recovery(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_recovery_action(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
     """Return one observation for each GPU for which the driver requests an action."""
     for gpu in seen.gpus:
         action = gpu.recovery_action

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from hpctl.detection.check import Judged, Limits, count_growth, is_busy, make_warning, pair_gpus
 from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot, Throttle
+from hpctl.detection.nvml.snapshot import ClockThrottleTimes, GpuState, Snapshot
 
 # Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
 #
@@ -58,7 +58,7 @@ def _throttle_shares(
         yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}
 
 
-def _throttle_counters(throttle: Throttle) -> dict[str, int | None]:
+def _throttle_counters(throttle: ClockThrottleTimes) -> dict[str, int | None]:
     return {
         "hw_thermal": throttle.hw_thermal_ns,
         "power_brake": throttle.power_brake_ns,

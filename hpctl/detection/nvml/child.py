@@ -76,7 +76,7 @@ class OtherGpus(Exception):
     """The error of a changed number of GPUs since the session began: its handles are invalid."""
 
 
-class SweepReader:
+class AllGpusReader:
     """A reader of all GPUs, with the handles and identities of one NVML session.
 
     `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
@@ -312,7 +312,7 @@ class AgentPipe:
 class EventThread(threading.Thread):
     """A thread that waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
 
-    def __init__(self, driver: Driver, agent: AgentPipe, sweep: SweepReader) -> None:
+    def __init__(self, driver: Driver, agent: AgentPipe, sweep: AllGpusReader) -> None:
         """Register for the events of all GPUs. Does not raise: the child also works without
         events."""
         super().__init__(name="events", daemon=True)
@@ -323,7 +323,7 @@ class EventThread(threading.Thread):
         self._ended = False
         self._set = self._register_events(sweep)
 
-    def _register_events(self, sweep: SweepReader) -> Any:
+    def _register_events(self, sweep: AllGpusReader) -> Any:
         try:
             chosen = self._driver.call("nvmlEventSetCreate")
         except NvmlFailed:
@@ -407,7 +407,7 @@ def run_session(
     driver = Driver(nvml, inflight, SWEEP)
     try:
         begin_session(driver, library)
-        sweep = SweepReader(driver)
+        sweep = AllGpusReader(driver)
     except NvmlFailed as failed:
         _send_error(agent, failed)
         return

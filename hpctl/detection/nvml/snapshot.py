@@ -18,7 +18,7 @@ class NvmlError(Struct, frozen=True):
     text: str = ""
 
 
-class Throttle(Struct, frozen=True):
+class ClockThrottleTimes(Struct, frozen=True):
     """Nanoseconds for which the clocks were held down, cumulative since the driver was loaded."""
 
     sw_thermal_ns: int | None = None
@@ -147,7 +147,7 @@ class GpuState(Struct, frozen=True):
     """[82]"""
     memory_temperature_max_c: int | None = None
     """NVML_TEMPERATURE_THRESHOLD_MEM_MAX, an absolute temperature."""
-    throttle: Throttle = Throttle()
+    throttle: ClockThrottleTimes = ClockThrottleTimes()
     remap: Remap = Remap()
     ecc: Ecc = Ecc()
     pcie: Pcie = Pcie()

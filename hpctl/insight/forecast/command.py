@@ -16,7 +16,7 @@ from hpctl.engine.request_client import expand_targets
 from hpctl.engine.world import World, known_nodes
 from hpctl.engine.world_reader import gather_world
 from hpctl.insight.forecast.history import (
-    Band,
+    CalibrationBin,
     Forecast,
     compute_error,
     compute_weights,
@@ -102,7 +102,7 @@ class ForecastView(Struct, frozen=True):
     not_shown: int
     spares: int
     weights: Mapping[str, str] | None
-    calibration: tuple[Band, ...]
+    calibration: tuple[CalibrationBin, ...]
     error: float | None
     dry_run: bool = False
 

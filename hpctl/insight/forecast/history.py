@@ -298,7 +298,7 @@ def make_finding(f: Forecast) -> Finding | None:
     )  # fmt: skip
 
 
-class Band(Struct, frozen=True):
+class CalibrationBin(Struct, frozen=True):
     """Forecasts of a week that lay between two chances: how many node-weeks, what was predicted on
     average, and in what part of them the node broke."""
 
@@ -317,7 +317,7 @@ WEEK: Final = 7.0
 
 def measure_calibration(
     state: State, nodes: Collection[NodeName], now: datetime
-) -> tuple[Band, ...]:
+) -> tuple[CalibrationBin, ...]:
     """Return what would have been predicted at the beginning of each past week, from what was known
     then, and what happened in it. Weeks before the journal's first are no evidence."""
     past, end = read_history(state, now), _convert_to_days(now)
@@ -341,13 +341,13 @@ def measure_calibration(
         add_outcome(model.chance(ForecastInstance(past.since), WEEK), firsts, quiet)
         at -= WEEK
     return tuple(
-        Band(low, high, round(n), chance / n, happened / n)
+        CalibrationBin(low, high, round(n), chance / n, happened / n)
         for low, high, (n, chance, happened) in zip(BANDS, BANDS[1:], sums, strict=False)
         if n
     )
 
 
-def compute_error(bands: Sequence[Band]) -> float:
+def compute_error(bands: Sequence[CalibrationBin]) -> float:
     """Return the calibration error: how far predictions lay from what happened, by node-weeks."""
     total = sum(b.node_weeks for b in bands)
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)

@@ -317,7 +317,7 @@ def report(
     listed = None
     if prices is not None:
         listed = yaml_files.parse_struct(
-            Prices, yaml_files.read_yaml_text(prices, PriceError), prices, PriceError
+            Prices, yaml_files.read_limited_text(prices, PriceError), prices, PriceError
         )
     found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)
     assumed = tuple(text.format(by_hand=format_duration(by_hand)) for text in ASSUMED)

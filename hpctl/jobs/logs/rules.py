@@ -137,7 +137,7 @@ class RulesError(FileProblems):
 
 def load_rules(path: Path) -> RuleSet:
     """Read a file of rules. Raises RulesError, also where it cannot be read."""
-    return parse_rules(yaml_files.read_yaml_text(path, RulesError), str(path))
+    return parse_rules(yaml_files.read_limited_text(path, RulesError), str(path))
 
 
 def parse_rules(text: str, path: str = "<text>") -> RuleSet:

@@ -211,7 +211,7 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
 
 def _load_file(path: Path) -> tuple[Test, ...]:
-    text = yaml_files.read_yaml_text(path, TestFileProblems)
+    text = yaml_files.read_limited_text(path, TestFileProblems)
     return yaml_files.parse_struct(Tests, text, str(path), TestFileProblems).tests
 
 

@@ -179,7 +179,9 @@ class IntakeProcess:
         host, _, port = self._listen_on.rpartition(":")
         self._listener = open_listener(host or "0.0.0.0", int(port))  # noqa: S104
         self._thread.start()
-        threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
+        threading.Thread(
+            target=self._send_leadership_changes, name="intake-leads", daemon=True
+        ).start()
         if not self._up.wait(START_S):
             self.stop()
             raise Unavailable(
@@ -252,7 +254,7 @@ class IntakeProcess:
         """At once, where that has just changed."""
         self._changed.set()
 
-    def _say_who_leads(self) -> None:
+    def _send_leadership_changes(self) -> None:
         """On a separate thread: neither the loop nor a journal that hangs may keep it waiting."""
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)

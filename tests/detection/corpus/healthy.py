@@ -1,6 +1,7 @@
 """A busy and healthy H100 as NVML shows it; counters grow as they do in service."""
 
 from hpctl.detection.nvml.snapshot import (
+    ClockThrottleTimes,
     Ecc,
     Fabric,
     GpuProcess,
@@ -8,7 +9,6 @@ from hpctl.detection.nvml.snapshot import (
     NvLink,
     Pcie,
     Remap,
-    Throttle,
 )
 
 BUSES = ("0f", "10", "53", "64", "75", "86", "97", "ca")
@@ -22,7 +22,7 @@ def gpu(index: int, seconds: float) -> GpuState:
         pci=f"0000:{BUSES[index % 8]}:00.0", name="NVIDIA H100 80GB HBM3", recovery_action=0,
         utilization=97, sm_clock_mhz=1980, power_mw=640_000, temperature_c=58,
         temperature_slowdown_c=87, temperature_margin_c=29, memory_temperature_c=72,
-        memory_temperature_max_c=95, throttle=Throttle(0, 0, 0),
+        memory_temperature_max_c=95, throttle=ClockThrottleTimes(0, 0, 0),
         remap=Remap(0, 0, False, False, 0, 0), ecc=Ecc(0, 3, False, None, None, None),
         pcie=Pcie(5, 5, 16, 16, int(seconds / 300)),
         nvlinks=tuple(NvLink(n, True, 0, 0, 0, None, None) for n in range(LINKS)),

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hpctl.detection.nvml import snapshot
-from hpctl.detection.nvml.child import SweepReader
+from hpctl.detection.nvml.child import AllGpusReader
 from hpctl.detection.nvml.driver import BATCH, SWEEP, Driver, InFlight
 from tests.process import run_text
 
@@ -100,7 +100,7 @@ def found_shape(value):
 
 
 def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
-    found = SweepReader(Driver(Nvml(), page, SWEEP)).read()
+    found = AllGpusReader(Driver(Nvml(), page, SWEEP)).read()
     wanted = shape(snapshot.Snapshot)
     del wanted["events"], wanted["error"], wanted["gpus"]["error"]  # not where all is well
     assert found_shape(found) == wanted
@@ -112,7 +112,7 @@ def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
 
 def test_what_costs_most_is_asked_seldom_and_repeated(page):
     nvml = Nvml()
-    sweep = SweepReader(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
+    sweep = AllGpusReader(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
     first = sweep.read()
     asked = nvml.asked["nvmlDeviceGetNvLinkState"]
     assert asked == 2 * 3
@@ -131,7 +131,7 @@ def test_an_older_binding_that_lacks_a_function_says_less(page):
                 raise AttributeError(name)
             return super().__getattr__(name)
 
-    gpu = SweepReader(Driver(Old(), page, SWEEP)).read()["gpus"][0]
+    gpu = AllGpusReader(Driver(Old(), page, SWEEP)).read()["gpus"][0]
     assert gpu["temperature_margin_c"] is None
     assert gpu["ecc"]["sram_threshold_exceeded"] is None
 
@@ -158,7 +158,7 @@ def test_the_inforom_is_validated_once_a_session(page, code, corrupt):
     nvml = Nvml()
     if code is not None:
         nvml.answers["nvmlDeviceValidateInforom"] = nvml.NVMLError(code)
-    sweep = SweepReader(Driver(nvml, page, SWEEP))
+    sweep = AllGpusReader(Driver(nvml, page, SWEEP))
     assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
     assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
     assert nvml.asked["nvmlDeviceValidateInforom"] == len(sweep.gpus)

@@ -33,10 +33,10 @@ def run(context: Context) -> None:
     began = time.perf_counter()
     begin_nvml(driver)
     init_ms = round(1000 * (time.perf_counter() - began), 2)
-    from hpctl.detection.nvml.child import SweepReader
+    from hpctl.detection.nvml.child import AllGpusReader
 
     began = time.perf_counter()
-    sweep = SweepReader(driver, slow_every_s=0.0)
+    sweep = AllGpusReader(driver, slow_every_s=0.0)
     snapshot = sweep.read()
     first_full_ms = round(1000 * (time.perf_counter() - began), 2)
     context.record("snapshot", snapshot)

@@ -128,7 +128,9 @@ def test_an_instances_streams_are_copied_in_order_and_without_secrets(account, t
 
 
 def test_an_instance_without_streams_leaves_no_file(account, tmp_path):
-    with pytest.raises(HpctlError, match=r"no log of instance i-9 in the log group /aws/sagemaker/Clusters/"):
+    with pytest.raises(
+        HpctlError, match=r"no log of instance i-9 in the log group /aws/sagemaker/Clusters/"
+    ):
         write_logs(account, CLUSTER, "i-9", "n-9", tmp_path)
     assert not any(tmp_path.iterdir())
 

@@ -17,7 +17,15 @@ from hpctl.detection.checks.host_mounts import MountAnswer
 from hpctl.detection.checks.host_nvme import Controller
 from hpctl.detection.checks.neuron_reading import NeuronDevice
 from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, yield_samples
-from hpctl.detection.nvml.snapshot import Ecc, GpuState, NvLink, Pcie, Remap, Snapshot, Throttle
+from hpctl.detection.nvml.snapshot import (
+    ClockThrottleTimes,
+    Ecc,
+    GpuState,
+    NvLink,
+    Pcie,
+    Remap,
+    Snapshot,
+)
 from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
 from hpctl.engine.config import MetricsSection
 from hpctl.service.metrics import Metrics
@@ -38,7 +46,7 @@ pytestmark = pytest.mark.integration
 FULL = GpuState(
     0, "GPU-1", "0000:c1:00.0", "NVIDIA H100", "96.00", utilization=97, sm_clock_mhz=1980,
     power_mw=650_000, temperature_c=61, memory_temperature_c=88,
-    throttle=Throttle(0, 2_500_000_000, 0), remap=Remap(1, 2, True, False),
+    throttle=ClockThrottleTimes(0, 2_500_000_000, 0), remap=Remap(1, 2, True, False),
     ecc=Ecc(volatile_uncorrected=3, volatile_corrected=4), pcie=Pcie(5, 5, 16, 16, 7),
     nvlinks=(NvLink(0, True, 1, 2), NvLink(1, False, 3, None)),
 )  # fmt: skip
