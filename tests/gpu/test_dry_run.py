@@ -107,7 +107,10 @@ def test_a_lost_node_costs_no_weight(parts: dict[str, dict]) -> None:
     facts = parts["node_lost"]["facts"]
     assert facts["requeue"]["identical"]
     assert facts["requeue"]["fault_to_completed_s"] > 0
-    assert facts["requeue"]["final"]["resumed_from"] == [10]
+    (resumed,) = facts["requeue"]["final"]["resumed_from"]
+    # A checkpoint each 10 steps; the fault comes after the first, on a busy machine some steps later.
+    assert resumed >= 10
+    assert resumed % 10 == 0
 
 
 def test_every_story_that_was_tried_held(parts: dict[str, dict]) -> None:
