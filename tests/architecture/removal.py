@@ -25,13 +25,13 @@ from tests.architecture.source import ROOT, imports, python_files, tracked
 
 QUICK = "not slurm and not nightly and not slow and not integration"
 DOCUMENTS = ("tests/docs", "tests/architecture/test_commands.py")
+"""Tests that hold the pages against the code."""
 LISTS_OF_THE_WHOLE = (
     "tests/architecture/test_coverage_gate.py",
     "tests/architecture/test_private_names.py",
     "tests/architecture/test_root_file_calls.py",
 )
 """Tests that compare a list with all that the tree has, and refuse an entry that nothing needs."""
-"""Tests that hold the pages against the code."""
 LISTS = (
     "docgen/generate.py",
     "tests/architecture/rooms.py",

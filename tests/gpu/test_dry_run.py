@@ -108,7 +108,7 @@ def test_a_lost_node_costs_no_weight(parts: dict[str, dict]) -> None:
     assert facts["requeue"]["identical"]
     assert facts["requeue"]["fault_to_completed_s"] > 0
     (resumed,) = facts["requeue"]["final"]["resumed_from"]
-    # A checkpoint each 10 steps; the fault comes after the first, on a busy machine some steps later.
+    # A checkpoint each 10 steps; on a busy machine the fault comes some steps after the first.
     assert resumed >= 10
     assert resumed % 10 == 0
 
