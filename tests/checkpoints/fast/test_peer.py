@@ -187,6 +187,14 @@ def test_dripping_strangers_keep_no_peer_out(tmp_path):
                 assert peer.ask("ping") == {"yes": 1}
 
 
+def read_address(connection: socket.socket) -> str:
+    """Return the address of this end; empty of a connection that is closed."""
+    try:
+        return connection.getsockname()[0]
+    except OSError:
+        return ""
+
+
 def test_a_peer_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(
     tmp_path, monkeypatch
 ):
@@ -194,7 +202,9 @@ def test_a_peer_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(
     release, send, order = AdmissionPool.release, JobChannel.send, []
 
     def note_release(pool, connection):
-        order.append("released")
+        # Threads of servers that earlier tests closed release theirs meanwhile.
+        if read_address(connection) == "127.0.9.95":
+            order.append("released")
         release(pool, connection)
 
     def note_send(channel, message):
