@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from textwrap import shorten
 from typing import Final
 
 from msgspec import Struct
@@ -23,6 +24,9 @@ WINDOW_S: Final = 86400.0
 """Seconds for which a failure counts: the default `window_s` of a run policy."""
 MOST_NAMED: Final = 4
 """Jobs that the text of a suspicion quotes."""
+LONGEST_QUOTE: Final = 160
+"""Characters of a trouble, and of its verdict, that the text quotes: a job's output can be part of
+both, and the reason of a recovery goes to notices, pages and the journal."""
 _OF_NODE: Final = (FailureCause.NODE, FailureCause.LINK)
 
 
@@ -88,7 +92,12 @@ def _list_named_nodes(
         return
     for trouble, verdict in verdicts:
         if verdict.cause in _OF_NODE and verdict.node is not None:
-            yield verdict.node, _JobVerdict(job, trouble.at, f"{trouble.why} ({verdict.text})")
+            text = f"{_shorten_quote(trouble.why)} ({_shorten_quote(verdict.text)})"
+            yield verdict.node, _JobVerdict(job, trouble.at, text)
+
+
+def _shorten_quote(text: str) -> str:
+    return shorten(text, LONGEST_QUOTE, placeholder=" […]")
 
 
 def _describe_jobs(verdicts: Sequence[_JobVerdict]) -> str:

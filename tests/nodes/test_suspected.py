@@ -169,3 +169,11 @@ def test_a_text_quotes_four_jobs_and_counts_the_rest() -> None:
     assert found.why.startswith("7 jobs failed on it: ")
     assert found.why.count("job ") == 4
     assert found.why.endswith("; 3 more")
+
+
+def test_the_text_is_bounded_whatever_the_jobs_print() -> None:
+    long = replace(ECC, why=ECC.why + " and again" * 1000)
+    log = [event for job in range(1, 8) for event in fail_job(job, long)]
+    (found,) = find_suspicions(view_of(log=log), at(0))
+    assert "rank 3 on n1: uncorrectable ECC error and again" in found.why
+    assert len(found.why) < 2000
