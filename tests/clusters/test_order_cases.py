@@ -59,8 +59,10 @@ class OrderCase:
         return self.desk.workers.index(name)
 
     def instance(self, name: str) -> str:
-        nodes = self.desk.bed.emulator.world.cluster(CLUSTER).nodes.values()
-        return next((str(n.state.instance_id) for n in nodes if n.node == name), "")
+        world = self.desk.bed.emulator.world
+        with world.lock:
+            nodes = world.cluster(CLUSTER).nodes.values()
+            return next((str(n.state.instance_id) for n in nodes if n.node == name), "")
 
     def update(self, state: str, names: Any) -> None:
         if state != "RESUME" or any(self.desk.slurm.nodes[n].closed for n in names):

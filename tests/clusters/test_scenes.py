@@ -221,7 +221,9 @@ class Stage:
             assert {place: at(request, place) for place in fields} == fields
 
     def left(self, groups: Mapping[str, list[int]]) -> None:
-        nodes = self.bed.emulator.world.cluster(CLUSTER).nodes.values()
+        world = self.bed.emulator.world
+        with world.lock:
+            nodes = list(world.cluster(CLUSTER).nodes.values())
         found = {name: sorted(n.node for n in nodes if n.group.name == name) for name in groups}
         assert found == {name: [f"ip-127-0-1-{n}" for n in ids] for name, ids in groups.items()}
 

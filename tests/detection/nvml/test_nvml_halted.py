@@ -66,7 +66,9 @@ def test_a_halted_child_is_named_and_recovers(stub, connect, tmp_path, way, capl
     assert fresh(client).gpus[0].recovery_action == 0
     assert client.child_pid() == pid
     said = [record.getMessage() for record in caplog.records]
-    assert sum(reason in line for line in said) == 1
+    # One line for the whole pause: it names this process where that lost the processor first.
+    (line,) = [line for line in said if "the driver is not blamed" in line]
+    assert reason in line or line.startswith("the agent itself did not run")
     assert not any("hangs" in line for line in said)
 
 
