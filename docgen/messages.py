@@ -41,16 +41,17 @@ ROOMS: Final = {
 BASES: Final = ("HpctlError", "UsageError")
 """Errors that a command prints: hpctl's own, and click's of a command line."""
 
+_WAIT_OR_OLDER: Final = (
+    "Wait if the job is still saving. Otherwise the save was interrupted: hpctl resumes from an"
+    " older complete checkpoint."
+)
+
 REASONS: Final = {
     "NotWhole": (
         "CHECKPOINT not complete: ",
-        "hpctl resumes from an older complete checkpoint. Delete this one if you do not need it.",
+        "Nothing to do: hpctl resumes from the newest complete checkpoint.",
     ),
-    "Unfinished": (
-        "CHECKPOINT not complete: ",
-        "Wait if the job is still saving. Otherwise the save was interrupted: hpctl resumes from an"
-        " older complete checkpoint.",
-    ),
+    "Unfinished": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
     "Unprovable": (
         "CHECKPOINT unreadable: ",
         "hpctl cannot check this checkpoint and does not choose it. Check it with the program that"
@@ -77,6 +78,7 @@ WORDS: Final = {
     "READ_TAIL": "LAST_LINES",
     "STRERROR": "REASON",
     "STRIP": "REASON",
+    "READ_DATABASE_MESSAGE": "REASON",
     "TROUBLE": "REASON",
     "WHY": "REASON",
     "WHY_NOT": "REASON",
@@ -151,6 +153,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "checkpoints/formats/torchtune.py": {"STATE": "recipe_state.pt", "DONE": "EPOCH"},
     "checkpoints/declared.py": {"TEXT": "PATTERN"},
+    "detection/outside/hma_log.py": {"COMMAND": "JOURNALCTL"},
     "engine/journal/database.py": {"DRIVERNAME": "NAME"},
     "clusters/apply.py": {
         "NAME": "CLUSTER",
@@ -183,6 +186,7 @@ PLACES: Final[Mapping[str, Mapping[str, str]]] = {
     "nodes/evidence/": {"PREFIXNAME": "ARCHIVE", "FOUND": "OTHER_SIZE"},
     "nodes/windows/": {"NAME": "WINDOW"},
     "sagemaker/": {"NAME": "SERVICE", "KEY": "FIELD"},
+    "service/page/serve.py": {"PORT": "PATH"},
     "service/notify/": {"SOURCE": "FILE_OR_VARIABLE"},
     "wire/munge.py": {"GENERATION": "OTHER_MACHINE", "MINE": "MACHINE"},
 }
@@ -198,8 +202,8 @@ that the system or another program gives, and LIST has one or more names.
 recovery says, and [alerts.md](alerts.md) the alerts.
 """
 
-_PROSE = re.compile(r"[a-z]{3}")
-"""A text without it holds values only."""
+_PROSE = re.compile(r"(?=.* ).*[a-z]{3}")
+"""A text without it is a value or a code, such as `invalid_credential`."""
 
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
 """The name of a constant."""
@@ -217,6 +221,10 @@ ANSWERS: Final = {"name_steps": "There are steps LIST."}
 
 SPECIAL_REASONS: Final = {
     "only model weights": "Resume from a checkpoint that has the optimizer's state as well.",
+    "still being written": _WAIT_OR_OLDER,
+    "ranks have saved their files": _WAIT_OR_OLDER,
+    "belongs to another user": "Save checkpoints as the job's owner. hpctl resumes from the newest"
+    " complete checkpoint.",
     "file of one rank": "Name the checkpoint's directory.",
     "was deleted while": "Nothing: hpctl resumes from another complete checkpoint.",
     "backports.zstd": "pip install backports.zstd",
@@ -224,6 +232,15 @@ SPECIAL_REASONS: Final = {
 }
 """What to do about reasons for which the action of their class does not hold, by a part of the
 reason."""
+
+SPECIAL_ACTIONS: Final = {
+    "JOURNALCTL is not installed": "Install the package systemd on the node. hpctl's other checks"
+    " continue.",
+    "this machine has no HyperPod health agent": "Nothing to do: on a machine without this agent,"
+    " hpctl's other checks continue.",
+}
+"""What to do about messages for which the action of their module does not hold, by a part of the
+text."""
 
 ACTIONS: Final[Mapping[str, str]] = {
     "detection/kmsg.py": "Check that the agent runs as root: systemctl status hpctl-agent",
@@ -441,9 +458,10 @@ def draw_table(messages: Sequence[Message]) -> str:
     return "\n".join(lines)
 
 
-def choose_action(place: str) -> str:
-    """Return what to do about a message of a module that does not say it."""
+def choose_action(place: str, text: str) -> str:
+    """Return what to do about a message, of a module that does not say it."""
     fitting = [action for beginning, action in ACTIONS.items() if place.startswith(beginning)]
+    fitting += [action for part, action in SPECIAL_ACTIONS.items() if part in text]
     return fitting[-1] if fitting else ""
 
 
@@ -466,7 +484,7 @@ def collect_messages(
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for message in find_messages(tree, errors, constants):
             text = use_place_words(message.text, place)
-            action = use_place_words(message.action, place) or choose_action(place)
+            action = use_place_words(message.action, place) or choose_action(place, text)
             found.add(Message(text, action))
     acted = {message.text for message in found if message.action}
     shown = []

@@ -189,7 +189,7 @@ class Remote:
         marked = False
         for each in self.objects.list(inside, recursive=True):
             if len(listed) >= MAX_ENTRIES:
-                raise NotWhole(f"has more than {MAX_ENTRIES} objects, more than hpctl reads")
+                raise NotWhole(f"it has more than {MAX_ENTRIES} objects, more than hpctl reads")
             if each.key.endswith("/"):
                 marked = True
             else:

@@ -144,11 +144,10 @@ class _MungeContext:
         if code in _CODES:
             raise CredentialError(_CODES[code], f"MUNGE: {reason}")
         if code in (_E_SOCKET, _E_TIMEOUT):
-            hint = "Check that munged runs: systemctl status munge. hpctl's agents need MUNGE to"
-            hint += " prove who they are, also where Slurm does not use it (AuthType=auth/slurm)."
             raise MungeUnavailable(
                 f"the MUNGE daemon munged does not answer on the socket {self._socket}: {reason}",
-                hint,
+                "Check that munged runs: systemctl status munge. hpctl's agents need MUNGE to "
+                "prove who they are, also where Slurm does not use it (AuthType=auth/slurm).",
             )
         raise MungeUnavailable(
             f"the MUNGE daemon at the socket {self._socket} reports error {code}: {reason}"

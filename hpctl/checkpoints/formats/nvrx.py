@@ -99,9 +99,8 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
     if beyond:
         # NVRx takes an iteration only where its ranks are exactly those of the run.
         raise NotWhole(
-            f"iteration {iteration.number} has files of {_format_ranks(beyond)}, so it is from "
-            "another"
-            f" number of ranks than {size}"
+            f"iteration {iteration.number} also has files of {_format_ranks(beyond)}, but the job "
+            f"has only {size} ranks: a run with more ranks saved this checkpoint"
         )
     missing = sorted(set(range(size)) - files.keys())
     if missing:

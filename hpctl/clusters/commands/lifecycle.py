@@ -220,7 +220,7 @@ def _make_temporary_folder(target_file: Path) -> Iterator[Path]:
     except OSError as error:
         raise HpctlError(
             f"cannot create {target_file}: {error.strerror or error}",
-            "give --target_file a path in a directory that is writable and has free space",
+            "give --output a path in a directory that is writable and has free space",
         ) from error
 
 

@@ -152,14 +152,14 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     failed = view.counts["FAIL"]
     if failed:
         raise HpctlError(
-            f"{failed} check{'s' * (failed > 1)} of the cluster file {file} failed, so nothing "
-            "was created or changed",
+            f"the cluster file {file} failed {failed} of {sum(view.counts.values())} checks, so "
+            "nothing was created or changed",
             "fix the file, or use --no-validate to continue without the checks",
         )
 
 
 def choose_exit(view: ValidateView, strict: bool) -> Exit:
-    """Return a failed check outweighs one that cannot tell."""
+    """Return the exit code: that of a failed check outweighs that of one that cannot tell."""
     if view.counts["FAIL"] or (strict and view.counts["WARN"]):
         return Exit.PROBLEM
     return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE

@@ -24,18 +24,17 @@ FIRST_S = 3.0
 def make_link(listen: str, access: PageAccess) -> str:
     """Return the address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
-    if not listen or host == "unix":
-        hint = "set it, or run `hpctl page` by hand"
-        why = (
-            f"{port}: the page needs no link, because the socket's permissions decide who may "
-            "open it"
-            if listen
-            else hint
-        )
+    if not listen:
         raise HpctlError(
-            "cannot make a link to the status page: page.listen in hpctl.yaml is "
-            f"{listen or 'not set'}",
-            why,
+            "cannot make a link to the status page: page.listen in hpctl.yaml is not set",
+            "set it, or run `hpctl page` by hand",
+        )
+    if host == "unix":
+        raise HpctlError(
+            "cannot make a link to the status page: page.listen in hpctl.yaml is the socket "
+            f"{port}",
+            f"open {port}: the page needs no link, because the socket's permissions decide who may "
+            "open it",
         )
     host = socket.gethostname() if host in ("", "0.0.0.0") else host  # noqa: S104
     return f"http://{host}:{port}/enter/{access.link()}"
