@@ -23,7 +23,9 @@ _BOM = "\ufeff"
 MONTH = r"(?:\d{1,2})?[^\W\d_]{1,12}\.?"
 """A month as the writer's language has it: `Nov`, `april`, `févr.`, `5月`."""
 ISO_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
-_DATE = rf"{MONTH} [ \d]?\d (?:\d{{4}} )?\d\d:\d\d:\d\d"
+DAY = rf"(?:{MONTH} [ \d]?\d|\d{{1,2}} {MONTH}),?"
+"""A month and a day, or a day and a month."""
+_DATE = rf"{DAY} (?:\d{{4}} )?\d\d:\d\d:\d\d"
 _LEVEL = r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)"
 DECODED = rf"([a-z]+\d?) *:(?:[a-z]+ *: | +{_LEVEL}: (?=\[))"
 """A facility and a level, as `dmesg -x` and `talosctl dmesg` print them."""
@@ -32,10 +34,10 @@ _FORM = (
     rf"(?=\[ *\+?\d{{1,10}}\.\d{{1,9}}[\] @<]|\[(?:[^\W\d_]{{1,12}}\.? )?{_DATE}|\[\d{{4}}-\d\d-"
     rf"|(?:[^\W\d_]{{1,12}}[.,]? )?{_DATE}|{ISO_TIME} |<\d{{1,3}}>|{DECODED}|\d+,\d+,\d+,[^;]*;)"
 )
+_TIMED = rf"\"?(?:\d{{13}}|{ISO_TIME})\"?[, ](?:std(?:out|err) [FP] |[\w./:@-]{{1,200}}[, ])?\"?"
 _PREFIX = re.compile(
     r"(?:[\w./@~+-]{1,200}:(?:\d{1,9}:)? {0,2}|[\w.-]{1,64} login: |\[pod/[\w./-]{1,200}\] "
-    rf"|[\w.-]{{1,64}} {{1,32}}\| |(?:> ?){{1,8}}|[a-z]+\d?\.[a-z]+ (?=<)| {{1,5}}"
-    rf"|\"?(?:\d{{13}}|{ISO_TIME})\"?[, ](?:std(?:out|err) [FP] |[\w./:@-]{{1,200}}[, ])?\"?){_FORM}"
+    rf"|[\w.-]{{1,64}} {{1,32}}\| |(?:> ?){{1,8}}|[a-z]+\d?\.[a-z]+ (?=<)| {{1,5}}|{_TIMED}){_FORM}"
 )
 
 

@@ -10,7 +10,7 @@ These forms are recognized, line by line, so that a file may contain several:
     10.1.0.5: kern: err: [2026-11-10T12:00:00Z]: TEXT    talosctl dmesg
     <4>1 2026-11-10T12:00:00Z host kernel - - - TEXT    syslog, RFC 5424
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
-    {"message": "Nov 10 ... kernel: TEXT", ...}    a line of any of these forms, in a collector's JSON
+    {"message": "Nov 10 ... kernel: TEXT"}    one of these lines, in a log collector's JSON
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
     Tue 2026-11-10 ... [s=...] MESSAGE=TEXT    journalctl -o verbose
     TEXT                                 the bare message
@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection import kmsg
-from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_prefixes
+from hpctl.detection.log_prefixes import DAY, DECODED, ISO_TIME, MONTH, strip_prefixes
 from hpctl.toolkit.bounds import EARLIEST, bound_time
 from hpctl.toolkit.compat import UTC, iso_time
 
@@ -53,7 +53,7 @@ _PRI = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(r"1 (\S+) \S+ (\S+) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?")
 _DECODED = re.compile(DECODED)
 _UPTIME = re.compile(
-    r"\[ *\+?(\d{1,10}\.\d{1,9})(?:@\d{1,5})?(?: *<[^>]{0,20}>)? *\] ?"
+    r"(?:\[ *)?\+?(\d{1,10}\.\d{1,9})(?:@\d{1,5})?(?: *<[^>]{0,20}>)? *\] ?"
     r"|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
 )
 _CTIME = re.compile(
@@ -68,7 +68,7 @@ _ISO = re.compile(
 )
 _SYSLOG = re.compile(
     # A day of the week, and a year at any place; the month as the writer's language has it.
-    rf"(?:(\d{{4}}) )?(?:[^\W\d_]{{1,12}}[.,]? )?({MONTH} [ \d]?\d)(?: (\d{{4}}))? (\d\d:\d\d:\d\d)"
+    rf"(?:(\d{{4}}) )?(?:[^\W\d_]{{1,12}}[.,]? )?({DAY})(?: (\d{{4}}))? (\d\d:\d\d:\d\d)"
     r"(?:\.\d{1,9})?(?: (?:[A-Z]{2,5} )?(\d{4}))? "
 )
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
@@ -240,9 +240,8 @@ class LogText:
         message = _read_text(fields.get("MESSAGE", fields.get("message", fields.get("log", ""))))
         if _is_collected(fields):
             inner = strip_prefixes(message.rstrip("\n"))
-            facility, at, message = _split_line(inner)
-            dated = message != inner
-            return self._make_entry(facility if dated else USER, at, message, number, raw)
+            author, at, text = _split_line(inner)
+            return self._make_entry(USER if text == inner else author, at, text, number, raw)
         transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
