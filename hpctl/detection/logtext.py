@@ -37,7 +37,7 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection import kmsg
-from hpctl.detection.log_prefixes import DAY, DECODED, ISO_TIME, MONTH, strip_prefixes
+from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_prefixes
 from hpctl.toolkit.bounds import EARLIEST, bound_time
 from hpctl.toolkit.compat import UTC, iso_time
 
@@ -57,23 +57,33 @@ _UPTIME = re.compile(
     r"|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
 )
 _CTIME = re.compile(
-    rf"\[(?:[^\W\d_]{{1,12}}\.? )?({MONTH} [ \d]?\d \d\d:\d\d:\d\d)(?:\.\d{{1,9}})?( \d{{4}})"
-    r"(?: *<[^>]{0,20}>)?\] ?"
+    rf"\[(?:[^\W\d_]{{1,12}}\.? )?({MONTH} [ \d]?\d \d\d:\d\d:\d\d)"
+    r"(?:\.\d{1,9})?(?: [A-Z]{2,5})?( \d{4})(?: *<[^>]{0,20}>)?\] ?"
 )
 _BRACKETED_ISO = re.compile(rf"\[({ISO_TIME})\]:? ?")
 _ISO = re.compile(
     r"(?P<at>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:(?P<dmesg>,)\d{1,9}|\.\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d)?) "
+    r"(?:Z|[+-]\d\d:?\d\d)?)(?: [+-]\d{4})?(?: UTC)? "
     r"|[^\W\d_]{1,12}\.? (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
 )
 _SYSLOG = re.compile(
     # A day of the week, and a year at any place; the month as the writer's language has it.
-    rf"(?:(\d{{4}}) )?(?:[^\W\d_]{{1,12}}[.,]? )?({DAY})(?: (\d{{4}}))? (\d\d:\d\d:\d\d)"
+    rf"(?:(\d{{4}}) )?(?:[^\W\d_]{{1,12}}[.,]? )?({MONTH} [ \d]?\d)(?: (\d{{4}}))? (\d\d:\d\d:\d\d)"
     r"(?:\.\d{1,9})?(?: (?:[A-Z]{2,5} )?(\d{4}))? "
 )
+_DATED = re.compile(
+    # Any other date, where a host and a program's name follow: `10. Nov 12:00:00 host kernel: `.
+    r"[^\[<{\":]{0,40}?(?<![\d:.])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: [+-]\d{4})?(?: [A-Z]{3,5})? "
+    r"(?=(?:\S{1,255} )?[\w./-]{1,64}(?:\[\d{1,10}\])?:)"
+)
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_SAYS = re.compile(r"(?:\S{0,255} )?(?:kern\.[a-z]{3,7} )?kernel:(?: |(?=\[))|kernel:(?=\S)")
-"""Rsyslog prints no space after it on terminals."""
+_SAYS = re.compile(
+    r"(?:\S{0,255} )?(?:kern\.[a-z]{3,7} )?kernel:(?: kernel:)?(?: |(?=\[))|kernel:(?=\S)"
+    r"|(?:\S{1,32} vmkernel: )?cpu\d{1,4}:\d{1,12}(?: opID=\w{1,32})?\)"
+)
+"""Rsyslog prints no space after it on terminals. A hypervisor of VMware names the processor."""
+_NETCONSOLE = re.compile(r"\S{1,255} (?=\[ *\d{1,10}\.\d{6}\] )")
+"""A line that syslog received from a kernel itself has no program's name."""
 _FACILITY = re.compile(r"(?!kern\.)[a-z]+\d?\.(?:emerg|alert|crit|err|warn|notice|info|debug)\b")
 """A facility and a level where a host's name would be: another program's line."""
 _VERBOSE = re.compile(r"\S.{8,60} \[s=[0-9a-f]{3,32};i=[0-9a-f]+;")
@@ -231,7 +241,7 @@ class LogText:
     def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
         """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
         text."""
-        if "msg" in fields:
+        if "msg" in fields and "pri" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
             at = _time_since_boot(fields.get("time"))
             return self._make_entry(
@@ -242,7 +252,7 @@ class LogText:
             inner = strip_prefixes(message.rstrip("\n"))
             author, at, text = _split_line(inner)
             return self._make_entry(USER if text == inner else author, at, text, number, raw)
-        transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
+        transport = _read_transport(fields)
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
         at = _time_since_boot(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
@@ -251,7 +261,15 @@ class LogText:
 
 def _is_collected(fields: dict[str, Any]) -> bool:
     """Return whether an object is a log collector's, which names no author of the line in it."""
-    return "MESSAGE" not in fields and not {"_TRANSPORT", "SYSLOG_IDENTIFIER"} & fields.keys()
+    return "MESSAGE" not in fields and _read_transport(fields) == ""
+
+
+def _read_transport(fields: dict[str, Any]) -> object:
+    """Return who gave the journal an entry, empty where nothing says it."""
+    systemd = fields.get("systemd")  # as Filebeat names the journal's fields
+    if isinstance(systemd, dict):
+        return systemd.get("transport", "")
+    return fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", ""))
 
 
 def _split_line(text: str) -> tuple[int, datetime | None, str]:
@@ -267,12 +285,21 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
     at, syslog, text = _split_stamp(text)
-    says = None if syslog and _FACILITY.match(text) else _SAYS.match(text)
+    says = _match_kernel(text, syslog)
     if says is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
     return facility, at, _strip_prefix(text)
+
+
+def _match_kernel(text: str, syslog: bool) -> re.Match[str] | None:
+    """Match what says that the kernel wrote the rest of a line, with its date cut off."""
+    if not syslog:
+        return _SAYS.match(text)
+    if _FACILITY.match(text):
+        return None
+    return _SAYS.match(text) or _NETCONSOLE.match(text)
 
 
 def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
@@ -292,6 +319,8 @@ def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
         at, syslog = _parse_syslog_date(stamp), True
     elif (stamp := _UNIX.match(text)) is not None:
         at, syslog = _time_since_boot(float(stamp[1])), True
+    elif (stamp := _DATED.match(text)) is not None:
+        syslog = True
     return at, syslog, text if stamp is None else text[stamp.end() :]
 
 

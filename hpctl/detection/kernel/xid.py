@@ -40,7 +40,8 @@ _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?
 
 
 _XID = re.compile(
-    rf"NVRM:?\s*Xid\s*\((?:PCI:)?{_PCI}[^)]*\):\s*(?P<code>\d{{1,5}})\b,?\s*(?P<rest>.*)"
+    rf"NVRM:?\s*(?:GPU ?[\w:.]{{1,20}} )?Xid\s*\((?:PCI:)?{_PCI}[^)]*\)"
+    r":\s*(?P<code>\d{1,5})\b,?\s*(?P<rest>.*)"
 )
 
 
