@@ -5,12 +5,19 @@ These forms are recognized, line by line, so that a file may contain several:
     [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, [ T1234] callers
     4,123,456789,-;TEXT                  /dev/kmsg
     Nov 10 12:00:00 host kernel: TEXT    syslog and `journalctl -k`, in each of its short forms
+    Nov 10 12:00:00 host kern.err kernel: TEXT    BusyBox's syslog, OpenWrt's logread
     kernel:[12345.678901] TEXT           what rsyslog prints on terminals
+    10.1.0.5: kern: err: [2026-11-10T12:00:00Z]: TEXT    talosctl dmesg
     <4>1 2026-11-10T12:00:00Z host kernel - - - TEXT    syslog, RFC 5424
     {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
+    {"message": "Nov 10 ... kernel: TEXT"}    one of these lines, in a log collector's JSON
     __CURSOR=... MESSAGE=TEXT            journalctl -o export
+    Tue 2026-11-10 ... [s=...] MESSAGE=TEXT    journalctl -o verbose
     TEXT                                 the bare message
          TEXT                            indented: a further line of the message above
+
+What other tools print before each line is left out first (`hpctl.detection.log_prefixes`). The
+month and the day of a date may be in any language: the date decides nothing.
 
 A further line has the author of the message above it: no line of a program's message counts as the
 kernel's.
@@ -30,6 +37,7 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.detection import kmsg
+from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_prefixes
 from hpctl.toolkit.bounds import EARLIEST, bound_time
 from hpctl.toolkit.compat import UTC, iso_time
 
@@ -43,26 +51,45 @@ _UNKNOWN_YEAR = 2000  # a leap year, which has a 29 February
 
 _PRI = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(r"1 (\S+) \S+ (\S+) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?")
-_DECODED = re.compile(r"([a-z]+\d?) *:[a-z]+ *: ")
+_DECODED = re.compile(DECODED)
 _UPTIME = re.compile(
-    r"\[ *\+?(\d{1,10}\.\d{1,9})(?: *<[^>]{0,20}>)?\] ?|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
+    r"(?:\[ *)?\+?(\d{1,10}\.\d{1,9})(?:@\d{1,5})?(?: *<[^>]{0,20}>)? *\] ?"
+    r"|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
 )
 _CTIME = re.compile(
-    r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \d{4})(?: *<[^>]{0,20}>)?\] ?"
+    rf"\[(?:[^\W\d_]{{1,12}}\.? )?({MONTH} [ \d]?\d \d\d:\d\d:\d\d)"
+    r"(?:\.\d{1,9})?(?: [A-Z]{2,5})?( \d{4})(?: *<[^>]{0,20}>)?\] ?"
 )
+_BRACKETED_ISO = re.compile(rf"\[({ISO_TIME})\]:? ?")
 _ISO = re.compile(
-    r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:(?P<dmesg>,)\d{1,9}|\.\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d)?) "
-    r"|[A-Z][a-z]{2} (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
+    r"(?P<at>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:(?P<dmesg>,)\d{1,9}|\.\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d)?)(?: [+-]\d{4})?(?: UTC)? "
+    r"|[^\W\d_]{1,12}\.? (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
 )
 _SYSLOG = re.compile(
-    # The month as the writer's language has it: `Nov`, `april`, `févr.`, `5月`.
-    r"(?:(\d{4}) )?((?:\d{1,2})?[^\W\d_]{1,12}\.? [ \d]\d \d\d:\d\d:\d\d)"
-    r"(?:\.\d{1,9})?(?: (\d{4}))? "
+    # A day of the week, and a year at any place; the month as the writer's language has it.
+    rf"(?:(\d{{4}}) )?(?:[^\W\d_]{{1,12}}[.,]? )?({MONTH} [ \d]?\d)(?: (\d{{4}}))? (\d\d:\d\d:\d\d)"
+    r"(?:\.\d{1,9})?(?: (?:[A-Z]{2,5} )?(\d{4}))? "
+)
+_DATED = re.compile(
+    # Any other date, where a host and a program's name follow: `10. Nov 12:00:00 host kernel: `.
+    r"[^\[<{\":]{0,40}?(?<![\d:.])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: [+-]\d{4})?(?: [A-Z]{3,5})? "
+    r"(?=(?:\S{1,255} )?[\w./-]{1,64}(?:\[\d{1,10}\])?:)"
 )
 _UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
-_SAYS = re.compile(r"(?:\S{0,255} )?kernel:(?: |(?=\[))")
-"""Rsyslog prints no space before the kernel's time on terminals."""
+_SAYS = re.compile(
+    r"(?:\S{0,255} )?(?:kern\.[a-z]{3,7} )?kernel:(?: kernel:)?(?: |(?=\[))|kernel:(?=\S)"
+    r"|(?:\S{1,32} vmkernel: )?cpu\d{1,4}:\d{1,12}(?: opID=\w{1,32})?\)"
+)
+"""Rsyslog prints no space after it on terminals. A hypervisor of VMware names the processor."""
+_NETCONSOLE = re.compile(r"\S{1,255} (?=\[ *\d{1,10}\.\d{6}\] )")
+"""A line that syslog received from a kernel itself has no program's name."""
+_FACILITY = re.compile(r"(?!kern\.)[a-z]+\d?\.(?:emerg|alert|crit|err|warn|notice|info|debug)\b")
+"""A facility and a level where a host's name would be: another program's line."""
+_VERBOSE = re.compile(r"\S.{8,60} \[s=[0-9a-f]{3,32};i=[0-9a-f]+;")
+"""The first line of an entry, as `journalctl -o verbose` prints it."""
+_VERBOSE_FURTHER = " " * 6
+_VERBOSE_FIELD = re.compile(r" {4}([A-Z_][A-Z0-9_]{0,63})=(.*)")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
 """The line that rsyslog writes for equal lines."""
@@ -91,6 +118,7 @@ class LogText:
     def __init__(self, stream: BinaryIO) -> None:
         self.lines = 0
         self._stream = stream
+        self._unread = b""
         self._at = EARLIEST
         self._facility = 0
 
@@ -100,6 +128,9 @@ class LogText:
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if line.startswith(b"__CURSOR="):
                 yield from self._parse_export(line)
+                continue
+            if _VERBOSE.match(text):
+                yield from self._parse_verbose()
                 continue
             bare = text.strip("\x1e ,")
             if bare in ("{", "}", "},{") or (
@@ -119,6 +150,9 @@ class LogText:
 
     def _read_line(self) -> bytes:
         """Return the next line; only the beginning of one that is too long."""
+        if self._unread:
+            line, self._unread = self._unread, b""
+            return line
         line = self._stream.readline(MAX_LINE)
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -127,9 +161,10 @@ class LogText:
         return line
 
     def _parse_entry(self, text: str, line: bytes) -> LogEntry | None:
-        record = kmsg.parse_record(line, EARLIEST.timestamp())
+        whole, text = text, strip_prefixes(text)
+        record = kmsg.parse_record(line if text == whole else text.encode(), EARLIEST.timestamp())
         if record is not None:
-            return LogEntry(self.lines, record, text)
+            return LogEntry(self.lines, record, whole)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
         if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
             fields = _parse_json(text.lstrip("\x1e").removeprefix("data: "))
@@ -138,9 +173,9 @@ class LogText:
             return self._from_fields(fields, text, self.lines)
         further = _FURTHER.match(text)
         if further is not None:
-            return self._make_entry(self._facility, None, text[further.end() :], self.lines, text)
+            return self._make_entry(self._facility, None, text[further.end() :], self.lines, whole)
         facility, at, message = _split_line(text)
-        return self._make_entry(facility, at, message, self.lines, text)
+        return self._make_entry(facility, at, message, self.lines, whole)
 
     def _make_entry(
         self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
@@ -177,6 +212,25 @@ class LogText:
         if "MESSAGE" in decoded:
             yield self._from_fields(decoded, decoded["MESSAGE"], number)
 
+    def _parse_verbose(self) -> Iterator[LogEntry]:
+        """Parse one entry of the journal's verbose form: the indented lines after its first."""
+        fields: dict[str, str] = {}
+        number, key = self.lines, ""
+        while line := self._read_line():
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            name = _VERBOSE_FIELD.match(text)
+            if name is not None:
+                key = name[1]
+                fields[key] = name[2]
+                number = self.lines if key == "MESSAGE" else number
+            elif text.startswith(_VERBOSE_FURTHER) and key:
+                fields[key] = f"{fields[key]} {text.strip()}"[:MAX_LINE]
+            else:
+                self._unread = line
+                break
+        if "MESSAGE" in fields:
+            yield self._from_fields(fields, fields["MESSAGE"], number)
+
     def _read_binary(self) -> bytes:
         """Read a field of any bytes: its length in 8 bytes, the field, a newline."""
         data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
@@ -187,18 +241,35 @@ class LogText:
     def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
         """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
         text."""
-        if "msg" in fields:
+        if "msg" in fields and "pri" in fields:
             facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
             at = _time_since_boot(fields.get("time"))
             return self._make_entry(
                 0 if facility else USER, at, _read_text(fields["msg"]), number, raw
             )
-        message = _read_text(fields.get("MESSAGE", fields.get("message", "")))
-        transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
+        message = _read_text(fields.get("MESSAGE", fields.get("message", fields.get("log", ""))))
+        if _is_collected(fields):
+            inner = strip_prefixes(message.rstrip("\n"))
+            author, at, text = _split_line(inner)
+            return self._make_entry(USER if text == inner else author, at, text, number, raw)
+        transport = _read_transport(fields)
         ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
         stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
         at = _time_since_boot(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
         return self._make_entry(0 if ours else USER, at, message or raw, number, raw)
+
+
+def _is_collected(fields: dict[str, Any]) -> bool:
+    """Return whether an object is a log collector's, which names no author of the line in it."""
+    return "MESSAGE" not in fields and _read_transport(fields) == ""
+
+
+def _read_transport(fields: dict[str, Any]) -> object:
+    """Return who gave the journal an entry, empty where nothing says it."""
+    systemd = fields.get("systemd")  # as Filebeat names the journal's fields
+    if isinstance(systemd, dict):
+        return systemd.get("transport", "")
+    return fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", ""))
 
 
 def _split_line(text: str) -> tuple[int, datetime | None, str]:
@@ -214,12 +285,21 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
     at, syslog, text = _split_stamp(text)
-    says = _SAYS.match(text)
+    says = _match_kernel(text, syslog)
     if says is not None:
         text = text[says.end() :]
     elif syslog:
         facility = USER
     return facility, at, _strip_prefix(text)
+
+
+def _match_kernel(text: str, syslog: bool) -> re.Match[str] | None:
+    """Match what says that the kernel wrote the rest of a line, with its date cut off."""
+    if not syslog:
+        return _SAYS.match(text)
+    if _FACILITY.match(text):
+        return None
+    return _SAYS.match(text) or _NETCONSOLE.match(text)
 
 
 def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
@@ -229,15 +309,24 @@ def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
     if stamp is not None:
         at = _time_since_boot(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
-        at = _parse_named_date(stamp[1])
+        at = _parse_named_date(stamp[1] + stamp[2])
+    elif (stamp := _BRACKETED_ISO.match(text)) is not None:
+        at = _parse_iso(stamp[1])
     elif (stamp := _ISO.match(text)) is not None:
         # Of the writers of such times only dmesg has a comma in them, and no host's name after it.
         at, syslog = _parse_iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
     elif (stamp := _SYSLOG.match(text)) is not None:
-        at, syslog = _parse_named_date(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
+        at, syslog = _parse_syslog_date(stamp), True
     elif (stamp := _UNIX.match(text)) is not None:
         at, syslog = _time_since_boot(float(stamp[1])), True
+    elif (stamp := _DATED.match(text)) is not None:
+        syslog = True
     return at, syslog, text if stamp is None else text[stamp.end() :]
+
+
+def _parse_syslog_date(stamp: re.Match[str]) -> datetime | None:
+    year = stamp[1] or stamp[3] or stamp[5] or _UNKNOWN_YEAR
+    return _parse_named_date(f"{stamp[2]} {stamp[4]} {year}")
 
 
 def _strip_prefix(text: str) -> str:

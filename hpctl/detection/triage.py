@@ -138,8 +138,9 @@ def _fold_lines(views: list[LineView]) -> tuple[LineText, ...]:
 def triage(file: str, as_json: bool) -> None:
     """Show what hpctl would make of a kernel log: what each line means, and what it would do.
 
-    FILE is dmesg's output, the journal's (text, json or export), a syslog file or records of
-    /dev/kmsg; - or nothing is standard input. Works anywhere, and does nothing else.
+    FILE is dmesg's output, the journal's (in any of its forms), a syslog file or records of
+    /dev/kmsg, also as pdsh, grep, kubectl or CloudWatch print them; - or nothing is standard
+    input. Works anywhere, and does nothing else.
     Exit code: 0 hpctl would leave the node in service, 1 it would act, 3 FILE cannot be read.
     """
     from hpctl.vocabulary.assessment import Condition

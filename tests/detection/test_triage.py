@@ -54,6 +54,11 @@ DMESG_JSON = f"""{{
    ]
 }}
 """
+VERBOSE = f"""Tue 2026-11-10 12:00:00.123456 UTC [s=0fe;i=3f1;b=7bd;m=1c9;t=63d;x=a1]
+    _TRANSPORT={{transport}}
+    SYSLOG_FACILITY=0
+    MESSAGE={LOST}
+"""
 TABLE = beside(__file__)
 FORMS = {
     **{name: (text.replace("{lost}", LOST), 1) for name, text in TABLE["believed"].items()},
@@ -65,6 +70,18 @@ FORMS = {
     "journal json-pretty": (json.dumps(FIELDS, indent="\t"), 4),
     "journal export": (exported(**FIELDS), 4),
     "journal export, bytes": (binary(LOST), 4),
+    "journal verbose": (VERBOSE.format(transport="kernel"), 4),
+    "two entries of the verbose journal": (
+        VERBOSE.format(transport="stdout") + VERBOSE.format(transport="kernel"), 8,
+    ),
+    "journal, in Filebeat's JSON": (
+        json.dumps({"message": LOST, "systemd": {"transport": "kernel"}}), 1,
+    ),
+    "a line of syslog in a collector's JSON": (
+        json.dumps({"timestamp": 1762776000123, "message": f"Nov 10 12:00:00 host kernel: {LOST}"}),
+        1,
+    ),
+    "dmesg in Docker's JSON": (json.dumps({"log": f"[12.345678] {LOST}\n", "stream": "stdout"}), 1),
     "a binary field before": (binary("x\ny") + f"[1.0] {LOST}\n".encode(), 8),
 }  # fmt: skip
 
@@ -84,11 +101,28 @@ def test_every_form_of_a_log_is_read(text: str | bytes, number: int) -> None:
         json.dumps({**FIELDS, "SYSLOG_FACILITY": "1"}),
         json.dumps({"_TRANSPORT": "stdout", "MESSAGE": LOST}),
         exported(**{**FIELDS, "_TRANSPORT": "journal"}),
+        VERBOSE.format(transport="syslog"),
+        json.dumps({"message": LOST, "systemd": {"transport": "stdout"}}),
+        json.dumps({"message": f"Nov 10 12:00:00 host app[7]: {LOST}"}),
+        json.dumps({"level": "error", "message": LOST}),
+        json.dumps({"level": "error", "msg": LOST}),
     ],
 )
 def test_what_the_kernel_did_not_write_is_not_believed(text: str | bytes) -> None:
     assert rows(text) == []
     assert run(text).exit_code == 0
+
+
+def test_a_message_of_several_lines_in_the_verbose_journal_is_read_whole() -> None:
+    text = (
+        "Tue 2026-11-10 12:00:00.123456 UTC [s=0fe;i=3f1;b=7bd;m=1c9;t=63d;x=a1]\n"
+        "    MESSAGE=NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+        "            NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+        "            NVRM: fallen off the bus and is not responding to commands.\n"
+        "    _TRANSPORT=kernel\n"
+    )
+    (row,) = rows(text)
+    assert (row["line"], row["code"], row["device"]) == (2, "79", "0000:b3:00.0")
 
 
 def test_each_line_is_one_object_and_remedies_are_words_with_dashes() -> None:

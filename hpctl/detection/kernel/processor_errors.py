@@ -20,8 +20,9 @@ MEMORY_CHECK = "kernel.memory"
 
 _EDAC = re.compile(
     # The text after `on` is the DIMM's own name; the text in brackets is its place.
-    r"EDAC (?P<device>MC\d+): (?P<count>\d+) (?P<kind>CE|UE) "
-    r"(?P<where>.{0,80}?on .{1,80}?) \(\w+[:#]"
+    # Linux 3.5 to 3.7 print no count, and older ones the page first.
+    r"EDAC (?P<device>MC\d+): (?:(?P<count>\d+) )?(?P<kind>CE|UE)"
+    r"(?: (?P<where>.{0,80}?on .{1,80}?) \( ?\w+[:#]|(?: -)? (?:page 0x|no information available))"
 )
 
 
@@ -58,7 +59,7 @@ def gather_errors(record: Record) -> KernelLine | None:
     if match is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
         found = make_line(MEMORY_CHECK, code, record, _name_dimm(match))
-        return replace(found, count=max(1, int(match["count"][:9])))
+        return replace(found, count=max(1, int((match["count"] or "1")[:9])))
     match = _BANK.match(text)
     if match is not None:
         # What Intel calls signalled, AMD calls a context that is corrupt (TCC), one bit lower.
@@ -70,7 +71,8 @@ def gather_errors(record: Record) -> KernelLine | None:
 
 def _name_dimm(match: re.Match[str]) -> str:
     """Return `MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
-    name = match["where"].rpartition(" on ")[2] if " on " in match["where"] else ""
+    where = match["where"] or ""
+    name = where.rpartition(" on ")[2] if " on " in where else ""
     return f"{match['device']} {name}".strip()
 
 

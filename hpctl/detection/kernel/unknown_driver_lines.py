@@ -45,7 +45,7 @@ _DRIVER_WORDS = (
     "doesn't isn't wasn't won't non-responsive insufficient aborted aborting unrecoverable "
     "unrecovered uncorrectable uncorrected overflow offline degraded bad invalid exceeds exceeded "
     "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts "
-    "unexpectedly"
+    "unexpectedly died tx_timeout"
 )
 
 
@@ -56,7 +56,7 @@ _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
     *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
     *("no space", "no memory", "zero bytes", "exception emask", "slow to respond", "socket closed"),
-    "killing request",
+    *("killing request", "issue detected", "going to be reset"),
 )
 
 

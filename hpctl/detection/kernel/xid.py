@@ -40,12 +40,13 @@ _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?
 
 
 _XID = re.compile(
-    rf"NVRM:\s*Xid\s*\((?:PCI:)?{_PCI}[^)]*\):\s*(?P<code>\d{{1,5}})\b,?\s*(?P<rest>.*)"
+    rf"NVRM:?\s*(?:GPU ?[\w:.]{{1,20}} )?Xid\s*\((?:PCI:)?{_PCI}[^)]*\)"
+    r":\s*(?P<code>\d{1,5})\b,?\s*(?P<rest>.*)"
 )
 
 
 _SXID = re.compile(
-    rf"nvidia-nvswitch\d+: SXid \((?:PCI:)?{_PCI}\):\s*(?P<code>\d{{4,6}})\b,?\s*(?P<rest>.*)"
+    rf"nvidia-nvswitch\d+:? SXid \((?:PCI:)?{_PCI}\):\s*(?P<code>\d{{4,6}})\b,?\s*(?P<rest>.*)"
 )
 
 
@@ -142,6 +143,10 @@ def _xid_detail(code: str, text: str) -> str:
     if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
+    if code == RECOVERY_ACTION:
+        # Some logs have the action alone: `154, Node Reboot Required`.
+        words = strip_process_name(text).rpartition(", ")[2].strip(" .")
+        return _ACTION_SYNONYMS.get(words.lower(), "")
     if "ink" not in text:  # a storm runs through this line, and few Xids name a link
         return ""
     rest = strip_process_name(text)
