@@ -247,6 +247,21 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     return _add_location(trouble, hit, lines, root, code)
 
 
+def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
+    """Return a trouble as the exception that ended a rank or one of its threads by the log; None
+    where there is none, or where the run has got over it.
+
+    A process whose main thread has raised lives on while another thread, or a child, does. `tail`
+    is as for `classify_crash`.
+    """
+    lines = _bound_lines(tail)
+    hit = _find_best_hit(lines, killed=False)
+    if hit is None or hit.tier is not PatternTier.CAUSE or hit.source is not _Source.RAISED:
+        return None
+    bare = replace(trouble, rank=None, node=None)
+    return _add_location(bare, hit, lines, _Root(), trouble.exit_code or 0)
+
+
 def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
     """Return whether the rank that ended first ended without having lost a peer.
 
