@@ -10,6 +10,7 @@ from hpctl.jobs.run.timeouts import Witnesses
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.jobs.verdict import judge_failure
 from hpctl.vocabulary.failure import FailureVerdict
+from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from tests.fakes.values import T0
@@ -25,8 +26,11 @@ from tests.jobs.failure_logs import (
     trace,
 )
 
-NODES = {rank: f"n{rank + 1}" for rank in range(4)}
-NAMES = {"ids": lambda log: log.name}
+NODES = {rank: NodeName(f"n{rank + 1}") for rank in range(4)}
+
+
+def name_log(log: FailureLog) -> str:
+    return log.name
 
 
 def check_verdict(log: FailureLog) -> None:
@@ -39,23 +43,23 @@ def check_verdict(log: FailureLog) -> None:
     assert verdict.rank == log.rank, verdict.reasons
 
 
-@pytest.mark.parametrize("log", PREFIXES, **NAMES)
-def test_an_exception_is_read_behind_the_prefix_of_a_launcher(log):
+@pytest.mark.parametrize("log", PREFIXES, ids=name_log)
+def test_an_exception_is_read_behind_the_prefix_of_a_launcher(log: FailureLog) -> None:
     check_verdict(log)
 
 
-@pytest.mark.parametrize("log", CONSEQUENCES, **NAMES)
-def test_a_lost_connection_is_put_down_to_the_rank_that_left(log):
+@pytest.mark.parametrize("log", CONSEQUENCES, ids=name_log)
+def test_a_lost_connection_is_put_down_to_the_rank_that_left(log: FailureLog) -> None:
     check_verdict(log)
 
 
-@pytest.mark.parametrize("log", CAUGHT, **NAMES)
-def test_an_error_that_the_program_got_over_is_not_the_cause(log):
+@pytest.mark.parametrize("log", CAUGHT, ids=name_log)
+def test_an_error_that_the_program_got_over_is_not_the_cause(log: FailureLog) -> None:
     check_verdict(log)
 
 
-@pytest.mark.parametrize("log", CLASSES, **NAMES)
-def test_an_error_is_known_by_its_class_or_the_words_of_its_library(log):
+@pytest.mark.parametrize("log", CLASSES, ids=name_log)
+def test_an_error_is_known_by_its_class_or_the_words_of_its_library(log: FailureLog) -> None:
     check_verdict(log)
 
 
@@ -78,7 +82,9 @@ def judge_hang(tail: list[str], said: Witnesses) -> FailureVerdict:
     ],
     ids=["a rank whose main thread has raised", "a thread without a rank's prefix"],
 )
-def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(tail, cause):
+def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(
+    tail: list[str], cause: str
+) -> None:
     verdict = judge_hang(tail, Witnesses(ABSENT))
     assert (verdict.cause.value, verdict.rank, verdict.node) == (cause, 2, "n3")
     assert verdict.reasons[0].startswith("rank 2 on n3: ")
@@ -94,7 +100,9 @@ def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(tail, caus
     ],
     ids=["caught", "of another rank", "got over", "of a rank that is stopped"],
 )
-def test_an_exception_that_does_not_explain_the_hang_is_left_out(tail, said, rank):
+def test_an_exception_that_does_not_explain_the_hang_is_left_out(
+    tail: list[str], said: Witnesses, rank: int
+) -> None:
     verdict = judge_hang(tail, said)
     assert verdict.cause.value in ("program", "unknown")
     assert verdict.rank == rank
