@@ -104,8 +104,10 @@ PREFIXES = (
     FailureLog("hydra", CODE, 2, [*trace("KeyError: 'x'", "[2] "), *lose_peers("[{}] ")], ()),
     FailureLog("pdsh", CODE, 2, [*trace("KeyError: 'x'", "worker-1: [rank2]: "),
                *lose_peers("worker-0: [rank{}]: ")], ()),
-    FailureLog("times", CODE, 2, [*trace("KeyError: 'x'", "2026-11-29T01:02:03 [rank2]: "),
-               *lose_peers("2026-11-29T01:02:04 [rank{}]: ")], ()),
+    FailureLog("times", CODE, 2,
+               [*(f"2026-11-29T01:02:03.{number} [rank2]: {line}" for number, line in
+                  enumerate(trace("KeyError: 'x'", ""))),
+                *lose_peers("2026-11-29T01:02:04 [rank{}]: ")], ()),
     FailureLog("tee and hook", CODE, 2, [*trace("KeyError: 'x'", "[default2]:[rank2]: "),
                *lose_peers("[default{0}]:[rank{0}]: "), *ROOT], ()),
     FailureLog("label and hook", frozenset({"memory"}), 2, [*trace("MemoryError", "2: [rank2]: "),
