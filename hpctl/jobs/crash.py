@@ -1,4 +1,4 @@
-"""Python tracebacks in a log that many ranks write to, and text without what changes every run.
+"""What the end of a run amounts to, by its exit code and the last lines of its log.
 
 The regular expressions here are anchored, without nested repeats, on lines of bounded length.
 """
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.launchers import find_first_end, is_launched
 from hpctl.jobs.logs.patterns import Pattern
+from hpctl.jobs.tracebacks import ParsedException, find_tracebacks, mask_variable_parts
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import (
@@ -30,152 +31,15 @@ from hpctl.vocabulary.trouble import (
     classify_start_failure,
 )
 
-SIGNATURE_CHARS: Final = 200
-MESSAGE_CHARS: Final = 120
-
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# `srun --label` writes "3: ", torch "[rank3]: ", torchrun's tee "[default3]:".
-_STREAM: Final = re.compile(r"(?: *\d+: )?(?:\[(?:rank|default|trainer)\d+\]:? ?)?")
-_RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b")
+_RANK: Final = re.compile(r"\[[rR]ank ?(\d+)\]|\bRank (\d+): ")
+"""How torch, and programs that begin a message with it, name the rank that writes."""
+_SAID_RANK: Final = re.compile(r"\bRank (\d+)\b|\bon rank (\d+)\b")
+"""Words about a rank, which may be another one than the rank that writes."""
 _LABEL: Final = re.compile(r" *(\d+): ")
 """`srun --label` names the task: a rank, or the launcher of several."""
-_FRAME: Final = re.compile(r'  File "([^"]*)", line \d+, in (.+)')
-_SLURM: Final = re.compile(r"srun: |slurmstepd(?:-[\w.-]+)?: ")
-_UNPARSED: Final = re.compile(r'  File "([^"]*)", line (\d+)$')
-_SYNTAX: Final = re.compile(r"(SyntaxError|IndentationError|TabError): (.*)")
-_NAME: Final = re.compile(r"([A-Za-z_][\w.]*)(?::\s?(.*))?$")
-_ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b")
 _FILE: Final = re.compile(r"""["'](/[^"']{1,100})["']""")
 """The file that an error of the operating system names."""
-_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen |\.pyx$")
-_ECHOES: Final = frozenset(
-    {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
-    | {"KeyboardInterrupt", "SignalException", "SystemExit", "CheckpointException"}
-)
-_CHAINED: Final = (
-    "During handling of the above exception, another exception occurred",
-    "The above exception was the direct cause of the following exception",
-)
-"""What Python prints between the tracebacks of one failure (Lib/traceback.py)."""
-_OTHER_RANK: Final = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
-"""How each rank of a torch.distributed.checkpoint prints the traceback of the ranks that failed
-(CheckpointException in torch/distributed/checkpoint/api.py)."""
-
-_VARIES: Final = (
-    (re.compile(r"^\S*[EWIF]\d{4} [\d:. ]+"), ""),
-    (re.compile(r"(?:/tmp|/var/tmp|/dev/shm|/run)/[^\s'\",;:)\]]*"), "<tmp>"),
-    (re.compile(r"\b(?:[\w-]+\.){2,}[\w-]+(?::\d+)?\b"), "<host>"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "#"),
-    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b"), "#"),
-    (re.compile(r"\d[\d.,_]*(?:e[+-]?\d+)?"), "#"),
-    (re.compile(r"#(?:[-:x., ]{1,3}#)+"), "#"),
-)
-
-
-class ParsedException(Struct, frozen=True):
-    """An uncaught exception as a log shows it. `where` is `function (file)`: of the user's code
-    where `own`, else of the library that raised. `after` is the line of the exception in whose
-    handling it was raised, `rank` the rank that raised it where its traceback says so."""
-
-    begin: int
-    line: int
-    name: str
-    message: str
-    where: str
-    own: bool = False
-    after: int | None = None
-    rank: int | None = None
-
-    @property
-    def echoes(self) -> bool:
-        """Return whether it only says that another process failed, or that a signal came."""
-        name = self.name.rpartition(".")[2]
-        # A launcher in a library runs the ranks; a program runs what it needs.
-        return name in _ECHOES and not (self.own and name == "CalledProcessError")
-
-    @property
-    def why(self) -> str:
-        """Return the cause in words for a person."""
-        message = f": {self.message[:MESSAGE_CHARS]}" if self.message else ""
-        return f"{self.name} in {self.where}{message}"
-
-    @property
-    def signature(self) -> str:
-        """Return a text that is the same for the same error in another run."""
-        return f"{self.name} in {self.where}: {mask_variable_parts(self.message)}"[:SIGNATURE_CHARS]
-
-
-def find_tracebacks(lines: Sequence[str]) -> Iterator[ParsedException]:
-    """Yield every traceback that ends in an exception, each rank's lines read apart by their
-    prefix."""
-    begun: dict[str, int] = {}
-    frames: dict[str, list[tuple[str, str]]] = {}
-    indented: dict[str, bool] = {}
-    unparsed: dict[str, tuple[int, str, str]] = {}
-    ended: dict[str, int] = {}
-    after: dict[str, int | None] = {}
-    for number, line in enumerate(lines):
-        if _SLURM.match(line):
-            continue  # of srun or slurmstepd, which write between the lines of the ranks
-        prefix = _STREAM.match(line)
-        stream = prefix[0] if prefix else ""
-        text = line[len(stream) :]
-        if text.startswith("Traceback (most recent call last)"):
-            begun[stream], frames[stream], indented[stream] = number, [], False
-        elif text.startswith(_CHAINED):
-            after[stream] = ended.get(stream)
-        elif stream not in begun:
-            yield from _find_syntax_error(unparsed, stream, number, text)
-        elif found := _FRAME.match(text):
-            frames[stream].append((found[1], found[2]))
-            indented[stream] = True
-        elif text.startswith(" ") or not text.strip():
-            indented[stream] = indented[stream] and bool(text.strip())
-        else:
-            found = _NAME.match(text)
-            # Between the ranks of a log without prefixes, a line of another may come first.
-            if found and (indented[stream] or _ERROR.match(found[1])):
-                where, own = _find_innermost_frame(frames.pop(stream))
-                message = (found[2] or "").strip()
-                first, ended[stream] = begun.pop(stream), number
-                header = _OTHER_RANK.search(lines[first])
-                yield ParsedException(
-                    first, number, found[1], message, where, own,
-                    after.pop(stream, None), int(header[1]) if header else None,
-                )  # fmt: skip
-
-
-def _find_syntax_error(
-    unparsed: dict[str, tuple[int, str, str]], stream: str, number: int, text: str
-) -> Iterator[ParsedException]:
-    """Yield the error of a program that Python cannot parse: it has no traceback, only its file,
-    whose line `unparsed` keeps for each stream."""
-    found = _UNPARSED.match(text)
-    if found:
-        unparsed[stream] = (number, found[1], found[2])
-        return
-    found = _SYNTAX.match(text)
-    if found and stream in unparsed:
-        first, path, at = unparsed.pop(stream)
-        where = f"line {at} ({path.rpartition('/')[2]})"
-        own = not _LIBRARY.search(path)
-        yield ParsedException(first, number, found[1], found[2].strip(), where, own)
-
-
-def _find_innermost_frame(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
-    """Return the innermost frame of the user's own code, or else the innermost of all; and which it
-    is."""
-    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
-    for path, function in reversed(own or frames):
-        return f"{function} ({path.rpartition('/')[2]})", bool(own)
-    return "unknown place", False
-
-
-def mask_variable_parts(text: str) -> str:
-    """Return a text without addresses, numbers, temporary paths and host addresses."""
-    for pattern, instead in _VARIES:
-        text = pattern.sub(instead, text)
-    return " ".join(text.split())[:SIGNATURE_CHARS]
 
 
 def strip_control(text: str) -> str:
@@ -190,6 +54,8 @@ def parse_rank(line: str, *, launched: bool = False) -> int | None:
     found = _RANK.search(line)
     if found is None and not launched:
         found = _LABEL.match(line)
+    if found is None:
+        found = _SAID_RANK.search(line)
     return int(next(filter(None, found.groups()))) if found else None
 
 
@@ -204,10 +70,31 @@ TAIL_BYTES: Final = 64 * 1024
 LINE_CHARS: Final = 2000
 SURVIVED_LINES: Final = 40
 """A run that printed so many ordinary lines after an error has survived it."""
+_SURVIVED_BEFORE: Final = 4
+"""So many are enough before an exception that ended a rank: the ranks of a run whose rank has ended
+stop at its next collective."""
+_SURVIVED_KINDS: Final = frozenset(
+    {TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY, TroubleKind.DISK_FULL, TroubleKind.STORAGE}
+)
+"""Kinds of errors that programs catch and get over: with a smaller batch, without a cache."""
+_OF_SYSTEM: Final = re.compile(
+    r"srun: |slurmstepd|[Oo]ut of memory: Killed|oom-kill:|NVRM: |what\(\): |[Bb]us error"
+    r"|memory allocation of \d{1,20} bytes failed"
+)
+"""Lines of Slurm, of the kernel, and of a process that aborts."""
+_CLASSES: Final = {
+    "MemoryError": (TroubleKind.HOST_MEMORY, "the host has no memory left for it"),
+    "_ArrayMemoryError": (TroubleKind.HOST_MEMORY, "the host has no memory left for it"),
+    "ArrowMemoryError": (TroubleKind.HOST_MEMORY, "the host has no memory left for it"),
+    "OutOfMemoryError": (TroubleKind.GPU_MEMORY, "GPU out of memory"),
+}
+"""What an exception is by its class, which a prefix before its text does not hide."""
 
 _DIED: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"})
 _SAVES: Final = frozenset({"SIGUSR1", "SIGUSR2"})
-_NO_ECHO: Final = _DIED - {"SIGABRT"} | {"SIGKILL"}
+_TOO_LARGE: Final = "SIGXFSZ"
+"""The signal of write(2) beyond the limit of a file's size (RLIMIT_FSIZE)."""
+_NO_ECHO: Final = _DIED - {"SIGABRT"} | {"SIGKILL", _TOO_LARGE}
 """Signals by which no rank ends that has only lost a peer: torch's watchdog aborts."""
 _SRUN_CODE: Final = re.compile(r"srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)")
 _NOT_STARTED: Final = re.compile(
@@ -221,6 +108,10 @@ _TIMED_OUT: Final = re.compile(
 _P2P_TIMED_OUT: Final = re.compile(
     r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b"
 )
+_BARRIER: Final = re.compile(
+    r"\bRanks? (\d{1,7}(?:, \d{1,7}){0,64}) failed to pass monitoredBarrier"
+)
+"""What torch's monitored_barrier says (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
 _GROUP_STATUS: Final = re.compile(
     r"(?: *\d{1,6}: )?(?:\[\w{1,16}\]:? ?)?\[rank(\d{1,6})\]:"
     r".*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
@@ -264,6 +155,20 @@ class CrashPattern(Struct, frozen=True):
     names_node: bool = True
 
 
+class _Source(IntEnum):
+    """What a line that explains something is."""
+
+    TEXT = 0
+    """Any text: a program may have printed it and gone on."""
+    CAUGHT = 1
+    """A traceback that torch's hook for uncaught exceptions has not printed: a program may have
+    caught the exception, printed it and gone on, or has no such hook."""
+    RAISED = 2
+    """An exception that ended its process or its thread."""
+    SYSTEM = 3
+    """What a rank does not survive, or what Slurm or the kernel says."""
+
+
 class _Hit(Struct, frozen=True):
     """A line that explains something."""
 
@@ -278,7 +183,9 @@ class _Hit(Struct, frozen=True):
     known: bool = True
     """A pattern says what the line means."""
     rank: int | None = None
-    """The rank that failed, where another one prints its traceback."""
+    """The rank that failed, where another one prints its traceback, or where a launcher's prefix
+    names it."""
+    source: _Source = _Source.TEXT
 
 
 class _Root(Struct, frozen=True):
@@ -313,8 +220,8 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     # The first task to end is a launcher then, and its number is not that of a rank.
     rank = None if launched else rank
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    hit = _find_best_hit(lines)
     first = _Root(node or "", rank, code) if root.code is None else root
+    hit = _find_best_hit(lines, killed=_name_signal(first.code or 0) == "SIGKILL")
     contract = _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)])
     if contract:
         kind, why, code = contract
@@ -338,6 +245,21 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
         # A launcher's exit code adds nothing to its own text; a signal does.
         hit = _of_code(code) if hit is None or _name_signal(code) else hit
     return _add_location(trouble, hit, lines, root, code)
+
+
+def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
+    """Return a trouble as the exception that ended a rank or one of its threads by the log; None
+    where there is none, or where the run has got over it.
+
+    A process whose main thread has raised lives on while another thread, or a child, does. `tail`
+    is as for `classify_crash`.
+    """
+    lines = _bound_lines(tail)
+    hit = _find_best_hit(lines, killed=False)
+    if hit is None or hit.tier is not PatternTier.CAUSE or hit.source is not _Source.RAISED:
+        return None
+    bare = replace(trouble, rank=None, node=None)
+    return _add_location(bare, hit, lines, _Root(), trouble.exit_code or 0)
 
 
 def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
@@ -392,9 +314,9 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
     collectives than one that others wait in did not come to it: it hangs, and the network is well.
     """
-    if trouble.kind is not TroubleKind.NETWORK:
+    if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
-    missing = _did_not_come(lines)
+    missing = _find_late_at_barrier(lines) or _did_not_come(lines)
     if missing is not None:
         why, rank = missing
         return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
@@ -410,6 +332,16 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     if oldest[last] == oldest[other]:
         return trouble
     return replace(trouble, why=f"{trouble.why}: rank {last} is behind the others", rank=last)
+
+
+def _find_late_at_barrier(lines: Sequence[str]) -> tuple[str, int | None] | None:
+    """Return who did not come to a monitored barrier, which names the ranks that are missing."""
+    found = next(filter(None, map(_BARRIER.search, lines)), None)
+    if found is None:
+        return None
+    ranks = found[1].split(", ")
+    who = f"rank {found[1]}" if len(ranks) == 1 else f"ranks {found[1]}"
+    return f"{who} did not come to a monitored barrier", int(ranks[0]) if len(ranks) == 1 else None
 
 
 def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
@@ -579,14 +511,23 @@ def _bound_lines(tail: Sequence[str]) -> list[str]:
     return kept[::-1]
 
 
-def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
+def _find_best_hit(lines: Sequence[str], *, killed: bool) -> _Hit | None:
     """Return the hit of the lowest tier, and of those the first, among what the run did not
-    survive."""
+    survive. `killed`: SIGKILL ended the process that ended first, which no exception does."""
     hits = [*_lines_that_explain(lines)]
     explained = set(chain.from_iterable(range(hit.begin, hit.line + 1) for hit in hits))
-    lived_to = _find_survived_line(lines, explained)
+    lived_to = _find_survived_line(lines, explained, SURVIVED_LINES)
     fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
-    best = min(fatal, key=lambda hit: (hit.tier, hit.line), default=None)
+    if killed:
+        fatal = [hit for hit in fatal if not _may_be_survived(hit)]
+    elif any(hit.source is _Source.RAISED and not _is_echo(hit) for hit in fatal):
+        # One exception did end a rank, so fewer lines show that it had got over the others.
+        lived_to = _find_survived_line(lines, explained, _SURVIVED_BEFORE)
+        last = max(hit.line for hit in fatal if hit.source is _Source.RAISED)
+        fatal = [
+            hit for hit in fatal if hit.line >= min(lived_to, last) or not _may_be_survived(hit)
+        ]
+    best = min(fatal, key=_rank_hit, default=None)
     if best is not None and not best.known:
         # A later error of the same failure may have a known cause, as a loader's worker that died.
         later = _list_chained(lines, best.line)
@@ -596,6 +537,20 @@ def _find_best_hit(lines: Sequence[str]) -> _Hit | None:
         # slurmstepd reports the kernel's kill when the step ends: after the worker's parent.
         return next((hit for hit in fatal if hit.kind is TroubleKind.HOST_MEMORY), best)
     return best
+
+
+def _is_echo(hit: _Hit) -> bool:
+    return hit.tier > PatternTier.CAUSE
+
+
+def _may_be_survived(hit: _Hit) -> bool:
+    """Return whether a process can go on after what a hit says."""
+    return hit.tier is PatternTier.CAUSE and hit.source < _Source.RAISED
+
+
+def _rank_hit(hit: _Hit) -> tuple[int, bool, int]:
+    """Return what the best hit is least in: of echoes, one with a known meaning goes first."""
+    return hit.tier, _is_echo(hit) and not hit.known, hit.line
 
 
 def _list_chained(lines: Sequence[str], first: int) -> set[int]:
@@ -621,21 +576,53 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             if error is not None and error.own and row.tier is PatternTier.CAUSE:
                 why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
-            other = error.rank if error else None
             hit = _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
-            yield replace(hit, rank=other)
+            source = _find_source(lines[number], row, error)
+            yield replace(hit, rank=_find_writer(error), source=source)
         elif error is not None and not error.echoes:
-            yield _Hit(
-                number,
-                PatternTier.CAUSE,
-                TroubleKind.CRASH,
-                error.why,
-                error.signature,
-                True,
-                begin,
-                known=False,
-                rank=error.rank,
-            )
+            yield _explain_exception(error)
+
+
+def _explain_exception(error: ParsedException) -> _Hit:
+    """Return what an exception says by its class, where no pattern knows its text."""
+    tier = PatternTier.ECHO if error.lost_peer else PatternTier.CAUSE
+    hit = _Hit(
+        error.line,
+        tier,
+        TroubleKind.CRASH,
+        error.why,
+        error.signature,
+        True,
+        error.begin,
+        known=False,
+        rank=_find_writer(error),
+        source=_find_source("", None, error),
+    )
+    known = _CLASSES.get(error.short_name)
+    if known is None:
+        return hit
+    kind, says = known
+    where = f", in {error.where}" if error.own else ""
+    return replace(hit, kind=kind, why=f"{says}{where}", signature=says, known=True)
+
+
+def _find_writer(error: ParsedException | None) -> int | None:
+    """Return the rank of an exception by its traceback, or by the prefix of its lines."""
+    if error is None:
+        return None
+    return error.writer if error.rank is None else error.rank
+
+
+def _find_source(line: str, row: CrashPattern | None, error: ParsedException | None) -> _Source:
+    """Return what a line is that a pattern or the end of a traceback explains."""
+    if error is not None:
+        uncaught = error.hooked or error.ended_thread or error.rank is not None
+        # An error of the device stays: each later call of that process raises it as well.
+        uncaught = uncaught or (row is not None and row.kind is TroubleKind.CUDA)
+        return _Source.RAISED if uncaught else _Source.CAUGHT
+    if row is None or row.kind not in _SURVIVED_KINDS or _OF_SYSTEM.search(line):
+        return _Source.SYSTEM
+    return _Source.TEXT
 
 
 def crash_patterns() -> tuple[CrashPattern, ...]:
@@ -678,15 +665,16 @@ _NOISE: Final = re.compile(
 )
 
 
-def _find_survived_line(lines: Sequence[str], trouble: set[int]) -> int:
-    """Return the line up to which the run got over its errors: the last one of them, or 0."""
+def _find_survived_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
+    """Return the line up to which the run got over its errors: the last one of them after which so
+    many ordinary lines came, or 0."""
     ordinary, before, lived_to = 0, -1, 0
     for number, line in enumerate(lines):
         if number in trouble:
             ordinary, before = 0, number
         elif not _NOISE.match(without_label(line)):
             ordinary += 1
-        if ordinary >= SURVIVED_LINES and before >= lived_to:
+        if ordinary >= least and before >= lived_to:
             lived_to = before + 1
     return lived_to
 
@@ -785,6 +773,9 @@ def _of_code(code: int) -> _Hit:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
     elif name in _DIED:
         why, signature = f"it died of {name}", name
+    elif name == _TOO_LARGE:
+        why, signature = "a file may not become larger", name
+        kind = TroubleKind.STORAGE
     else:
         extra = ": no handler saved on it" if name in _SAVES else ""
         why, signature, kind = f"it was killed by {name}{extra}", name, TroubleKind.KILLED

@@ -33,6 +33,7 @@ from hpctl.jobs.crash import (
     PEER_LOST,
     SIZES_DIFFER,
     WORKER_DIED,
+    find_uncaught,
     parse_rank,
 )
 from hpctl.jobs.hangs.flight_recorder import FlightCause
@@ -45,7 +46,7 @@ from hpctl.jobs.verdict import NEAR
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.model import Finding, Health
 from hpctl.vocabulary.run_policy import RESTARTS, RunPolicy
-from hpctl.vocabulary.trouble import Trouble, TroubleKind
+from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 
 OOM_CHECK: Final = "kernel.oom"
 """The check of a node that reads the kernel's line of each kill for memory."""
@@ -111,7 +112,7 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
-    named = name_absent(hang, said, names)
+    named = _explain_exception(name_absent(hang, said, names), facts)
     if said.flight.world != len(facts.task_nodes):
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
@@ -119,6 +120,23 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
         named = replace(named, kind=TroubleKind.HANG)
     return name_node(_locate_rank(named, facts))
+
+
+def _explain_exception(hang: Trouble, facts: RunFacts) -> Trouble:
+    """Return a hang with the exception that ended the rank, or a thread of it, while its process
+    lives on: that is why it does not come."""
+    raised = find_uncaught(hang, facts.tail)
+    if raised is None or hang.hang_place is HangPlace.STOPPED:
+        return hang
+    rank = hang.rank if raised.rank is None else raised.rank
+    if hang.rank not in (None, rank):
+        return hang
+    node = hang.node if rank == hang.rank else None
+    begin = "" if raised.rank is not None or rank is None else f"rank {rank}: "
+    why = f"{begin}{raised.why}; {hang.why}"
+    return replace(
+        hang, kind=raised.kind, why=why, signature=raised.signature, rank=rank, node=node
+    )
 
 
 def explain_by_findings(

@@ -102,6 +102,18 @@ _LOADS: Final = re.compile(r"_next_data|_try_get_data|DataLoader")
 """Functions of torch.utils.data in which a rank waits for its workers."""
 
 
+_HANDOVERS: Final = re.compile(r"(?:multiprocessing|concurrent/futures)/|(?:queue|threading)\.py\Z")
+"""Modules of Python's in which a rank waits for what its processes and threads hand over."""
+
+
+_FILE_MODULES: Final = re.compile(
+    r"(?:shutil|tempfile|zipfile(?:/__init__)?|tarfile|gzip|bz2|lzma|glob|filecmp)\.py\Z"
+    r"|numpy/lib/_?(?:npyio|format)\w*\.py|numpy/(?:_core|core)/memmap\.py"
+    r"|(?:safetensors|h5py|zarr|tifffile|fsspec/implementations)/"
+)
+"""Modules that read or write files. One that packs or unpacks runs, and does not sleep."""
+
+
 _ENGINE: Final = "_engine_run_backward"
 """torch's call of the autograd engine. Its caller sleeps while the threads of the devices work, and
 while DDP's hook waits for the reduction of the gradients (torch/csrc/autograd/engine.cpp;
@@ -451,8 +463,11 @@ def _find_place(rank: RankStack) -> HangPlace:
     caller = _find_caller(rank.frames)
     shown = (rank.frames[0], _find_own_frame(rank.frames))
     locks = any(_LOCKS.match(frame.file) for frame in rank.frames)
-    if locks or _SAVES.match(caller) or any(map(_uses_files, shown)):
+    sleeps = rank.state == "S" and bool(_FILE_MODULES.match(rank.frames[0].file))
+    if locks or sleeps or _SAVES.match(caller) or any(map(_uses_files, shown)):
         return HangPlace.FILES
+    if rank.children and _HANDOVERS.match(rank.frames[0].file):
+        return HangPlace.LOADER
     if caller or any(_LOADS.search(frame.function) for frame in shown):
         return HangPlace.LOADER
     return HangPlace.CODE

@@ -69,12 +69,16 @@ class StepOutput(Struct):
     failed: list[srun.NotLaunched] = field(default_factory=list)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     engine: Engine | None = None
+    ranks_tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    """The last lines since the ranks of the attempt were started last."""
 
     def hear(self, block: bytes) -> list[srun.SrunLine]:
         """Take in whole lines of output, and return srun's among them."""
         found = list(srun.parse_lines(block))
         last = block.split(b"\n")[:-1][-(self.tail.maxlen or TAIL) :]
-        self.tail.extend(line.decode("utf-8", "replace")[:LONGEST] for line in last)
+        texts = [line.decode("utf-8", "replace")[:LONGEST] for line in last]
+        self.tail.extend(texts)
+        self.ranks_tail.extend(texts)
         self.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
         self.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
         return found
@@ -146,6 +150,12 @@ class OutputReader:
         """Begin again for new ranks in the same step: the log rules restart, as with a new step."""
         with self._lock:
             self.heard.engine = Engine(self._rules, self._read_clock()) if self._rules else None
+            self.heard.ranks_tail.clear()
+
+    def copy_tail(self) -> list[str]:
+        """Return the last lines of the ranks that run now, as far as they have been read."""
+        with self._lock:
+            return list(self.heard.ranks_tail)
 
     def settle(self) -> StepOutput:
         """Read to the end of what srun left, and return all that was read."""

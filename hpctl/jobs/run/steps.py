@@ -402,7 +402,8 @@ class Steps:
         """Return the hang of the running step with whom its ranks wait for."""
         tracked = self._list_tracked_ranks()
         tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
-        facts = RunFacts(rank_nodes=_list_places(tracked), task_nodes=tasks)
+        tail = self._output.copy_tail()
+        facts = RunFacts(tail=tail, rank_nodes=_list_places(tracked), task_nodes=tasks)
         return explain_hang(
             hang.trouble,
             facts,

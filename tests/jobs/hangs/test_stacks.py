@@ -248,6 +248,9 @@ def test_missing_ranks_are_named_where_most_ranks_are_there(there, missing) -> N
 LOCK = (Frame("_poll_until_acquired", "filelock/_acquire.py", 177), Frame("acquire",
         "filelock/_lock.py", 195), Frame("load", "data.py", 12, True), *MAIN)  # fmt: skip
 LOADER = (Frame("_try_get_data", "torch/utils/data/dataloader.py", 1251), *MAIN)
+COPY = (Frame("copyfile", "shutil.py", 256), Frame("stage", "data.py", 9, True), *MAIN)
+QUEUE = (Frame("_poll", "multiprocessing/connection.py", 440), Frame("get",
+         "multiprocessing/queues.py", 113), Frame("feed", "data.py", 9, True), *MAIN)  # fmt: skip
 PATH = (Frame("Path.open", "pathlib.py", 1045), Frame("read", "data.py", 9, True), *MAIN)
 
 
@@ -262,6 +265,9 @@ PATH = (Frame("Path.open", "pathlib.py", 1045), Frame("read", "data.py", 9, True
         (PATH, "S", "", HangPlace.FILES),
         (LOCK, "S", "hrtimer_nanosleep", HangPlace.FILES),
         (LOADER, "S", "", HangPlace.LOADER),
+        (COPY, "S", "", HangPlace.FILES),
+        (COPY, "R", "", HangPlace.CODE),
+        (QUEUE, "S", "", HangPlace.CODE),
         ((), "Z", "", HangPlace.GONE),
     ],
 )
@@ -270,6 +276,13 @@ def test_the_place_of_a_rank_is_known_by_its_state_and_stack(stack, state, wchan
     rest = node("n1", 0, REDUCE, REDUCE)
     (one,) = aggregate_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
     assert (one.rank, one.hang_place) == (2, place)
+
+
+def test_a_rank_that_waits_for_a_process_that_does_not_run_is_in_its_loader() -> None:
+    odd = RankStack(2, 102, "0", "S", "", QUEUE, children=("12 (dead)",))
+    rest = node("n1", 0, REDUCE, REDUCE)
+    (one,) = aggregate_stacks([NodeStacks("n1", ranks=(*rest.ranks, odd))]).suspects
+    assert (one.rank, one.hang_place) == (2, HangPlace.LOADER)
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,17 @@ def test_progress_in_the_log_is_passed_on(tmp_path):
         )
         output.settle()
     assert [(note.step, note.loss, note.rank) for note in noted] == [(12, 0.3, 3)]
+
+
+def test_the_tail_of_new_ranks_has_no_line_of_those_before(tmp_path):
+    """An exception of ranks that were restarted in their step explains nothing of the new ones."""
+    with (tmp_path / "log").open("ab", buffering=0) as file:
+        output = OutputReader(None, Heard(), fds=(file.fileno(),) * 2)
+        output.begin()
+        file.write(b"ValueError: bad\n")
+        output.settle()
+        assert output.copy_tail() == ["ValueError: bad"]
+        output.renew()
+        file.write(b"step 1\n")
+        assert list(output.settle().tail) == ["ValueError: bad", "step 1"]
+    assert output.copy_tail() == ["step 1"]
