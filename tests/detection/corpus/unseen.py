@@ -26,6 +26,7 @@ SETS = (
     "eighth",
     "ninth",
     "tenth",
+    "eleventh",
 )
 LABELS = frozenset({"none", "seen", "act", "differs"})
 
