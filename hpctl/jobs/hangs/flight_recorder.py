@@ -11,7 +11,7 @@ Fields: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10,
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import Final
@@ -370,6 +370,14 @@ def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
     return None
 
 
+def _list_not_issued(known: _Ranks, key: _GroupKey, seq: int) -> Iterator[int]:
+    """Yield the members of a group that are known not to have issued one of its collectives."""
+    issued = known.by_group[key]
+    for rank in known.groups[key].ranks:
+        if rank in known.whole and _did_not_issue(issued.get(rank), seq, known, rank):
+            yield rank
+
+
 def _find_crossed(known: _Ranks) -> FlightVerdict | None:
     """Return the rank of a circle of ranks that wait for each other in different groups.
 
@@ -383,17 +391,18 @@ def _find_crossed(known: _Ranks) -> FlightVerdict | None:
             entry = entries[max(entries)]
             if rank not in last or entry.created_ns > last[rank][1].created_ns:
                 last[rank] = (key, entry)
-    waits: dict[int, set[int]] = {}
+    # Ranks that wait in the same collective share one set: a large job has few different ones.
+    absent: dict[tuple[_GroupKey, int], frozenset[int]] = {}
+    waits: dict[int, frozenset[int]] = {}
     for rank, (key, entry) in last.items():
         if entry.op not in _NEEDS_ALL or not entry.created_ns:
             continue
         if entry.completed and not entry.may_fail:
             continue
-        members = [one for one in known.groups[key].ranks if one in known.whole and one != rank]
-        issued = known.by_group[key]
-        waits[rank] = {
-            one for one in members if _did_not_issue(issued.get(one), entry.seq, known, one)
-        }
+        place = (key, entry.seq)
+        if place not in absent:
+            absent[place] = frozenset(_list_not_issued(known, key, entry.seq))
+        waits[rank] = absent[place]
     circle, only = find_circle(waits)
     if not circle:
         return None
