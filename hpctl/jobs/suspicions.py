@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from textwrap import shorten
 from typing import Final
 
 from msgspec import Struct
@@ -97,7 +96,8 @@ def _list_named_nodes(
 
 
 def _shorten_quote(text: str) -> str:
-    return shorten(text, LONGEST_QUOTE, placeholder=" […]")
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]} […]"
 
 
 def _describe_jobs(verdicts: Sequence[_JobVerdict]) -> str:

@@ -155,6 +155,19 @@ def test_a_node_is_tested_once_a_day() -> None:
         assert list_opened([*newest, tested, ended]) == found
 
 
+def test_a_test_that_left_its_node_to_a_person_is_the_last_for_a_day() -> None:
+    newest = [*FIRST, *fail_job(8, replace(ECC, at=at(-5)))]
+    for seconds, found in ((-AGAIN_S + 1, []), (-AGAIN_S, ["n1"])):
+        tested = opened("n-2", "n2", seconds=seconds, rule=SUSPECTED.rule)
+        ended = SignalSeen(at(seconds + 1), "n-2", "needs_human", "untested")
+        assert list_opened([*newest, tested, ended]) == found
+
+
+def test_a_node_whose_agent_is_silent_is_not_tested() -> None:
+    for seconds, found in ((-100, ["n1"]), (-121, [])):
+        assert list_opened(TWO, health={"n1": Health(generation("n1"), at(seconds))}) == found
+
+
 def test_one_node_is_tested_at_a_time_the_longest_suspected_first() -> None:
     earlier = replace(ECC, node=NodeName("n2"), at=at(-900))
     other = [*fail_job(11, earlier), *fail_job(12, earlier)]

@@ -56,8 +56,9 @@ MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
 LOCK_S = 5.0
 """How long a helper waits for the helper of the run before to exit."""
-_MOVED = "moved"
-"""Directory below META for the steps that a restore moved away."""
+_MOVED = "aside"
+"""Directory below META for the steps that a restore moved away. Jobs have it on their disks, so the
+name stays as it was first."""
 _AT_ONCE = 4
 """Files that are pulled side by side."""
 

@@ -1,7 +1,9 @@
 """Which idle node is tested because the verdicts on several jobs name it.
 
 The verdicts rest on what jobs report, so a user can cause such a test. It therefore waits for no
-job to end, runs on one node of the cluster at a time, and on each node once a day (ADR 0123).
+job to end, runs on one node of the cluster at a time, and on each node once a day. The gates that
+an operator's order passes do not hold it up, so it stops itself: after one test that left its node
+to a person, no other begins for a day (ADR 0123).
 """
 
 from collections.abc import Collection
@@ -9,11 +11,11 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.test_reservation import SUSPECTED
-from hpctl.engine.view import Candidate, View, jobs_on
+from hpctl.engine.view import Candidate, View, is_fresh, jobs_on
 from hpctl.nodes.testing import FindSuspicions, NodeSuspicion
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
@@ -53,22 +55,30 @@ def find_suspected(
     tests = [rec for rec in view.state.nodes.values() if rec.rule == SUSPECTED.rule]
     if any(not rec.ended for rec in tests):
         return []
-    recent = {rec.node for rec in tests if now < add_seconds(rec.opened, AGAIN_S)}
+    of_today = [rec for rec in tests if now < add_seconds(rec.opened, AGAIN_S)]
+    if any(rec.phase is NodePhase.ESCALATED for rec in of_today):
+        return []
+    recent = {rec.node for rec in of_today}
     for suspicion in sorted(find_suspicions(view, now), key=lambda one: one.since):
         name = suspicion.node
         if name in treated or name in recent or view.is_quarantined(name):
             continue
-        candidate = _make_candidate(suspicion, view)
+        candidate = _make_candidate(suspicion, view, policy, now)
         if candidate is not None:
             return [candidate]
     return []
 
 
-def _make_candidate(suspicion: NodeSuspicion, view: View) -> Candidate | None:
-    """Return the candidate for a node that is idle and as it was when the jobs failed."""
+def _make_candidate(
+    suspicion: NodeSuspicion, view: View, policy: Policy, now: datetime
+) -> Candidate | None:
+    """Return the candidate for a node that is idle, whose agent answers, and that is as it was when
+    the jobs failed."""
     node = view.scheduler.nodes.get(suspicion.node)
     health = view.health.get(suspicion.node)
     if node is None or health is None or not node.in_service or refuse_test(node, view):
+        return None
+    if not is_fresh(health.last_heard, policy.ages.report_s, now):
         return None
     last = _find_last_recovery(node.name, view)
     if last is not None and last.opened >= suspicion.since and not last.withdrawn:

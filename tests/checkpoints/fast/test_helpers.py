@@ -647,14 +647,14 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     (left / "step-2.tmp").write_bytes(b"[")
     node = NodeSaves(spec, "n0")
     assert not list(left.iterdir())
-    for name in ("moved/step-9", "new/step-8", "copies/n1/step-7.tmp"):
+    for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
         (node.meta / name).mkdir(parents=True)
         (node.meta / name / "x").write_bytes(b"x" * size)
     assert 3 * size < node.measure_bytes() < 3 * size + 1000
     shutil.rmtree(node.meta / "new")
     shutil.rmtree(left / "step-7.tmp")
     (node.root / "step-10").mkdir()
-    os.link(node.meta / "moved/step-9/x", node.root / "step-10/x")
+    os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
     assert node.measure_bytes() < size + 1000, "one file, at two places"
     file = SavedFile("x", size, 1, 1, "n1")
     row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
@@ -664,7 +664,7 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     node.peer = lambda _: socket.socket()
     (error,) = node.replicate_steps()
     assert "more than --fast-size" in error
-    assert not (node.meta / "moved").exists()
+    assert not (node.meta / "aside").exists()
     assert node.measure_bytes() < size + 1000
     node.check_room(size - 1000)
 

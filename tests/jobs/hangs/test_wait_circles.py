@@ -19,7 +19,9 @@ from hpctl.jobs.hangs.wait_circles import find_circle
         ({0: {1, 2}, 1: {0}, 2: {0}}, (0, 1, 2), 0),
     ],
 )
-def test_the_rank_of_every_circle_is_named(waits, circle, common) -> None:
+def test_the_rank_of_every_circle_is_named(
+    waits: dict[int, set[int]], circle: tuple[int, ...], common: int | None
+) -> None:
     fixed = {rank: frozenset(others) for rank, others in waits.items()}
     assert find_circle(fixed) == (circle, common)
 
