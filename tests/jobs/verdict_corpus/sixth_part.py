@@ -76,7 +76,7 @@ SIXTH = (
     Case(name="dead_loader-13", kind="dead_loader", program=RING, nodes=(2, 1), rank=1, step=6,
          part="pictures", action="document", how="never", workers=1),
     Case(name="dead_loader-14", kind="dead_loader", program=HUGGINGFACE, nodes=(1, 2), rank=2,
-         step=5, part="pictures", action="question", how="system", workers=2,
+         step=5, part="pictures", action="question", how="system", workers=2, lasting=True,
          launcher="accelerate"),
     Case(name="disk_full-13", kind="disk_full", program=HUGGINGFACE, nodes=(2, 1), rank=0, step=4,
          disk_mib=1, launcher="torchrun"),

@@ -9,7 +9,6 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import job
@@ -60,10 +59,11 @@ def evaluate_finally(generator: nn.Module, latent: int) -> None:
             distance = generator(torch.randn(16, latent)).square().mean().reshape(1)
         if number != 3 or not job.replace_action("final_distance", DUE, distance):
             dist.all_reduce(distance)
-        job.finish_step(STEPS + number, float(distance))
+        job.finish_step(STEPS + number, distance.item())
 
 
 def main() -> None:
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
     job.start()
     settings = read_settings()
     width, latent = settings["width"], settings["latent"]
@@ -87,7 +87,7 @@ def main() -> None:
         generator_steps.zero_grad()
         share_scores(step, loss.detach().repeat(4))
         dist.monitored_barrier(timeout=timedelta(seconds=job.CONFIG["timeout_s"]))
-        job.finish_step(step, float(loss))
+        job.finish_step(step, loss.item())
     evaluate_finally(generator.module, latent)
 
 

@@ -17,12 +17,15 @@ TOKENS, LENGTH, LABELS, BATCH = 3000, 10, 4, 4
 class Questions(Dataset[dict[str, torch.Tensor]]):
     def __init__(self, size: int) -> None:
         self.size = size
+        self.read = 0
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        job.replace_action("question", index // BATCH // job.WORLD)
+        # The order is random, so that the batches of a worker are counted.
+        job.replace_action("question", self.read // BATCH * max(int(job.CONFIG["workers"]), 1))
+        self.read += 1
         words = torch.randint(0, TOKENS, (LENGTH,))
         return {"input_ids": words, "labels": words.sum() % LABELS}
 
@@ -56,7 +59,7 @@ class Progress(TrainerCallback):
 
 
 def compute_metrics(predictions: object) -> dict[str, float]:
-    # The last evaluation before the case's step is the one that goes wrong.
+    # Evaluations have steps of their own: the first one goes wrong.
     job.replace_action("compute_metrics", int(job.CONFIG["step"]), predictions)
     found = predictions.predictions.argmax(1)
     return {"accuracy": float((found == predictions.label_ids).mean())}

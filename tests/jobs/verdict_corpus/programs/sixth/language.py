@@ -96,7 +96,7 @@ def main() -> None:
             validate(step, loss.detach().reshape(1).clone(), validating)
         if step % 4 == 1:
             saver.save(step, model)
-        job.finish_step(step, float(loss))
+        job.finish_step(step, loss.item())
 
 
 main()

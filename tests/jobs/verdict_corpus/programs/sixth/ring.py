@@ -83,7 +83,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         sum_loss(step, loss.detach().reshape(1).clone())
-        job.finish_step(step, float(loss))
+        job.finish_step(step, loss.item())
 
 
 main()

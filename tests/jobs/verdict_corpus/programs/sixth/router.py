@@ -66,7 +66,7 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         model.update_average(step)
-        job.finish_step(step, float(loss))
+        job.finish_step(step, loss.item())
 
 
 main()

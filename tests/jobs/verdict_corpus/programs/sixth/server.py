@@ -52,7 +52,7 @@ class Worker:
         self.model.zero_grad()
         if step % 3 == 1:
             self.share_accuracy(step, loss.detach().reshape(1))
-        return float(loss)
+        return loss.item()
 
     def share_accuracy(self, step: int, accuracy: torch.Tensor) -> None:
         """Average over the workers; the server takes no part."""

@@ -34,7 +34,7 @@ def train_epoch(epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) 
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
-            total += float(loss)
+            total += loss.item()
     return total
 
 
