@@ -83,8 +83,8 @@ def main() -> None:
     trainer = lightning.Trainer(
         accelerator="cpu", strategy=strategy, devices=per_node, num_nodes=job.WORLD // per_node,
         plugins=[environment], callbacks=[Progress()], max_steps=2000,
-        val_check_interval=5, limit_val_batches=3, logger=False, enable_progress_bar=False, enable_checkpointing=False,
-        num_sanity_val_steps=0,
+        val_check_interval=5, limit_val_batches=3, logger=False,
+        enable_progress_bar=False, enable_checkpointing=False, num_sanity_val_steps=0,
     )  # fmt: skip
     data, validation = Signals(1 << 18), Signals(1 << 10)
     trainer.fit(
