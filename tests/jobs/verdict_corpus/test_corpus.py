@@ -126,7 +126,8 @@ KILLS = {
     "spawn": "terminated with signal SIGKILL",
     "deepspeed": "exits with return code = -9",
     "accelerate": "(SIGKILL)",
-    "lightning": "terminated with code -9",
+    # Lightning says nothing where its first rank fails before it looks: the others lose a peer.
+    "lightning": "by peer",
 }
 """What a launcher says of a process that was killed."""
 
