@@ -23,9 +23,17 @@ from tests.jobs.verdict_corpus.fourth_part import FOURTH
 from tests.jobs.verdict_corpus.outside import remove_groups
 from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
+from tests.jobs.verdict_corpus.sixth_part import SIXTH
 from tests.jobs.verdict_corpus.third_part import THIRD
 
-PARTS = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+PARTS = {
+    "first": FIRST,
+    "second": SECOND,
+    "third": THIRD,
+    "fourth": FOURTH,
+    "fifth": FIFTH,
+    "sixth": SIXTH,
+}
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""
 FIRST_JOB = 900_000

@@ -32,7 +32,8 @@ its own code leaves the same sign as one whose processor is slow.
 class Case(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run. `nodes` is the number of ranks of each node, and `rank` is the culprit.
 
-    `launcher` starts the ranks: `plain` as srun does, or torchrun, accelerate, deepspeed or spawn.
+    `launcher` starts the ranks: `plain` as srun does, or torchrun, accelerate, deepspeed, spawn or
+    lightning, where the program's trainer starts them.
 
     `part` replaces `action` at `step`, from then on where it is `lasting`. `outside` is what the
     runner does to the rank or its node at that step. `timeout_s` is the process group's, in
@@ -94,11 +95,14 @@ class Case(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def vary_cases(cases: Sequence[Case], seed: int) -> list[Case]:
-    """Return the cases with steps and seeds by `seed`; 0 leaves the steps as they are listed."""
+    """Return the cases with steps and seeds by `seed`; 0 leaves the steps as they are listed.
+
+    Step 0 stays: it is the start-up.
+    """
 
     found = []
     for number, case in enumerate(cases):
         choice = random.Random(seed * 1000 + number)
-        later = choice.randrange(0, 4) if seed else 0
+        later = choice.randrange(0, 4) if seed and case.step else 0
         found.append(replace(case, step=case.step + later, seed=seed * 1000 + number))
     return found

@@ -41,7 +41,7 @@ GRACE_S = 15.0
 DUMP_S = 40.0
 """Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
-OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py", "pipeline.py"})
+OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py", "pipeline.py", "language.py"})
 """Programs whose ranks each write into a folder of checkpoints of their own."""
 AHEAD = 2
 """Batches that a data loader fetches before they are needed."""
@@ -116,8 +116,11 @@ class Run:
                     self._start(log, node, [program], more)
             else:
                 more = {"SLURM_NTASKS": str(len(self.nodes))}
-                if self.case.launcher == "spawn":
+                if self.case.launcher in ("spawn", "lightning"):
                     more |= {"MASTER_ADDR": self.nodes[0].address, "MASTER_PORT": str(PORT)}
+                if self.case.launcher == "lightning":
+                    more |= {"NODE_RANK": str(number), "PER_NODE": str(count)}
+                    more |= {"NODES": str(len(self.nodes))}
                 self._start(log, node, self._make_launcher(number, rank, program), more)
             rank += count
 
@@ -150,6 +153,8 @@ class Run:
                 f"--node_rank={number}", f"--master_addr={address}", f"--master_port={PORT}",
                 "--no_local_rank", program,
             ]  # fmt: skip
+        if self.case.launcher == "lightning":
+            return [program]
         assert self.case.launcher == "spawn"
         spawn = str(PROGRAMS / "spawn.py")
         return [spawn, program, str(first), str(count), str(self.case.world)]
@@ -160,7 +165,7 @@ class Run:
             "part": self.case.part, "action": self.case.action, "how": self.case.how,
             "rank": self.case.rank, "step": self.case.step, "lasting": self.case.lasting,
             "timeout_s": self.case.timeout_s, "workers": self.case.workers,
-            "seed": self.case.seed, "log_every": 2,
+            "seed": self.case.seed, "log_every": 2, "per_node": self.case.nodes[0],
         }  # fmt: skip
         environment = {
             "PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8",

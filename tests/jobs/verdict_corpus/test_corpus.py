@@ -92,13 +92,17 @@ def test_dumps_and_stacks_are_read(name):
 SIGNS = {
     "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError"
     r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError"
-    r"|TypeError|RuntimeError: Trying to resize storage|train: error)\b",
+    r"|TypeError|RuntimeError: Trying to resize storage|train: error"
+    r"|RuntimeError: Error\(s\) in loading state_dict|RuntimeError: The size of tensor a)\b",
     "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate"
     r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|Cuda failure 2 'out of memory'|Triton Error \[CUDA\]: out of memory",
-    "dead_loader": r"DataLoader worker \(pid\S* \d+\) (is killed by signal: |exited unexpectedly)",
+    r"|Cuda failure 2 'out of memory'|Triton Error \[CUDA\]: out of memory"
+    r"|CUDNN_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
+    "dead_loader": r"DataLoader worker \(pid\S* \d+\) (is killed by signal: |exited unexpectedly)"
+    r"|DataLoader timed out after",
     "disk_full": r"No space left on device|File too large|unexpected pos \d+ vs \d+",
-    "wrong_shape": r"terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "wrong_shape": r"terminate called after throwing an instance of 'gloo::EnforceNotMet'"
+    r"|Detected mismatch between collectives on ranks",
 }
 """What the log of a kind says, where a run of it did not hang."""
 
@@ -121,6 +125,9 @@ KILLS = {
     "torchrun": "(SIGKILL)",
     "spawn": "terminated with signal SIGKILL",
     "deepspeed": "exits with return code = -9",
+    "accelerate": "(SIGKILL)",
+    # Lightning says nothing where its first rank fails before it looks: the others lose a peer.
+    "lightning": "by peer",
 }
 """What a launcher says of a process that was killed."""
 

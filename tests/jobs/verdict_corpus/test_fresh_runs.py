@@ -29,9 +29,11 @@ def choose_cases(seed):
     choice = random.Random(seed)
     every = vary_cases([case for cases in PARTS.values() for case in cases], seed)
     every = [case for case in every if MEMORY_GROUPS.is_dir() or not case.memory_mib]
-    for library in ("accelerate", "deepspeed"):
+    needs = {"accelerate": "accelerate", "deepspeed": "deepspeed"}
+    needs |= {"lightning": "sixth/lit.py", "transformers": "sixth/huggingface.py"}
+    for library, name in needs.items():
         if find_spec(library) is None:
-            every = [case for case in every if library not in (case.program + case.launcher)]
+            every = [case for case in every if name not in f"{case.program} {case.launcher}"]
     return [choice.choice([case for case in every if case.kind == kind]) for kind in CAUSES]
 
 

@@ -21,8 +21,20 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 
-RANK = int(os.environ["RANK"])
-WORLD = int(os.environ["WORLD_SIZE"])
+
+def find_place() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks.
+
+    The processes that Lightning starts have no RANK, and the first of a node no LOCAL_RANK either.
+    """
+    if "PER_NODE" not in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    count = int(os.environ["PER_NODE"])
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    return int(os.environ["NODE_RANK"]) * count + local, int(os.environ["NODES"]) * count
+
+
+RANK, WORLD = find_place()
 CONFIG = json.loads(os.environ["JOB"])
 DUMPING = threading.Lock()
 """A line through the pipe and an exception may both ask for a dump."""
@@ -62,14 +74,17 @@ def serve_debug_pipe() -> None:
             dump_flight()
 
 
-def start() -> None:
-    """Join the process group and write the process id down."""
+def prepare() -> None:
+    """Set up what a program needs before there is a process group."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     leave_out_compiler()
     torch.set_num_threads(1)
     torch.manual_seed(int(CONFIG["seed"]) + RANK)
     threading.Thread(target=serve_debug_pipe, daemon=True).start()
-    dist.init_process_group("gloo", timeout=timedelta(seconds=CONFIG["timeout_s"]))
+
+
+def register() -> None:
+    """Write the process id down, and dump at an exception: this rank is in the process group."""
     hook = sys.excepthook
 
     def dump_and_print(*error: object) -> None:
@@ -79,6 +94,13 @@ def start() -> None:
 
     sys.excepthook = dump_and_print
     Path("pids", str(RANK)).write_text(str(os.getpid()))
+
+
+def start() -> None:
+    """Join the process group and write the process id down."""
+    prepare()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=CONFIG["timeout_s"]))
+    register()
 
 
 def finish_step(step: int, loss: float) -> None:
