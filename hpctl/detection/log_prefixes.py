@@ -15,7 +15,7 @@ r"""Strip what other tools print before each line of a kernel log.
     ^[[32m[12345.678901] ^[[33mTEXT                  dmesg --color=always
 
 A prefix is stripped only where the form of a log follows it, which then says who wrote the line. So
-a prefix never makes a line of a program one of the kernel's. The exception is a time of day that the
+a prefix never makes a line of a program one of the kernel's. The exception is a time of day that a
 line begins with, before `NVRM: `: the rest is a bare message, and syslog and the journal print no
 program's name without a date. Behind a date or a host's name, `NVRM` is a program's name, which any
 user may choose (`logger -t NVRM`).
