@@ -10,10 +10,15 @@ r"""Strip what other tools print before each line of a kernel log.
     > [12345.678901] TEXT                            a quotation
     1762776000123,i-0abc,Nov 10 12:00:00 ...         CloudWatch's CSV
     2026-11-10T12:00:00.1Z stdout F [12.345] TEXT    a container runtime's files
+    2026-11-10 12:00:00    [12345.678901] TEXT       a console's recorder
+    12:00:00  NVRM: TEXT                             a time of day, cut from a date
     ^[[32m[12345.678901] ^[[33mTEXT                  dmesg --color=always
 
 A prefix is stripped only where the form of a log follows it, which then says who wrote the line. So
-a prefix never makes a line of a program one of the kernel's.
+a prefix never makes a line of a program one of the kernel's. The exception is a time of day that a
+line begins with, before `NVRM: `: the rest is a bare message, and syslog and the journal print no
+program's name without a date. Behind a date or a host's name, `NVRM` is a program's name, which any
+user may choose (`logger -t NVRM`).
 """
 
 import re
@@ -36,13 +41,14 @@ _FORM = (
     rf"|(?:[^\W\d_]{{1,12}}[.,]? )?{_DATE}|{ISO_TIME} |<\d{{1,3}}>|{DECODED}|\d+,\d+,\d+,[^;]*;)"
 )
 _TIMED = (
-    rf"\"?(?:\d{{13}}|{ISO_TIME})\"?[, ]"
+    rf"\"?(?:\d{{13}}|{ISO_TIME})\"?(?:,| {{1,8}})"
     r"(?:std(?:out|err) [FP] |\{[^}]{0,500}\} |[\w./:@-]{1,200}[, ])?\"?"
 )
 _PREFIX = re.compile(
     r"(?:[\w./@~+-]{1,200}:(?:\d{1,9}:)? {0,2}|[\w.-]{1,64} login: |\[pod/[\w./-]{1,200}\] "
     rf"|[\w.-]{{1,64}} {{1,32}}\| |(?:[>|*`] ?){{1,8}}"
     rf"|(?:[a-z]+\d?\.[a-z]+|\d{{1,5}}) (?=<)| {{1,5}}|{_TIMED}){_FORM}"
+    r"|\d\d:\d\d:\d\d(?:[.,]\d{1,9})? {1,4}(?=NVRM: )"
 )
 
 

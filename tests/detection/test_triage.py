@@ -113,6 +113,14 @@ def test_what_the_kernel_did_not_write_is_not_believed(text: str | bytes) -> Non
     assert run(text).exit_code == 0
 
 
+def test_a_driver_s_line_is_read_behind_a_time_of_day_but_not_behind_a_date_or_a_host() -> None:
+    """Without a date or a host `NVRM` is no tag of syslog's: the line is the bare message."""
+    for prefix in ("14:03:51  ", "14:03:51 ", "14:03:51.123456 "):
+        assert [row["code"] for row in rows(prefix + FALLEN)] == ["79"], prefix
+    for prefix in ("Nov 10 14:03:51 ", "14:03:51 host ", "host sshd[4]: 14:03:51 ", "14:03:51 x: "):
+        assert rows(prefix + FALLEN) == [], prefix
+
+
 def test_a_message_of_several_lines_in_the_verbose_journal_is_read_whole() -> None:
     text = (
         "Tue 2026-11-10 12:00:00.123456 UTC [s=0fe;i=3f1;b=7bd;m=1c9;t=63d;x=a1]\n"

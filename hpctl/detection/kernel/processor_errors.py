@@ -22,7 +22,7 @@ _EDAC = re.compile(
     # The text after `on` is the DIMM's own name; the text in brackets is its place.
     # Linux 3.5 to 3.7 print no count, and older ones the page first.
     r"EDAC (?P<device>MC\d+): (?:(?P<count>\d+) )?(?P<kind>CE|UE)"
-    r"(?: (?P<where>.{0,80}?on .{1,80}?) \( ?\w+[:#]|(?: -)? (?:page 0x|no information available))"
+    r"(?: (?P<where>.{0,80}?on .{1,80}?) \( ?\w|(?: -)? (?:page 0x|no information available))"
 )
 
 

@@ -56,7 +56,7 @@ _PHRASES = (
     *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
     *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
     *("no space", "no memory", "zero bytes", "exception emask", "slow to respond", "socket closed"),
-    *("killing request", "issue detected", "going to be reset"),
+    *("killing request", "issue detected", "going to be reset", "readdir loop"),
 )
 
 
@@ -72,9 +72,9 @@ _ORDINARY = re.compile(
     r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
     r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
     r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
-    r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
-    r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read"
-    r"|Shutdown timeout set to|recovered by DPC)"
+    r"|.{0,200}(?:xfs_fs_goingdown|Request sent has timed out |error containment"
+    r"|found no error details|missing or invalid SUBNQN|failed to set APST"
+    r"|Possible bad register read|Shutdown timeout set to|recovered by DPC)"
     r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
     r"|Couldn't open port)"
     r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"
