@@ -59,7 +59,7 @@ _LOST_PEERS: Final = frozenset(
 """Exceptions of a process whose other side has closed the connection, or does not listen: Python's
 own, with the codes of connect(2), recv(2) and send(2)."""
 _LOST_WHERE_EMPTY: Final = frozenset({"EOFError", "Empty"})
-"""Those that mean this where they say no more: of multiprocessing.connection and queue."""
+"""Those that mean this where they have no text: of multiprocessing.connection and queue."""
 _CHAINED: Final = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
@@ -242,7 +242,7 @@ def _read_line(
 
 
 def _drop_time(line: str) -> str:
-    """Return a line without the time that stands before its text, which differs by line."""
+    """Return a line without the time before its text, which differs by line."""
     found = _TIME.match(line)
     return f"{found['label'] or ''}{line[found.end() :]}" if found else line
 

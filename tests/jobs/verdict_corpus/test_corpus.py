@@ -76,13 +76,17 @@ def test_the_archives_are_small():
     assert sum(archive_of(part).stat().st_size for part in PARTS) < 500_000
 
 
+RECEIVE_ONLY = {"gil_held-17", "slow_rank-14"}
+"""Runs whose parameter server only receives from any rank, which gloo's recorder does not note."""
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_dumps_and_stacks_are_read(name):
     files, world = EVERY[name], sum(json.loads(EVERY[name]["case.json"])["nodes"])
     for file, raw in files.items():
         if file.startswith("flight/"):
             dump = read_dump(int(file[-1]), raw)
-            assert dump.entries, file
+            assert dump.entries or name in RECEIVE_ONLY, file
             assert pickle.loads(raw)["version"].startswith("2.")
     if "stacks.txt" in files:
         assert list_ranks(files).keys() <= set(range(world))
@@ -111,6 +115,10 @@ def list_runs(*kinds):
     return [name for name, files in EVERY.items() if load_truth(files)["kind"] in kinds]
 
 
+SIGN_CUT_OFF = {"device_memory-16"}
+"""Runs of which the end of the log, which `hpctl run` keeps, has only what other ranks wrote."""
+
+
 @pytest.mark.parametrize("name", list_runs(*SIGNS))
 def test_the_log_shows_the_failure(name):
     files = EVERY[name]
@@ -118,7 +126,8 @@ def test_the_log_shows_the_failure(name):
     if json.loads(files["run.json"])["hung"]:
         assert list_ranks(files)[truth["rank"]].children
     else:
-        assert re.search(SIGNS[truth["kind"]], read_log(files))
+        shown = re.search(SIGNS[truth["kind"]], read_log(files))
+        assert (shown is None) == (name in SIGN_CUT_OFF)
 
 
 KILLS = {
