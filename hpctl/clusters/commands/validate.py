@@ -151,9 +151,10 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
         output.on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
     failed = view.counts["FAIL"]
     if failed:
+        checks = "check" if failed == 1 else "checks"
         raise HpctlError(
-            f"the cluster file {file} failed {failed} of {sum(view.counts.values())} checks, so "
-            "nothing was created or changed",
+            f"{failed} {checks} of the cluster file {file} failed, so nothing was created or "
+            "changed",
             "fix the file, or use --no-validate to continue without the checks",
         )
 
