@@ -33,7 +33,6 @@ _WORKING: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 """The base states in which slurmctld gives a node work, or has given it some."""
 _CLOSING: Final = frozenset({"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "INVALID_REG"})
 """The flags under which slurmctld gives a node no work."""
-_REBOOTS: Final = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 _AT_WORK: Final = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 
@@ -235,7 +234,7 @@ def _by_service(node: SlurmNode, known: _Lookups) -> Account | None:
 
 
 def _by_administrator(node: SlurmNode, known: _Lookups) -> Account | None:  # noqa: ARG001
-    if not _REBOOTS.isdisjoint(node.flags):
+    if node.about_to_reboot:
         why = "a reboot by `scontrol reboot` is under way"
         return Account(node, By.ADMINISTRATOR, why, problem=False)
     if not (node.reason and (node.closed or node.down) and is_out_on_purpose(node)):

@@ -148,9 +148,15 @@ def explain_by_findings(
     return explain_failure(trouble, RunFacts(nodes=nodes, findings=findings, job=str(job)))
 
 
+_ENDED_FROM_OUTSIDE: Final = (TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED, TroubleKind.FINAL)
+"""Ends of a run that Slurm or its owner asked for: launchers then print a signal of some rank."""
+
+
 def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
     """Return the trouble with the rank behind it, where it is known only from the other ranks, or
     from its number on its node."""
+    if trouble.kind in _ENDED_FROM_OUTSIDE:
+        return trouble
     if trouble.signature == SIZES_DIFFER:
         return trouble if ask is None else _compare_sizes(trouble, ask)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):

@@ -72,6 +72,11 @@ class SlurmNode(Struct, frozen=True):
         return not self.flags.isdisjoint(("POWER_UP", "POWERING_UP"))
 
     @property
+    def about_to_reboot(self) -> bool:
+        """`scontrol reboot` was called for it, and it has not booted since."""
+        return not self.flags.isdisjoint(("REBOOT_REQUESTED", "REBOOT_ISSUED"))
+
+    @property
     def dynamic(self) -> bool:
         """Not in slurm.conf: `scontrol delete` may remove it at any time."""
         return not self.flags.isdisjoint(("DYNAMIC_NORM", "DYNAMIC_FUTURE"))

@@ -161,6 +161,12 @@ def test_a_process_that_a_launcher_numbers_on_its_node_is_the_rank_there(facts, 
     assert found.why.startswith(f"rank {rank} on n2: it died") == (rank is not None)
 
 
+@pytest.mark.parametrize("kind", [TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED, TroubleKind.FINAL])
+def test_no_rank_is_named_where_slurm_or_the_owner_ends_the_run(kind: TroubleKind) -> None:
+    ended = Trouble(kind, at(0), "its time limit is over", "")
+    assert explain_failure(ended, RunFacts(tail=[SPAWN], nodes=["n2"])) == ended
+
+
 LOST = Trouble(TroubleKind.NETWORK, at(0), "a peer was lost", PEER_LOST)
 
 

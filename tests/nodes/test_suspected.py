@@ -134,6 +134,15 @@ def test_a_node_without_an_agent_or_out_of_service_is_not_tested() -> None:
     assert list_opened(TWO, scheduler=down) == []
 
 
+@pytest.mark.parametrize(
+    "flag", ["POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_REQUESTED", "REBOOT_ISSUED"]
+)
+def test_a_node_that_is_about_to_boot_is_not_tested(flag: str) -> None:
+    view = view_of(log=TWO)
+    nodes = {**view.scheduler.nodes, "n1": slurm_node(1, flags=frozenset({flag}))}
+    assert list_opened(TWO, scheduler=replace(view.scheduler, nodes=nodes)) == []
+
+
 @pytest.mark.parametrize(("seconds", "found"), [(-400, ["n1"]), (-200, [])])
 def test_a_boot_after_the_newest_failure_ends_the_suspicion(seconds: float, found) -> None:
     view = view_of(log=TWO)

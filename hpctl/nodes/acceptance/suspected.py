@@ -10,6 +10,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
+from hpctl.engine.power_saving import power_text
 from hpctl.engine.test_reservation import SUSPECTED
 from hpctl.engine.view import Candidate, View, is_fresh, jobs_on
 from hpctl.nodes.testing import FindSuspicions, NodeSuspicion
@@ -79,6 +80,9 @@ def _make_candidate(
     if node is None or health is None or not node.in_service or refuse_test(node, view):
         return None
     if not is_fresh(health.last_heard, policy.ages.report_s, now):
+        return None
+    # Its next boot ends the suspicion.
+    if power_text(node) or node.about_to_reboot:
         return None
     last = _find_last_recovery(node.name, view)
     if last is not None and last.opened >= suspicion.since and not last.withdrawn:
