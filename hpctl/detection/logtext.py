@@ -89,6 +89,8 @@ _FACILITY = re.compile(r"(?!kern\.)[a-z]+\d?\.(?:emerg|alert|crit|err|warn|notic
 _VERBOSE = re.compile(r"\S.{8,60} \[s=[0-9a-f]{3,32};i=[0-9a-f]+;")
 """The first line of an entry, as `journalctl -o verbose` prints it."""
 _VERBOSE_FURTHER = " " * 6
+_MOST_FIELDS = 256
+"""Fields of one entry that are kept; the journal's own are fewer than 50."""
 _VERBOSE_FIELD = re.compile(r" {4}([A-Z_][A-Z0-9_]{0,63})=(.*)")
 _CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
 _REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
@@ -221,10 +223,12 @@ class LogText:
             name = _VERBOSE_FIELD.match(text)
             if name is not None:
                 key = name[1]
-                fields[key] = name[2]
+                if len(fields) < _MOST_FIELDS:
+                    fields[key] = name[2]
                 number = self.lines if key == "MESSAGE" else number
             elif text.startswith(_VERBOSE_FURTHER) and key:
-                fields[key] = f"{fields[key]} {text.strip()}"[:MAX_LINE]
+                if key in fields:
+                    fields[key] = f"{fields[key]} {text.strip()}"[:MAX_LINE]
             else:
                 self._unread = line
                 break

@@ -112,7 +112,7 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
-    named = _explain_exception(name_absent(hang, said, names), facts)
+    named = _add_uncaught_exception(name_absent(hang, said, names), facts)
     if said.flight.world != len(facts.task_nodes):
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
@@ -122,7 +122,7 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     return name_node(_locate_rank(named, facts))
 
 
-def _explain_exception(hang: Trouble, facts: RunFacts) -> Trouble:
+def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
     """Return a hang with the exception that ended the rank, or a thread of it, while its process
     lives on: that is why it does not come."""
     raised = find_uncaught(hang, facts.tail)

@@ -283,3 +283,11 @@ def test_the_further_lines_of_a_message_are_read_with_it() -> None:
 
 def test_the_source_of_a_line_says_where_it_was_seen() -> None:
     assert rows(FALLEN)[0]["source"].endswith("NVIDIA/NVSentinel#155")
+
+
+def test_an_entry_of_the_verbose_journal_keeps_a_bounded_number_of_fields() -> None:
+    head, _, message = VERBOSE.format(transport="kernel").rstrip("\n").rpartition("\n")
+    more = "".join(f"    X{number}=a\n            b\n" for number in range(300))
+    assert [row["code"] for row in rows(f"{head}\n{message}\n{more}")] == ["readonly"]
+    assert rows(f"{head}\n{more}{message}\n") == []
+    assert len(rows(f"{head}\n{more}{message}\n{VERBOSE.format(transport='kernel')}")) == 1
