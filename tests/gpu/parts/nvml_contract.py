@@ -23,6 +23,8 @@ SUITE = "tests/detection/nvml/contract"
 def run(context: Context) -> None:
     """Run the suite by pytest on the machine's card, in a dry run on the recorded idle one."""
     words = ["-q", "-p", "no:cacheprovider", "-o", "timeout=60", SUITE]
+    # In the common folder pytest deletes what earlier runs left at its exit, however long that is.
+    words.append(f"--basetemp={context.scratch / 'pytest'}")
     # A dry run leaves out what waits for ten seconds: the suite is among all tests anyway.
     words += ["-k", "recorded-idle and not stopped"] if context.dry else ["-m", "gpu"]
     # A container may hide the PCI bus, by which the suite finds a card.
