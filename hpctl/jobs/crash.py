@@ -19,8 +19,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.jobs.launchers import find_first_end, is_launched
+from hpctl.jobs.log_end import LABEL, SURVIVED_LINES, is_ordinary_line, strip_label
 from hpctl.jobs.logs.patterns import Pattern
-from hpctl.jobs.tracebacks import ParsedException, find_tracebacks, mask_variable_parts
+from hpctl.jobs.torch_checks import find_different_call, find_missing_ranks
+from hpctl.jobs.tracebacks import (
+    ParsedException,
+    find_tracebacks,
+    mask_variable_parts,
+    split_prefix,
+)
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import (
@@ -36,8 +43,6 @@ _RANK: Final = re.compile(r"\[[rR]ank ?(\d+)\]|\bRank (\d+): ")
 """How torch, and programs that begin a message with it, name the rank that writes."""
 _SAID_RANK: Final = re.compile(r"\bRank (\d+)\b|\bon rank (\d+)\b")
 """Words about a rank, which may be another one than the rank that writes."""
-_LABEL: Final = re.compile(r" *(\d+): ")
-"""`srun --label` names the task: a rank, or the launcher of several."""
 _FILE: Final = re.compile(r"""["'](/[^"']{1,100})["']""")
 """The file that an error of the operating system names."""
 
@@ -53,26 +58,20 @@ def parse_rank(line: str, *, launched: bool = False) -> int | None:
     ranks."""
     found = _RANK.search(line)
     if found is None and not launched:
-        found = _LABEL.match(line)
+        found = LABEL.match(line)
     if found is None:
         found = _SAID_RANK.search(line)
     return int(next(filter(None, found.groups()))) if found else None
 
 
-def without_label(line: str) -> str:
-    """Return a line without the task that `srun --label` puts before it."""
-    label = _LABEL.match(line)
-    return line[label.end() :] if label else line
-
-
 TAIL_LINES: Final = 500
-TAIL_BYTES: Final = 64 * 1024
+TAIL_BYTES: Final = 256 * 1024
 LINE_CHARS: Final = 2000
-SURVIVED_LINES: Final = 40
-"""A run that printed so many ordinary lines after an error has survived it."""
 _SURVIVED_BEFORE: Final = 4
 """So many are enough before an exception that ended a rank: the ranks of a run whose rank has ended
 stop at its next collective."""
+_MESSAGE_LINES: Final = 12
+"""Lines of an exception's message that are read: DALI's names the error of CUDA in the seventh."""
 _SURVIVED_KINDS: Final = frozenset(
     {TroubleKind.GPU_MEMORY, TroubleKind.HOST_MEMORY, TroubleKind.DISK_FULL, TroubleKind.STORAGE}
 )
@@ -108,10 +107,6 @@ _TIMED_OUT: Final = re.compile(
 _P2P_TIMED_OUT: Final = re.compile(
     r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b"
 )
-_BARRIER: Final = re.compile(
-    r"\bRanks? (\d{1,7}(?:, \d{1,7}){0,64}) failed to pass monitoredBarrier"
-)
-"""What torch's monitored_barrier says (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
 _GROUP_STATUS: Final = re.compile(
     r"(?: *\d{1,6}: )?(?:\[\w{1,16}\]:? ?)?\[rank(\d{1,6})\]:"
     r".*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
@@ -209,7 +204,7 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     """Return what the end of a run amounts to.
 
     `exit_code` is the shell's (128 + n for signal n; Python's -n is understood). `tail` are the
-    log's last lines; the last 500 and 64 KiB count. `node` and `rank` are where the first task
+    log's last lines; the last 500 and 256 KiB count. `node` and `rank` are where the first task
     ended, used where the log names none. `again`: another run or rank of this job was able to start
     its command. Never raises for odd text.
     """
@@ -309,14 +304,17 @@ def _add_location(
 
 
 def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
-    """Return a network's trouble with the rank that is behind the others, where the lines show one.
+    """Return a trouble of all ranks with the rank behind it, where the lines show one.
 
     torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
     collectives than one that others wait in did not come to it: it hangs, and the network is well.
     """
+    if trouble.signature == CALLS_DIFFER:
+        why, rank = find_different_call(lines) or (trouble.why, None)
+        return replace(trouble, why=why, rank=rank)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
-    missing = _find_late_at_barrier(lines) or _did_not_come(lines)
+    missing = find_missing_ranks(lines) or _did_not_come(lines)
     if missing is not None:
         why, rank = missing
         return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
@@ -332,16 +330,6 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     if oldest[last] == oldest[other]:
         return trouble
     return replace(trouble, why=f"{trouble.why}: rank {last} is behind the others", rank=last)
-
-
-def _find_late_at_barrier(lines: Sequence[str]) -> tuple[str, int | None] | None:
-    """Return who did not come to a monitored barrier, which names the ranks that are missing."""
-    found = next(filter(None, map(_BARRIER.search, lines)), None)
-    if found is None:
-        return None
-    ranks = found[1].split(", ")
-    who = f"rank {found[1]}" if len(ranks) == 1 else f"ranks {found[1]}"
-    return f"{who} did not come to a monitored barrier", int(ranks[0]) if len(ranks) == 1 else None
 
 
 def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
@@ -529,8 +517,9 @@ def _find_best_hit(lines: Sequence[str], *, killed: bool) -> _Hit | None:
         ]
     best = min(fatal, key=_rank_hit, default=None)
     if best is not None and not best.known:
-        # A later error of the same failure may have a known cause, as a loader's worker that died.
-        later = _list_chained(lines, best.line)
+        # A later error of the same failure may have a known cause, as a loader's worker that died;
+        # so may the rest of a message that begins with no more than a title.
+        later = _list_chained(lines, best.line) | _list_message_lines(lines, best.line)
         known = (hit for hit in fatal if hit.known and hit.line in later)
         best = next((hit for hit in known if hit.tier is PatternTier.CAUSE), best)
     if best is not None and best.signature == WORKER_DIED:
@@ -560,6 +549,19 @@ def _list_chained(lines: Sequence[str], first: int) -> set[int]:
         if one.after in found:
             found.add(one.line)
     return found - {first}
+
+
+def _list_message_lines(lines: Sequence[str], first: int) -> set[int]:
+    """Return the lines of an exception's message after its first one."""
+    stream, _ = split_prefix(lines[first])
+    found: set[int] = set()
+    for number in range(first + 1, min(first + _MESSAGE_LINES, len(lines))):
+        prefix, text = split_prefix(lines[number])
+        if text.startswith("Traceback "):
+            break
+        if prefix == stream:
+            found.add(number)
+    return found
 
 
 def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
@@ -658,13 +660,6 @@ def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
     return found
 
 
-_NOISE: Final = re.compile(
-    r"\s(?!\s*\d+%\|)|$|srun: |slurmstepd: |wandb: |frame #|[WEIF]\d{4} |\[\d+\]:$|[=*-]{8}"
-    r"|\S* ?NCCL |Failures:|Traceback |Exception raised from|terminate called|During handling"
-    r"|The above exception|\[rank\d+\]:"
-)
-
-
 def _find_survived_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
     """Return the line up to which the run got over its errors: the last one of them after which so
     many ordinary lines came, or 0."""
@@ -672,7 +667,7 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int], least: int) -> 
     for number, line in enumerate(lines):
         if number in trouble:
             ordinary, before = 0, number
-        elif not _NOISE.match(without_label(line)):
+        elif is_ordinary_line(line):
             ordinary += 1
         if ordinary >= least and before >= lived_to:
             lived_to = before + 1
@@ -717,7 +712,7 @@ def _first_observed(lines: Sequence[str]) -> _Root:
 def _read_root_blocks(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each block of torchrun's."""
     values: dict[str, str] | None = None
-    for line in map(without_label, lines):
+    for line in map(strip_label, lines):
         if "Root Cause (first observed failure):" in line:
             if values is not None:
                 yield values

@@ -54,6 +54,10 @@ _KILLED: Final = "SIGKILL"
 """The signature of a rank that was killed."""
 _KILL_CODE: Final = 137
 """What a shell ends with after SIGKILL ended its last program."""
+_ABORT_CODE: Final = 134
+"""What a shell ends with after SIGABRT ended its last program."""
+_LEAST_TO_COMPARE: Final = 3
+"""Ranks of which one can differ from the others."""
 _LEAST_SIGNAL: Final = 128
 """Exit codes from here on are a shell's for signals."""
 _CLOSED: Final = "Connection closed by peer"
@@ -158,7 +162,10 @@ def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> T
     if trouble.kind in _ENDED_FROM_OUTSIDE:
         return trouble
     if trouble.signature == SIZES_DIFFER:
-        return trouble if ask is None else _compare_sizes(trouble, ask)
+        sent = _find_sender(trouble, facts)
+        return sent or (trouble if ask is None else _compare_sizes(trouble, ask))
+    if trouble.signature == CALLS_DIFFER:
+        return trouble if ask is None or trouble.rank is not None else _compare_calls(trouble, ask)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return _name_killed_rank(_name_local_rank(trouble, facts), facts, ask)
     left = _find_rank_that_failed(trouble, facts) or _find_rank_that_left(trouble, facts)
@@ -167,7 +174,27 @@ def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> T
     # A network port that failed names its own node: nothing is left to ask.
     if ask is None or trouble.node is not None:
         return trouble
-    return name_absent(trouble, *ask())
+    said, names = ask()
+    return _name_gone_rank(name_absent(trouble, said, names), said)
+
+
+def _name_gone_rank(trouble: Trouble, said: Witnesses) -> Trouble:
+    """Return the trouble of ranks that lost a peer with the one rank that wrote no dump, where
+    nothing else names a rank: a process that a signal ends writes none."""
+    gone = said.flight.only_silent
+    if trouble.signature != PEER_LOST or trouble.rank is not None or gone is None:
+        return trouble
+    why = f"rank {gone}: it ended without a flight recorder dump"
+    why = f"{why}; the other ranks report: {trouble.why}"
+    return replace(
+        trouble,
+        kind=TroubleKind.HANG,
+        why=why,
+        signature=NOT_COME,
+        rank=gone,
+        node=None,
+        hang_place=HangPlace.GONE,
+    )
 
 
 def _name_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
@@ -202,6 +229,33 @@ def _name_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | Non
     if trouble.node is not None and place not in (None, trouble.node):
         return trouble
     return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank)
+
+
+def _find_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+    """Return the trouble with the rank whose message was too long for all others; None where that
+    is open.
+
+    A rank that gets a longer message than it waits for aborts. Where all ranks but one did, they
+    got it from that one. A rank that waits for too little aborts, and is the only one to do so.
+    """
+    if _is_launched(facts):
+        return None
+    aborted = [end for end in facts.ends if end.code == _ABORT_CODE]
+    others = [rank for rank in range(facts.world) if not _has_ended(rank, aborted)]
+    if len(others) != 1 or facts.world < _LEAST_TO_COMPARE:
+        return None
+    rank = others[0]
+    why = f"rank {rank}: {SIZES_DIFFER}: its message is longer than all other ranks wait for"
+    return replace(trouble, why=why, rank=rank, node=None)
+
+
+def _compare_calls(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+    """Return the trouble of ranks that call different collectives with the rank that differs from
+    most others, where the dumps show it."""
+    said, names = ask()
+    if said.flight.cause is not FlightCause.DIFFERENT:
+        return trouble
+    return name_absent(trouble, Witnesses(said.flight), names)
 
 
 def _compare_sizes(trouble: Trouble, ask: AskWitnesses) -> Trouble:
@@ -343,7 +397,10 @@ def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
 
 
 def _may_be_of_memory(trouble: Trouble) -> bool:
-    """Return whether SIGKILL ended a rank, a script's last program or a data loader's worker."""
+    """Return whether SIGKILL ended a rank, a script's last program or a data loader's worker, or
+    may have: of a rank whose process is gone."""
+    if trouble.hang_place is HangPlace.GONE:
+        return True
     if trouble.kind is TroubleKind.KILLED:
         return trouble.signature == _KILLED or trouble.exit_code == _KILL_CODE
     return (

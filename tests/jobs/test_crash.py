@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.jobs.crash import (
-    LINE_CHARS,
-    SURVIVED_LINES,
-    TAIL_BYTES,
-    TAIL_LINES,
-    classify_crash,
-    crash_patterns,
-)
+from hpctl.jobs.crash import LINE_CHARS, TAIL_BYTES, TAIL_LINES, classify_crash, crash_patterns
+from hpctl.jobs.log_end import SURVIVED_LINES
 from hpctl.jobs.logs.patterns import Pattern
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy

@@ -7,7 +7,7 @@ from hpctl.engine.explain_view import FailureQuestion
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobReported
 from hpctl.engine.view import View
 from hpctl.engine.world import World
-from hpctl.jobs.crash import NOT_COME, PEER_LOST, WORKER_DIED
+from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
 from hpctl.jobs.explain import judge_job
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import RankNames
@@ -229,3 +229,50 @@ def test_the_place_of_a_hung_rank_reaches_the_daemon(place) -> None:
     assert decode_job_report(body).trouble == hang
     # A daemon of an earlier version refuses a field that it does not know.
     assert (b"hang_place" in body) == (place is not HangPlace.UNKNOWN)
+
+
+GONE = FlightVerdict(text="no rank waits in a collective", world=4, dumps=3, only_silent=3)
+
+
+def explain_lost(flight: FlightVerdict, *findings) -> Trouble:
+    """Return the trouble of four ranks of which one is gone, on the node n2."""
+    facts = RunFacts(tail=[PEER_LOST], rank_nodes={3: "n2"}, findings={"n2": findings})
+    return explain_failure(LOST, facts, lambda: (Witnesses(flight), RankNames({}, {}, 4)))
+
+
+def test_the_one_rank_without_a_dump_is_the_lost_peer() -> None:
+    found = explain_lost(GONE)
+    assert (found.rank, found.node, found.hang_place) == (3, "n2", HangPlace.GONE)
+    assert "rank 3 on n2: it ended without a flight recorder dump" in found.why
+    assert explain_lost(replace(GONE, only_silent=None)).rank is None
+
+
+def test_the_lost_peer_was_killed_for_its_memory_where_its_kernel_says_so() -> None:
+    oom = replace(OOM, last=at(-1))
+    assert explain_lost(GONE, oom).kind is TroubleKind.HOST_MEMORY
+    assert explain_lost(GONE).kind is TroubleKind.HANG
+
+
+SIZES = Trouble(TroubleKind.CRASH, at(0), SIZES_DIFFER, SIZES_DIFFER, rank=2)
+
+
+def abort(*ranks: int) -> list[TaskEnd]:
+    return [TaskEnd("n1", rank, 134, "Aborted", ((rank, rank),)) for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("aborted", "world", "rank"),
+    [((0, 2, 3), 4, 1), ((2,), 4, 2), ((2, 3), 4, 2), ((2,), 2, 2), ((0, 1, 2, 3), 4, 2)],
+)
+def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
+    aborted, world, rank
+) -> None:
+    assert explain_failure(SIZES, RunFacts(ends=abort(*aborted), world=world)).rank == rank
+
+
+def test_calls_that_differ_between_two_ranks_are_told_apart_by_the_dumps() -> None:
+    calls = Trouble(TroubleKind.CRASH, at(0), CALLS_DIFFER, CALLS_DIFFER)
+    flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3)
+    names = RankNames({}, {}, 3)
+    assert explain_failure(calls, RunFacts(), lambda: (Witnesses(flight), names)).rank == 1
+    assert explain_failure(calls, RunFacts(), lambda: (Witnesses(GONE), names)).rank is None

@@ -129,6 +129,7 @@ class FlightVerdict(Struct, frozen=True):
 
     `waiting` are ranks that wait in a collective. `last_sizes` are the numbers of elements with
     which ranks came to the last collective of a group, `(rank, number)`: only where these differ.
+    `only_silent` is the one rank of the largest group that wrote no dump, where all others did.
     """
 
     cause: FlightCause = FlightCause.NOTHING
@@ -138,6 +139,7 @@ class FlightVerdict(Struct, frozen=True):
     dumps: int = 0
     waiting: tuple[int, ...] = ()
     last_sizes: tuple[tuple[int, int], ...] = ()
+    only_silent: int | None = None
 
 
 _GroupKey = int
@@ -235,7 +237,23 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     waiting = tuple(sorted(set(chain.from_iterable(stop.waiting for stop in stops))))
     if len(waiting) > MOST_WAITING:
         waiting = ()
-    return replace(verdict, world=world, dumps=len(known.whole), waiting=waiting, last_sizes=sizes)
+    return replace(
+        verdict,
+        world=world,
+        dumps=len(known.whole),
+        waiting=waiting,
+        last_sizes=sizes,
+        only_silent=_find_only_silent(known),
+    )
+
+
+def _find_only_silent(known: _Ranks) -> int | None:
+    """Return the one rank of the largest group that wrote no dump; None where there are several, or
+    where so few wrote one that the dumps may be elsewhere."""
+    listed = [group.ranks for group in known.groups.values() if group.listed]
+    ranks = max(listed, key=len, default=())
+    silent = [rank for rank in ranks if rank not in known.whole and rank not in known.unread]
+    return silent[0] if len(silent) == 1 and len(ranks) > 2 else None
 
 
 def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:

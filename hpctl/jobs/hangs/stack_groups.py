@@ -466,11 +466,16 @@ def _find_place(rank: RankStack) -> HangPlace:
     sleeps = rank.state == "S" and bool(_FILE_MODULES.match(rank.frames[0].file))
     if locks or sleeps or _SAVES.match(caller) or any(map(_uses_files, shown)):
         return HangPlace.FILES
-    if rank.children and _HANDOVERS.match(rank.frames[0].file):
+    if rank.children and is_handover(rank.frames[0]):
         return HangPlace.LOADER
     if caller or any(_LOADS.search(frame.function) for frame in shown):
         return HangPlace.LOADER
     return HangPlace.CODE
+
+
+def is_handover(frame: Frame) -> bool:
+    """Return whether a call waits for what another thread or process hands over."""
+    return _HANDOVERS.match(frame.file) is not None
 
 
 def _uses_files(frame: Frame) -> bool:

@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
 from hpctl.jobs.hangs.stack_groups import (
@@ -36,6 +38,7 @@ from hpctl.jobs.hangs.stack_groups import (
     StackVerdict,
     aggregate_stacks,
     format_lines,
+    is_handover,
     parse_lines,
 )
 from hpctl.jobs.job_processes import PROC, JobProcess, list_pids, of_this_cluster, read_process
@@ -63,6 +66,10 @@ _HOW_TO_PERMIT = (
 _NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' beside hpctl there"
 
 
+_FUTURE = re.compile(r"concurrent/futures/_base\.py:(?:Future\.)?result\Z")
+"""The call in which a thread waits for a future, as `file:function`."""
+_POOL = re.compile(r"concurrent/futures/thread\.py:")
+"""Calls of a thread of a pool (ThreadPoolExecutor), as `file:function`."""
 _GLUE = ("0x", "pybind11::")
 """How the frames begin between Python and native code, which name no place of the program."""
 
@@ -92,13 +99,22 @@ def find_ranks(
     return dict(list(found.items())[:MOST_RANKS])
 
 
-def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
-    """Return the frames of a process's main thread; or none, and why. Raises nothing: a full disk
-    under /tmp, too few descriptors or a missing program is the reason for one rank."""
+class _Look(Struct, frozen=True):
+    """What py-spy shows of a process: the frames of its main thread, innermost first, and the
+    thread of the innermost one; or no frames, and why."""
+
+    frames: tuple[Frame, ...] = ()
+    thread: int = 0
+    error: str = ""
+
+
+def _look_at(pid: int, limit_s: float, *how: str) -> _Look:
+    """Return what a process does. Raises nothing: a full disk under /tmp, too few descriptors or a
+    missing program is the reason for one rank."""
     program = Path(sys.executable).with_name("py-spy")
     spy = str(program) if program.exists() else shutil.which("py-spy")
     if spy is None:
-        return [], _NO_PY_SPY
+        return _Look(error=_NO_PY_SPY)
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
@@ -108,27 +124,41 @@ def _dump_stack(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
             dump, text = out.read(), said.read(LARGEST_DUMP)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        return [], f"cannot run py-spy: {error.strerror}{where}"
+        return _Look(error=f"cannot run py-spy: {error.strerror}{where}")
     if exit_code is None:
-        return [], f"py-spy did not end within {limit_s:g} s"
+        return _Look(error=f"py-spy did not end within {limit_s:g} s")
     if exit_code:
         why = text.decode(errors="replace").strip()
-        return [], _HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}"
+        return _Look(error=_HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}")
     try:
-        return _select_frames(json.loads(dump)), ""
+        return _select_frames(json.loads(dump))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return [], "py-spy's answer cannot be read"
+        return _Look(error="py-spy's answer cannot be read")
 
 
-def _select_frames(threads: list[dict[str, object]]) -> list[Frame]:
-    """Return the frames of the main thread, preceded by what autograd's threads do for it."""
+def _select_frames(threads: list[dict[str, Any]]) -> _Look:
+    """Return the frames of the main thread, preceded by what other threads do for it: autograd's,
+    or the one that works for a future which it waits for, as of a checkpoint that is saved in the
+    background."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
-    stack = _read_thread(main)
+    stack, thread = _read_thread(main), 0
     inner = next((frame for frame in stack if frame.line), None)
     if inner is not None and inner.function == "_engine_run_backward":
         others = [t for t in threads if not str(t["thread_name"] or "Dummy").find("Dummy")]
         stack = max(map(_read_thread, others), key=len, default=[]) + stack
-    return stack[:MOST_FRAMES]
+    elif any(_FUTURE.match(f"{frame.file}:{frame.function}") for frame in stack):
+        works = {int(t["os_thread_id"]): _read_thread(t) for t in threads if t is not main}
+        busy = [one for one, frames in works.items() if _works_for_future(frames)]
+        if len(busy) == 1:
+            thread = busy[0]
+            stack = works[thread] + stack
+    return _Look(tuple(stack[:MOST_FRAMES]), thread)
+
+
+def _works_for_future(frames: Sequence[Frame]) -> bool:
+    """Return whether a thread of a pool runs a task, and does not wait for one."""
+    pooled = any(_POOL.match(f"{frame.file}:{frame.function}") for frame in frames)
+    return pooled and not is_handover(next((frame for frame in frames if frame.line), frames[0]))
 
 
 def _is_of_step(one: JobProcess, node: str, own_step: str) -> bool:
@@ -159,23 +189,46 @@ def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankSt
     """Read one rank, twice where that does no harm: a process that the kernel holds, or that is
     stopped already, would take the signal that stops it later, and nothing would continue it."""
     (step, rank), process = item
-    frames, error = _dump_stack(process.pid, DUMP_S, "--nonblocking")
+    first = _look_at(process.pid, DUMP_S, "--nonblocking")
+    thread = f"{process.pid}/task/{first.thread}" if first.thread else str(process.pid)
+    # The second look stops the threads, which then wake up: what they sleep in is read before it.
+    wchan, state = _read_wchan(thread), process.state
+    if first.thread and state in "RS":
+        state = _read_state(thread) or state
+    frames = first.frames
     if frames and native and process.state in "RS":
-        more, why = _dump_stack(process.pid, NATIVE_S, "--native")
-        if "did not end" in why:
+        second = _look_at(process.pid, NATIVE_S, "--native")
+        if "did not end" in second.error:
             os.kill(process.pid, signal.SIGCONT)
         # Where it went on meanwhile, the first look tells what it did without us.
-        same = [f for f in more if f.line] and [f for f in more if f.line][-1] == frames[-1]
-        frames = more[:MOST_FRAMES] if same else frames
+        python = [frame for frame in second.frames if frame.line]
+        same = second.thread == first.thread and python and python[-1] == frames[-1]
+        frames = second.frames if same else frames
     return RankStack(
-        rank, process.pid, step, process.state, _read_wchan(process.pid), tuple(frames),
-        error[:300], _dead_children(process.pid), read_flight_dump(process, rank),
-    )  # fmt: skip
+        rank,
+        process.pid,
+        step,
+        state,
+        wchan,
+        frames,
+        first.error[:300],
+        _dead_children(process.pid),
+        read_flight_dump(process, rank),
+    )
 
 
-def _read_wchan(pid: int) -> str:
+def _read_state(thread: str) -> str:
+    """Return the kernel's letter for a thread; empty where it cannot be read."""
     try:
-        return (PROC / str(pid) / "wchan").read_text(errors="replace")[:60]
+        fields = (PROC / thread / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[0] if fields else ""
+
+
+def _read_wchan(thread: str) -> str:
+    try:
+        return (PROC / thread / "wchan").read_text(errors="replace")[:60]
     except OSError:
         return ""
 

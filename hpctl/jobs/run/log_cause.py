@@ -1,16 +1,15 @@
 """Why a script failed, by what it wrote: the reading that `hpctl run` does, after the fact.
 
-What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and the
-last lines of the ranks, and the ranks' flight recorders are where the script's first lines had them
-dumped. All become the RunRemains that `post_mortem` reads, so that a rank's exception has the same
-words in a job with plain srun or torchrun. The findings of the job's nodes are known to the daemon
-only, which adds them to what is reported here.
+What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and those
+of the ranks that explain an end, and the ranks' flight recorders are where the script's first lines
+had them dumped. All become the RunRemains that `post_mortem` reads, so that a rank's exception has
+the same words in a job with plain srun or torchrun. The findings of the job's nodes are known to
+the daemon only, which adds them to what is reported here.
 """
 
 import json
 import re
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,8 +17,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.jobs.crash import classify_crash, without_label
+from hpctl.jobs.crash import classify_crash
 from hpctl.jobs.launchers import is_launched
+from hpctl.jobs.log_end import LogEnd, strip_label
 from hpctl.jobs.run.flight import flight_prefix_of_script
 from hpctl.jobs.run.history import log_line
 from hpctl.jobs.run.output import StepOutput, without_own
@@ -37,8 +37,6 @@ from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import send_report
 
-TAIL: Final = 500
-"""Lines of the log's end that are judged."""
 _OTHER_JOBS: Final = re.compile(rb"^slurmstepd\S*: error: \*\*\* JOB .*\n", re.MULTILINE)
 """That Slurm ended a job: not this one, whose script ended without Slurm."""
 _ROOT_CAUSE: Final = "Root Cause (first observed failure):"
@@ -65,14 +63,14 @@ def find_cause(
     code: int, block: bytes, environ: Mapping[str, str], now: datetime
 ) -> Trouble | None:
     """Return why a script ended with `code`; None where its log adds nothing to the code."""
-    heard = StepOutput(tail=deque(maxlen=TAIL))
+    heard = StepOutput(tail=LogEnd())
     heard.hear(_OTHER_JOBS.sub(b"", without_own(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
     remains = RunRemains(
         exit_code=code,
         ends=heard.ends,
         failed=heard.failed,
-        tail=list(heard.tail),
+        tail=heard.tail.list_lines(),
         again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
         gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
         flight_prefix=flight_prefix_of_script(environ),
@@ -152,7 +150,7 @@ def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
     """Return the hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""
-    for line in map(without_label, lines):
+    for line in map(strip_label, lines):
         match = _HOST.match(line)
         if match:
             host = match[1]

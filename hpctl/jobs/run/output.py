@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasInquiry
 from hpctl.jobs.hangs.ras_report import Address
+from hpctl.jobs.log_end import LogEnd
 from hpctl.jobs.logs.engine import Engine, LineCutter, LogFollower, RuleVerdict
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.run import progress_notes, srun
@@ -52,7 +53,6 @@ SETTLE_S = 5.0
 STOPPED_S = 1.0
 """What the time between two looks counts at most for the rules: they are a tenth of a second apart,
 and where it is longer we were slow, or stopped ourselves."""
-TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
 
@@ -67,18 +67,16 @@ class StepOutput(Struct):
 
     ends: list[srun.TaskEnd] = field(default_factory=list)
     failed: list[srun.NotLaunched] = field(default_factory=list)
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
+    tail: LogEnd = field(default_factory=LogEnd)
     engine: Engine | None = None
-    ranks_tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
-    """The last lines since the ranks of the attempt were started last."""
+    ranks_tail: LogEnd = field(default_factory=LogEnd)
+    """The lines since the ranks of the attempt were started last."""
 
     def hear(self, block: bytes) -> list[srun.SrunLine]:
         """Take in whole lines of output, and return srun's among them."""
         found = list(srun.parse_lines(block))
-        last = block.split(b"\n")[:-1][-(self.tail.maxlen or TAIL) :]
-        texts = [line.decode("utf-8", "replace")[:LONGEST] for line in last]
-        self.tail.extend(texts)
-        self.ranks_tail.extend(texts)
+        self.tail.add_block(block, LONGEST)
+        self.ranks_tail.add_block(block, LONGEST)
         self.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
         self.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
         return found
@@ -153,9 +151,10 @@ class OutputReader:
             self.heard.ranks_tail.clear()
 
     def copy_tail(self) -> list[str]:
-        """Return the last lines of the ranks that run now, as far as they have been read."""
+        """Return the lines of the ranks that run now that explain an end, as far as they have been
+        read."""
         with self._lock:
-            return list(self.heard.ranks_tail)
+            return self.heard.ranks_tail.list_lines()
 
     def settle(self) -> StepOutput:
         """Read to the end of what srun left, and return all that was read."""

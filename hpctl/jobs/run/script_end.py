@@ -19,8 +19,8 @@ from hpctl.toolkit.bounds import make_printable
 
 LOG_START: Final = "HPCTL_LOG_START"
 """Device, inode and size of the files of stdout and stderr, as they were when the script began."""
-MOST_BYTES: Final = 1024 * 1024
-"""What is read of each file at its end."""
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""What is read of each file at its end: what 4,096 ranks print when one of them has failed."""
 _CANCELLED: Final = re.compile(
     rb"^slurmstepd(?:-[\w.-]{1,255})?: error: \*\*\* JOB (\d{1,10}) ON \S+ CANCELLED AT ",
     re.MULTILINE,

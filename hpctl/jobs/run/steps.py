@@ -443,7 +443,7 @@ class Steps:
             ends=list(heard.ends),
             failed=list(heard.failed),
             lost=lost,
-            tail=list(heard.tail),
+            tail=heard.tail.list_lines(),
             marked=self.ranks.done or (mark is not None and is_own_file(mark)),
             stepped=self.ranks.step is not None,
             before=self._resume,

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -48,6 +49,14 @@ def reads(name: str) -> None:
 
 def loads(name: str) -> None:
     list(DataLoader(Files(FOLDER / f"{name}.fifo"), num_workers=1))
+
+
+def saves(name: str) -> None:
+    def saves() -> None:
+        (FOLDER / f"{name}.fifo").read_text()
+
+    with ThreadPoolExecutor(1) as background:
+        background.submit(saves).result()
 
 
 def stops(name: str) -> None:

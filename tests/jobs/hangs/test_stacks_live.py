@@ -23,6 +23,7 @@ from hpctl.vocabulary.identity import Attempt, JobId
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import Do, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.trouble import HangPlace
 from tests.agent_process import AgentProcess
 from tests.intakes import Head
 from tests.reports import NOON, Rows
@@ -31,7 +32,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.integration
 
 RANKS = 3
-KINDS = ("sleeps", "spins", "reads", "loads", "stops")
+KINDS = ("sleeps", "spins", "reads", "loads", "saves", "stops")
 PROGRAM = Path(__file__).with_name("hanging_rank.py")
 COLLECTOR = [sys.executable, "-P", "-m", "hpctl.jobs.hangs.stacks"]
 
@@ -60,7 +61,7 @@ class Hangs:
 
     def _release(self, number: int, kind: str) -> None:
         (self.folder / f"{number}.go").touch()
-        if kind in ("reads", "loads"):
+        if kind in ("reads", "loads", "saves"):
             (self.folder / f"{number}.fifo").write_text("x")
         for path in Path("/proc").glob("[0-9]*") if kind == "stops" else ():
             try:
@@ -148,7 +149,7 @@ def test_a_node_without_a_step_is_called_a_spare_and_no_error(slurm, tmp_path) -
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_the_culprit_of_forty_hangs_is_right(tmp_path) -> None:
+def test_the_culprit_of_48_hangs_is_right(tmp_path) -> None:
     right = []
     for seed in range(8):
         folder = tmp_path / str(seed)
@@ -159,8 +160,17 @@ def test_the_culprit_of_forty_hangs_is_right(tmp_path) -> None:
         with ranks(hangs.command, RANKS):
             found = [(culprit, look) for _, culprit, look in hangs.each(_looked)]
             right += [[one.rank for one in look.suspects] == [who] for who, look in found]
-    assert len(right) == 40
+    assert len(right) == 8 * len(KINDS)
     assert sum(right) >= 0.95 * len(right)
+
+
+def test_a_rank_whose_background_save_waits_for_a_file_is_named(tmp_path) -> None:
+    hangs = Hangs(tmp_path, [("saves", 1)])
+    with ranks(hangs.command, RANKS):
+        ((_, _, found),) = hangs.each(_looked)
+    (one,) = found.suspects
+    assert (one.rank, one.hang_place) == (1, HangPlace.FILES), found.text
+    assert "saves (hanging_rank.py:" in one.why
 
 
 def _looked() -> StackVerdict:

@@ -68,6 +68,23 @@ def test_a_program_of_a_job_of_one_node_is_on_it():
     assert cause(1, text, HPCTL_POLICY="{").why == found.why
 
 
+def test_the_first_error_of_a_large_job_is_read():
+    """A traceback of Lightning's has more than a hundred frames, and each rank prints one."""
+    frame = (
+        '[rank{}]:   File "/opt/lib/python3.11/site-packages/lightning/call.py", line 7, in run\n'
+    )
+
+    def say(rank: int, error: str) -> str:
+        header = f"[rank{rank}]: Traceback (most recent call last):\n"
+        return header + frame.format(rank) * 120 + f"[rank{rank}]: {error}\n"
+
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:7"
+    ranks = (say(rank, lost) for rank in range(256) if rank != 41)
+    found = cause(1, say(41, "KeyError: 'image'") + "".join(ranks))
+    assert (found.rank, found.kind) == (41, TroubleKind.CRASH)
+    assert "KeyError" in found.why
+
+
 @pytest.mark.parametrize(("task", "node"), [(0, None), (1, "n2")])
 def test_a_task_that_starts_several_ranks_is_not_the_rank_of_its_number(task, node):
     """The GPU of n1 may be the broken one: its task 0 has started rank 1, too."""
@@ -186,7 +203,7 @@ def test_a_run_that_slurm_ended_is_no_failure(tmp_path):
 def test_of_a_large_log_the_end_is_read(tmp_path):
     (tmp_path / "job.log").write_text("x" * 79 + "\n")
     with (tmp_path / "job.log").open("a") as log:
-        log.writelines(["step 1 loss 2.0\n"] * 100_000)
+        log.write("step 1 loss 2.0\n" * (script_end.MOST_BYTES // 10))
         log.write(RAISED)
     with (tmp_path / "job.log").open() as log:
         fd = log.fileno()

@@ -49,7 +49,7 @@ def test_file_is_followed_from_its_end_without_a_gap(tmp_path):
         until(lambda: bool(seen))
         heard = output.settle()
     assert [(end.node, end.code) for end in heard.ends] == [("n2", 5)]
-    assert list(heard.tail) == ["loss nan", *CRASH.decode().splitlines()]
+    assert heard.tail.list_lines() == ["loss nan", *CRASH.decode().splitlines()]
     assert [verdict.rule for verdict in verdicts] == ["bad loss"]
 
 
@@ -144,5 +144,5 @@ def test_the_tail_of_new_ranks_has_no_line_of_those_before(tmp_path):
         assert output.copy_tail() == ["ValueError: bad"]
         output.renew()
         file.write(b"step 1\n")
-        assert list(output.settle().tail) == ["ValueError: bad", "step 1"]
+        assert output.settle().tail.list_lines() == ["ValueError: bad", "step 1"]
     assert output.copy_tail() == ["step 1"]

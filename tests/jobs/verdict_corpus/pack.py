@@ -16,13 +16,15 @@ from pathlib import Path
 import msgspec
 
 from hpctl.jobs.hangs.stack_groups import NodeStacks, format_lines, parse_lines
+from hpctl.jobs.log_end import LogEnd
+from hpctl.jobs.run.output import LONGEST
 from tests.gpu.redact import Redactor
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 RECORDED = HERE / "recorded"
 LARGEST_LOG = 24 << 10
-"""Bytes of a log that are kept: its end."""
+"""Bytes of a rank's log that are kept: its end."""
 
 
 def make_redactor(folder: Path) -> Redactor:
@@ -43,7 +45,8 @@ def read_run(folder: Path) -> dict[str, bytes]:
     redactor = make_redactor(folder)
     found = {name: (folder / name).read_bytes() for name in ("run.json", "truth.json", "case.json")}
     found["run.json"] = redactor.text(found["run.json"].decode()).encode()
-    for path in [folder / "job.log", *sorted(folder.glob("task-*.log"))]:
+    found["job.log"] = redactor.text(read_log_end(folder / "job.log")).encode()
+    for path in sorted(folder.glob("task-*.log")):
         text = redactor.text(path.read_text(errors="replace"))
         found[path.name] = text.encode()[-LARGEST_LOG:]
     if (folder / "stacks.txt").exists():
@@ -54,6 +57,13 @@ def read_run(folder: Path) -> dict[str, bytes]:
         dump = redactor.value(pickle.loads(path.read_bytes()))
         found[f"flight/{path.name}"] = pickle.dumps(dump)
     return found
+
+
+def read_log_end(path: Path) -> str:
+    """Return the lines of a job's log that `hpctl` keeps of it."""
+    end = LogEnd()
+    end.add_block(path.read_bytes() + b"\n", LONGEST)
+    return "\n".join(end.list_lines())
 
 
 def redact_stacks(nodes: Iterable[NodeStacks], redactor: Redactor) -> Iterator[str]:
