@@ -27,6 +27,7 @@ SETS = (
     "ninth",
     "tenth",
     "eleventh",
+    "twelfth",
 )
 LABELS = frozenset({"none", "seen", "act", "differs"})
 
