@@ -1,8 +1,8 @@
 """Failures with known truth: real runs of torch (gloo, on CPUs), and what they leave behind.
 
 `cases` says what a run is, and `first_half`, `second_half`, `third_part`, `fourth_part`,
-`fifth_part` and `sixth_part` list 35, 35, 42, 36, 39 and 40: 14 kinds of failure, no two runs of
-a kind alike.
+`fifth_part`, `sixth_part` and `seventh_part` list 35, 35, 42, 36, 39, 40 and 40: 14 kinds of
+failure, no two runs of a kind alike.
 `python -m tests.jobs.verdict_corpus` makes them. `stage` is one run in separate namespaces, with
 the nodes of `nodes` and what `outside` does to it; `programs` are what it trains.
 `pack` removes the machine's paths and keeps a part as one archive in `recorded`.

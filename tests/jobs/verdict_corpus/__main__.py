@@ -23,6 +23,7 @@ from tests.jobs.verdict_corpus.fourth_part import FOURTH
 from tests.jobs.verdict_corpus.outside import remove_groups
 from tests.jobs.verdict_corpus.pack import ROOT, read_run, write_archive
 from tests.jobs.verdict_corpus.second_half import SECOND
+from tests.jobs.verdict_corpus.seventh_part import SEVENTH
 from tests.jobs.verdict_corpus.sixth_part import SIXTH
 from tests.jobs.verdict_corpus.third_part import THIRD
 
@@ -33,6 +34,7 @@ PARTS = {
     "fourth": FOURTH,
     "fifth": FIFTH,
     "sixth": SIXTH,
+    "seventh": SEVENTH,
 }
 LIMIT_S = 600.0
 """Seconds that a run may take, with its start on a busy machine."""

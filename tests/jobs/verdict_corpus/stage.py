@@ -41,7 +41,9 @@ GRACE_S = 15.0
 DUMP_S = 40.0
 """Seconds for the dumps: a rank's first one imports torch's compiler (1.2 s of a processor)."""
 PORT = 29500
-OWN_FOLDERS = frozenset({"pretrain.py", "sharded.py", "experts.py", "pipeline.py", "language.py"})
+OWN_FOLDERS = frozenset(
+    {"pretrain.py", "sharded.py", "experts.py", "pipeline.py", "language.py", "diloco.py"}
+)
 """Programs whose ranks each write into a folder of checkpoints of their own."""
 AHEAD = 2
 """Batches that a data loader fetches before they are needed."""

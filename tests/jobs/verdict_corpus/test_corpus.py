@@ -97,7 +97,8 @@ SIGNS = {
     "exception": r"(ValueError|KeyError|RuntimeError: mat1|LossDivergedError|IndexError"
     r"|AssertionError|AttributeError|ZeroDivisionError|CalledProcessError|JSONDecodeError"
     r"|TypeError|RuntimeError: Trying to resize storage|train: error"
-    r"|RuntimeError: Error\(s\) in loading state_dict|RuntimeError: The size of tensor a)\b",
+    r"|RuntimeError: Error\(s\) in loading state_dict|RuntimeError: The size of tensor a|ReadError"
+    r"|RuntimeError: Expected to have finished reduction|RuntimeError: probability tensor)\b",
     "device_memory": r"OutOfMemoryError: CUDA out of memory\. Tried to allocate"
     r"|AcceleratorError: CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|Cuda failure 2 'out of memory'|Triton Error \[CUDA\]: out of memory"

@@ -29,9 +29,10 @@ def choose_cases(seed):
     choice = random.Random(seed)
     every = vary_cases([case for cases in PARTS.values() for case in cases], seed)
     every = [case for case in every if MEMORY_GROUPS.is_dir() or not case.memory_mib]
-    needs = {"accelerate": "accelerate", "deepspeed": "deepspeed"}
-    needs |= {"lightning": "sixth/lit.py", "transformers": "sixth/huggingface.py"}
-    for library, name in needs.items():
+    needs = [("accelerate", "accelerate"), ("deepspeed", "deepspeed")]
+    needs += [("lightning", "sixth/lit.py"), ("lightning", "seventh/classifier.py")]
+    needs += [("transformers", "sixth/huggingface.py"), ("transformers", "seventh/instructed.py")]
+    for library, name in needs:
         if find_spec(library) is None:
             every = [case for case in every if name not in f"{case.program} {case.launcher}"]
     return [choice.choice([case for case in every if case.kind == kind]) for kind in CAUSES]
