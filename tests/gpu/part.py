@@ -29,7 +29,8 @@ from tests.gpu.processes import (
 from tests.gpu.stand_ins import kernel_log, prepare_environment
 
 GRACE_S = 5.0
-"""How long a worker may clean up after SIGTERM (stop a sandbox) before it is killed."""
+"""How long a worker may clean up after SIGTERM (stop a sandbox) before it is killed, and how long
+what it leaves may take to end."""
 END = "end.json"
 
 
@@ -86,7 +87,7 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
             killed = True
             os.kill(worker.pid, signal.SIGKILL)
         time.sleep(0.02)
-    left_running = sorted(list_descendants(os.getpid()).values())
+    left_running = sorted(_wait_for_descendants(options.grace_s).values())
     not_killed = sorted(kill_descendants().values())
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     row = {
@@ -98,6 +99,18 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         "not_killed": not_killed,
     }
     (options.folder / END).write_text(json.dumps(row))
+
+
+def _wait_for_descendants(seconds: float) -> dict[int, str]:
+    """Return what still runs below this process after so long: what is about to end, as a child
+    that the agent has let go, needs a moment on a busy machine."""
+    until = time.monotonic() + seconds
+    while True:
+        found = list_descendants(os.getpid())
+        if not found or time.monotonic() > until:
+            return found
+        collect_zombies()
+        time.sleep(0.02)
 
 
 def work(options: argparse.Namespace) -> None:
