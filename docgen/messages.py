@@ -447,7 +447,7 @@ def find_messages(
 def clean_text(text: str) -> str:
     """Return a text as one cell of a table."""
     one_line = re.sub(r"\s+", " ", text).strip()
-    return one_line.replace("|", "\\|").replace("<", "&lt;").replace("{", "&#123;")
+    return one_line.replace("|", "\\|").replace("<", "&lt;")
 
 
 def draw_table(messages: Sequence[Message]) -> str:

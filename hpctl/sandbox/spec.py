@@ -354,7 +354,9 @@ def free_ports(nodes: int) -> Ports:
             )
     raise HpctlError(
         f"the sandbox needs {wanted} consecutive free TCP ports between {_PORTS[0]} and "
-        f"{_PORTS[-1]}, but this machine has none"
+        f"{_PORTS[-1]}, but this machine has none",
+        "End programs that listen there (`ss -ltn` lists them), or start fewer nodes: "
+        "`hpctl sandbox up --help`.",
     )
 
 

@@ -284,5 +284,5 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3
 
 def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
     """Return the error for a name that nothing has, with the nearest ones that something has."""
-    hint = suggest_names(name, known, f"`hpctl {what}` lists them")
-    return HpctlError(f"hpctl does not know the name {name!r}", hint)
+    hint = suggest_names(name, known, f"Run `hpctl {what}` to see the names.")
+    return HpctlError(f"`hpctl {what}` lists no {name!r}", hint)

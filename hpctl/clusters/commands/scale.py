@@ -118,9 +118,8 @@ class _Scale(Struct):
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
-                f"the numbers do not match: group {self.group} has {self.target} instances; "
-                f"without the {len(chosen)} named nodes it has {left}, "
-                f"not {count}"
+                f"group {self.group} has {self.target} instances; without the {len(chosen)} named "
+                f"nodes it has {left}, not {count}: give {left}, or name other nodes"
             )
         return chosen
 

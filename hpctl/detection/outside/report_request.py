@@ -98,8 +98,8 @@ def decode_request(line: bytes) -> Request:
         )
     if request.for_s is not None and request.clears is not Clears.GONE:
         raise BadRequest(
-            "the report's for_s is valid only with clears: gone, not with clears: "
-            f"{request.clears.value}"
+            f"the report has for_s and clears: {request.clears.value}: for_s is valid only with "
+            "clears: gone; leave for_s out, or report clears: gone"
         )
     return msgspec.structs.replace(
         request,

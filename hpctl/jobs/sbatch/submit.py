@@ -441,8 +441,8 @@ def check_placeholders(option: str, directory: str, *, array: bool) -> None:
             near = difflib.get_close_matches(name, preamble.PLACEHOLDERS, n=1, cutoff=0.4)
             known = " and ".join(f"{{{each}}}" for each in preamble.PLACEHOLDERS)
             raise HpctlError(
-                f"unknown placeholder {{{name}}} in {directory}",
-                f"Did you mean {{{near[0]}}}?" if near else f"There are {known}.",
+                f"the checkpoint directory {directory} has the unknown placeholder {{{name}}}",
+                f"Did you mean {{{near[0]}}}?" if near else f"Write {known}.",
             )
     if array and "array_task_id" not in used:
         raise HpctlError(
