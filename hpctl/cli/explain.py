@@ -291,7 +291,7 @@ def _draw_gates(out: Console, view: ExplainView) -> None:
     if passed:
         out.print(indent_block(style_text("passed, in order: " + ", ".join(passed), GOOD)))
     for g in view.gates:
-        if g.result == "waved":
+        if g.result == "waived":
             out.print(indent_block(style_text(f"not asked: {g.name}, {g.why}", WARN)))
     if held is not None:
         out.print(indent_block(style_text(f"held by {held.name}: {held.why}", BAD)))

@@ -104,7 +104,7 @@ class RuleView(Struct, frozen=True):
 
 
 class GateView(Struct, frozen=True):
-    """One gate, in order. `result`: `passed`, `waved` (a waiver), `held` or `not_reached`."""
+    """One gate, in order. `result`: `passed`, `waived` (a waiver), `held` or `not_reached`."""
 
     name: str
     asks: str
@@ -851,7 +851,7 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     views = []
     for entry in passed:
         name, _, note = entry.partition(" (")
-        result = "waved" if note else "passed"
+        result = "waived" if note else "passed"
         views.append(GateView(name, _ASKS.get(name, ""), result, note.rstrip(")")))
     return tuple(views)
 

@@ -29,7 +29,7 @@ GOOD, BAD, WARN, DIM, HEAD = "green", "red", "yellow", "dim", "bold"
 STYLES = {
     **dict.fromkeys(("healthy", "IDLE", "returned", "resumed", "ok", "passed", "Running"), GOOD),
     **dict.fromkeys(("faulty", "DOWN", "escalated", "gave_up", "held", "fail", "Failure"), BAD),
-    **dict.fromkeys(("suspect", "unknown", "UNKNOWN", "warn", "waved", "NOT_FOUND"), WARN),
+    **dict.fromkeys(("suspect", "unknown", "UNKNOWN", "warn", "waived", "NOT_FOUND"), WARN),
     **dict.fromkeys(("cancelled", "not_reached", "absent", "-"), DIM),
 }
 

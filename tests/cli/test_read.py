@@ -222,7 +222,7 @@ def test_a_waived_gate_is_shown_with_who_waived_it():
     view = explain_view(world([opened]), worlds.RULES, "n-77777777")
     assert [(g.name, g.result, g.why) for g in view.gates] == [
         ("paused", "passed", ""),
-        ("budget", "waved", "waived by carol"),
+        ("budget", "waived", "waived by carol"),
     ]
     assert "requested by carol" in view.story[0].text
 
