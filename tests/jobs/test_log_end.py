@@ -59,7 +59,7 @@ def test_an_error_that_the_run_survived_is_dropped():
     assert not any("ValueError" in line for line in read([*lines, *raise_in(2, LOST, 60)]))
 
 
-def test_last_lines_of_exceptions_are_no_sign_of_a_run_that_goes_on():
+def test_last_lines_of_exceptions_do_not_count_as_ordinary_output():
     plain = ["Traceback (most recent call last):", '  File "/home/u/t.py", line 1, in f', LOST]
     kept = read([*raise_in(3, "KeyError: 'x'"), *plain * 100])
     assert any("KeyError" in line for line in kept)

@@ -270,7 +270,7 @@ def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
     assert explain_failure(SIZES, RunFacts(ends=abort(*aborted), world=world)).rank == rank
 
 
-def test_calls_that_differ_between_two_ranks_are_told_apart_by_the_dumps() -> None:
+def test_dumps_name_the_rank_where_two_ranks_differ() -> None:
     calls = Trouble(TroubleKind.CRASH, at(0), CALLS_DIFFER, CALLS_DIFFER)
     flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3)
     names = RankNames({}, {}, 3)
