@@ -15,9 +15,9 @@ from benchmarks.agent_process import children, command, read
 from hpctl.detection.kmsg import format_record
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
-from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.model import AgentReport
 from hpctl.wire.authentication import IntakeSettings
 from tests.munged import munged, public_directory
 from tests.reports import Rows
@@ -39,7 +39,7 @@ class Bed(Struct):
     root: Path
     kmsg: int
     start_s: float
-    reports: list[Report] = field(default_factory=list)
+    reports: list[AgentReport] = field(default_factory=list)
     _seq: int = 0
 
     def tick(self) -> None:
@@ -52,7 +52,7 @@ class Bed(Struct):
 @contextmanager
 def bed(directory: Path) -> Iterator[Bed]:
     """An agent at its shipped settings. Raises RuntimeError when it does not report."""
-    root, reports = directory / "root", list[Report]()
+    root, reports = directory / "root", list[AgentReport]()
     agent_machine.build(root)
     stub = agent_machine.gpus(directory)
     with ExitStack() as stack:
@@ -85,11 +85,11 @@ def bed(directory: Path) -> Iterator[Bed]:
 
 
 @contextmanager
-def _head(reports: list[Report]) -> Iterator[tuple[int, Path]]:
+def _head(reports: list[AgentReport]) -> Iterator[tuple[int, Path]]:
     """An intake's port and a munged's socket."""
 
     class Health(NodeHealthStore):
-        def accept(self, *some: Report) -> None:
+        def accept(self, *some: AgentReport) -> None:
             reports.extend(some)
             super().accept(*some)
 
@@ -100,7 +100,7 @@ def _head(reports: list[Report]) -> Iterator[tuple[int, Path]]:
         key.chmod(0o600)
         with munged(directory, "node", key, "127.0.0.1") as socket:
             settings = IntakeSettings(socket, frozenset({os.geteuid()}))
-            app = intake_app(settings, health, lambda _: "127.0.0.1")
+            app = make_intake_app(settings, health, lambda _: "127.0.0.1")
             server = IntakeServer(app, "127.0.0.1")
             server.start()
             try:
@@ -114,7 +114,7 @@ def _used_s(*pids: int) -> float:
     return sum(one.own_s + one.children_s for one in seen)
 
 
-def _child_of(agent: subprocess.Popen[bytes], reports: list[Report], log: Path) -> int:
+def _child_of(agent: subprocess.Popen[bytes], reports: list[AgentReport], log: Path) -> int:
     """The pid of the NVML child, once it is there and a report has come."""
     until = time.monotonic() + READY_S
     while time.monotonic() < until and agent.poll() is None:

@@ -11,7 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.table import median
-from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    ExpectedHardware,
+    UnknownResultError,
+)
 from hpctl.detection.machine import build_machine
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.runner import ABSENT_FACTOR, LoadedCheck, load_check
@@ -49,7 +54,7 @@ def looks(root: Path, env: Mapping[str, str]) -> Looks:
     ahead_s = 0.0
     try:
         client.wait(20.0)
-        seen = build_machine(root, Expected())
+        seen = build_machine(root, ExpectedHardware())
         seen = replace(seen, nvml=client.newest, monotonic=lambda: time.monotonic() + ahead_s)
         checks = [load_check(spec) for spec in CHECKS]
         taken: dict[str, list[float]] = {check.spec.name: [] for check in checks}
@@ -72,11 +77,11 @@ def _look(check: LoadedCheck, seen: CheckedMachine, before: dict[str, object]) -
     name = check.spec.name
     try:
         sample = check.gather(seen)
-    except NotHere:
+    except DeviceAbsentError:
         return False
-    except CannotTell:
+    except UnknownResultError:
         return True
-    with contextlib.suppress(CannotTell):
+    with contextlib.suppress(UnknownResultError):
         list(check.judge(sample, before.get(name), check.limits))
         if check.gauges is not None:
             check.gauges(sample, before.get(name))

@@ -20,7 +20,7 @@ from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, Wor
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -28,15 +28,15 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.request_intake import RequestHandler
 from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.run import SlurmRunner
-from hpctl.vocabulary.model import Health
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.model import NodeHealth
+from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.reports import Rows
 
 QUIET_RUNS = 41
@@ -46,7 +46,7 @@ SICK = 100
 RULES = build_rules()
 
 
-def _nothing(_: Sequence[Health] = ()) -> None:
+def _nothing(_: Sequence[NodeHealth] = ()) -> None:
     return
 
 
@@ -64,16 +64,16 @@ class Bench:
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
         live = LiveConfig(Config(kill_switch=directory / "STOP"))
-        sources = FactSources(self.scheduler, cloud, self.health)
+        sources = ObserverSources(self.scheduler, cloud, self.health)
         watch = Observer(sources, live, clock)
         self.memory = memory = JournaledState(self.store)
-        executor = Executor(Effectors(self.scheduler, provider), memory, clock)
+        executor = Executor(ExecutorPorts(self.scheduler, provider), memory, clock)
         port = LoopPort(watch, memory, clock, _nothing)
         requests = RequestHandler(self.store, port, live)
         jobs = JobReportHandler(self.store, port, live)
         self.loop = Loop(memory, executor, watch, requests, clock, KINDS, jobs)
 
-    def cycle(self, policy: Policy) -> float:
+    def cycle(self, policy: RecoveryPolicy) -> float:
         gc.collect()
         (seconds,) = seconds_of(lambda: self.loop.cycle(policy, RULES), 1)
         return seconds
@@ -88,7 +88,7 @@ def _quiet(world: World) -> float:
         return median(taken)
 
 
-def _sick(world: World, policy: Policy) -> tuple[float, int, int]:
+def _sick(world: World, policy: RecoveryPolicy) -> tuple[float, int, int]:
     """The one cycle that first sees a hundred sick nodes; how many it opened and held."""
     taken = []
     for _ in range(SICK_RUNS):

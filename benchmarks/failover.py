@@ -13,7 +13,7 @@ from contextlib import closing
 
 from benchmarks.table import Outcome, Row, median, p99
 from hpctl.engine.adapters import open_reader
-from hpctl.engine.config import load
+from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.store import Store
 from hpctl.sandbox.api import Sandbox
 
@@ -40,7 +40,7 @@ def run() -> Outcome:
 def _leader_ends(sandbox: Sandbox, how: str) -> float:
     """Seconds until the other one leads; it stands by again afterwards."""
     _until(lambda: _standby_is_ready(sandbox), "a standby")
-    with closing(open_reader(load(sandbox.config_path))) as store:
+    with closing(open_reader(read_config_file(sandbox.config_path))) as store:
         epoch, service = _led(store)
         sandbox.signal_service(service, how)
         begun = time.monotonic()

@@ -254,7 +254,7 @@ class Drip:
     """Connections to a job's helpers that never finish a handshake, and come again when closed."""
 
     def __init__(self, nodes: Nodes, count: int) -> None:
-        port = next(peers.list_ports(nodes.spec))
+        port = next(peers.list_helper_ports(nodes.spec))
         addresses = [(address, port) for address in nodes.spec.addresses]
         self._places = [addresses[number % len(addresses)] for number in range(count)]
         self._over = threading.Event()

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpctl.sandbox import packages
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
-from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 
@@ -107,7 +107,7 @@ class Member:
     async def hello(self) -> None:
         """The rival: as many bytes, of which nobody reads a word."""
         body = wire.encode_heartbeat(self._brief())
-        await self.line.ask(_request(body, wire.session_authorization("0" * 32, b"", body)))
+        await self.line.ask(_request(body, wire.make_session_authorization("0" * 32, b"", body)))
 
     async def heartbeat_by_credential(self) -> None:
         """The rival: the same heartbeat with a MUNGE credential of its own."""
@@ -117,18 +117,22 @@ class Member:
         """The rival: the same report with a MUNGE credential of its own."""
         await self.line.ask(self._with_credential(wire.encode_report(self._worse())))
 
-    def _worse(self) -> Report:
+    def _worse(self) -> AgentReport:
         now = datetime.now(UTC)
         code = str(len(self._findings) % 16)
-        found = Finding("bench.count", Verdict.WARN, now, now, f"gpu{self._seq}", code, count=1)
+        found = Finding(
+            "bench.count", DeviceVerdict.WARN, now, now, f"gpu{self._seq}", code, count=1
+        )
         self._findings = (*self._findings[-3:], found)
         self._digest = wire.digest_findings(self._findings)
         return self._report()
 
-    def _report(self) -> Report:
+    def _report(self) -> AgentReport:
         self._seq += 1
         now = datetime.now(UTC)
-        return Report(self.name, self._instance, self._boot, self._seq, now, START, self._findings)
+        return AgentReport(
+            self.name, self._instance, self._boot, self._seq, now, START, self._findings
+        )
 
     def _brief(self) -> wire.Heartbeat:
         self._seq += 1
@@ -138,7 +142,7 @@ class Member:
         )
 
     def _signed(self, body: bytes) -> bytes:
-        return _request(body, wire.session_authorization(self._session, self._secret, body))
+        return _request(body, wire.make_session_authorization(self._session, self._secret, body))
 
     def _with_credential(self, body: bytes) -> bytes:
         credential = munge.encode_credential(wire.make_credential_payload(body), self._munge)

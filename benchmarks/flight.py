@@ -16,8 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Outcome, Row
-from hpctl.jobs.hangs.flight_files import MANY_FILES, read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightDump, FlightEntry, FlightGroup, align_ranks
+from hpctl.jobs.hangs.flight_files import MANY_FILES, read_dumps_verdict
+from hpctl.jobs.hangs.flight_recorder import (
+    FlightDump,
+    FlightEntry,
+    FlightProcessGroup,
+    align_rank_collectives,
+)
 
 RANKS, ENTRIES, FRAMES = 1000, 2000, 25
 LARGE = 16_384
@@ -78,7 +83,7 @@ def write_dumps(prefix: str) -> int:
 
 def make_parsed() -> list[FlightDump]:
     """Return what the reader keeps of a large job whose rank 617 is late."""
-    group = FlightGroup("0", "default_pg", tuple(range(LARGE)))
+    group = FlightProcessGroup("0", "default_pg", tuple(range(LARGE)))
     return [
         FlightDump(
             rank,
@@ -119,13 +124,13 @@ def run() -> Outcome:
         size = write_dumps(prefix)
         found: list[tuple[int, ...]] = []
         wall, cpu = wall_and_cpu_s(
-            lambda: found.append(read_verdict(prefix, 0.0, read_s=600).ranks)
+            lambda: found.append(read_dumps_verdict(prefix, 0.0, read_s=600).ranks)
         )
         # Of the largest child so far, which is one of the readers.
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
         _, rival = wall_and_cpu_s(lambda: load_all(prefix))
     parsed = make_parsed()
-    _, large = wall_and_cpu_s(lambda: found.append(align_ranks(parsed).ranks))
+    _, large = wall_and_cpu_s(lambda: found.append(align_rank_collectives(parsed).ranks))
     plain = "pickle.loads of each file"
     outcome.rows = [
         Row(f"dumps of {RANKS} ranks", wall, "s", bar=BAR_S),

@@ -15,10 +15,10 @@ from benchmarks.table import Outcome, Row, median
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.insight.forecast.history import forecast_nodes
 from hpctl.insight.grey import decide
-from hpctl.insight.grey.daemon import PeerWindows
+from hpctl.insight.grey.daemon import PeerGaugeWindows
 from hpctl.insight.grey.decide import GAUGES
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, JobId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, JobId, NodeGeneration, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.insight.grey import history, make, score
 
@@ -209,14 +209,14 @@ def _judging() -> list[float]:
     """Seconds to close a full window and judge it, one node in a hundred standing out."""
     now = datetime(2026, 3, 1, tzinfo=UTC)
     names = [NodeName(f"n{n}") for n in range(NODES)]
-    born = {name: Generation(name, InstanceId(f"i-{name}"), BootId("b")) for name in names}
+    born = {name: NodeGeneration(name, InstanceId(f"i-{name}"), BootId("b")) for name in names}
     jobs = {
         JobId(j): SlurmJob(JobId(j), "RUNNING", now, nodes=tuple(names[j::JOBS]))
         for j in range(JOBS)
     }
     measured = (0.95, 600.0, 0.0, 1950.0, 0.5, 1e-6, 0.0)
     usual = dict(zip(GAUGES, (*measured, 6.4e11, 1.0, 1980.0, 400.0), strict=True))
-    book, found, taken = PeerWindows(), {}, []
+    book, found, taken = PeerGaugeWindows(), {}, []
     for _ in range(RUNS):
         for n, name in enumerate(names):
             values = {g: v * (1 + (n * 37 % 101) / 5000) for g, v in usual.items()}

@@ -21,7 +21,7 @@ from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldSchedule
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -29,17 +29,17 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.request_intake import RequestHandler
 from hpctl.faults.catalogue import build_rules
-from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
-from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
+from hpctl.jobs.hangs.daemon import HangDetector
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.service.intake import channel
-from hpctl.service.intake.line import IntakeLine
-from hpctl.service.intake.process import Backend, IntakeProcess
-from hpctl.service.intake.server import Bounds, IntakeServer
-from hpctl.service.metrics import Metrics
+from hpctl.service.intake.line import IntakeConnection
+from hpctl.service.intake.process import IntakeBackend, IntakeProcess
+from hpctl.service.intake.server import ConnectionBounds, IntakeServer
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.run import SlurmRunner
 
@@ -69,7 +69,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.take_lease(DaemonIdentity("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
-    line = IntakeLine()
+    line = IntakeConnection()
     server = _bare() if mode == "hello" else _intake(munge_socket, book, line)
     server.start()
     pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
@@ -96,17 +96,17 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
 def _bare() -> IntakeServer:
     """The rival knows no node, so that none of its connections may be short of room or time."""
     many = 1 << 20
-    server = IntakeServer(hello, "127.0.0.1", bounds=Bounds(many, many, many, many))
+    server = IntakeServer(hello, "127.0.0.1", bounds=ConnectionBounds(many, many, many, many))
     server.connections.sweep = lambda: None  # type: ignore[method-assign]
     return server
 
 
-def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeLine) -> IntakeProcess:
+def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeConnection) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
     nobody: Any = None
-    grey = GreyFailures(GreyFindings(), book, nobody, CLOCK)
-    listeners = (grey.hear, HangWatch().hear)
-    backend = Backend(book, nobody, nobody, Metrics(), on_gauges=listeners)
+    grey = GreyFailureDetector(GreyFailureFindings(), book, nobody, CLOCK)
+    listeners = (grey.hear, HangDetector().hear)
+    backend = IntakeBackend(book, nobody, nobody, DaemonMetrics(), on_gauges=listeners)
     return IntakeProcess(setup, "127.0.0.1:0", backend, line)
 
 
@@ -120,9 +120,9 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
     live = LiveConfig(Config(kill_switch=directory / "STOP"))
-    watch = Observer(FactSources(scheduler, cloud, book, hangs=HangWatch()), live, CLOCK)
+    watch = Observer(ObserverSources(scheduler, cloud, book, hangs=HangDetector()), live, CLOCK)
     memory = JournaledState(store)
-    executor = Executor(Effectors(scheduler, WorldProvider(world)), memory, CLOCK)
+    executor = Executor(ExecutorPorts(scheduler, WorldProvider(world)), memory, CLOCK)
     port = LoopPort(watch, memory, CLOCK, _nothing)
     requests = RequestHandler(store, port, live)
     jobs = JobReportHandler(store, port, live)

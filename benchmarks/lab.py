@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpctl.engine.adapters import make_scheduler, open_reader
-from hpctl.engine.config import load
+from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journal.store import Store
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.faults import append_kmsg, xid_line
+from hpctl.sandbox.faults import append_kmsg, format_xid_line
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Lab:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self._config = load(sandbox.config_path)
+        self._config = read_config_file(sandbox.config_path)
         self._scheduler = make_scheduler(self._config)
         self._script = sandbox.state_dir / "bench.sbatch"
         self._script.write_text(JOB)
@@ -129,7 +129,7 @@ class Lab:
 
     def break_gpu(self, node: str) -> float:
         """Have the node's kernel log an Xid 79; the wall clock just before the write."""
-        line = xid_line(79)
+        line = format_xid_line(79)
         at = time.time()
         append_kmsg(self.sandbox.spec.layout, node, line)
         return at
@@ -164,7 +164,7 @@ class Lab:
 
         self._ask(fold)
 
-    def health(self, node: str) -> Health:
+    def health(self, node: str) -> NodeHealth:
         """What the head node has stored of a node's agent."""
         return self._ask(lambda store: store.health()[NodeName(node)])
 

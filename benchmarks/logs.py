@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.logs.engine import Engine, LogFollower
-from hpctl.jobs.logs.rules import RuleSet, load_preset
+from hpctl.jobs.logs.engine import LogFollower, LogRuleEngine
+from hpctl.jobs.logs.rules import LogRuleSet, load_rule_preset
 
 SIZE = 32 << 20
 RUNS = 3
@@ -36,7 +36,7 @@ KINDS = {"one line in 20 is a step": 20, "every line is a step": 1}
 
 def run() -> Outcome:
     """Both kinds of log, each read by all in turn."""
-    rules = load_preset("megatron")
+    rules = load_rule_preset("megatron")
     rows, notes = [], []
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         for what, every in KINDS.items():
@@ -87,8 +87,8 @@ def _processor() -> float:
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
-def _ours(rules: RuleSet, log: Path) -> None:
-    engine, follower, done = Engine(rules, 0.0), LogFollower(log), False
+def _ours(rules: LogRuleSet, log: Path) -> None:
+    engine, follower, done = LogRuleEngine(rules, 0.0), LogFollower(log), False
     while not done:
         lines, done = follower.read()
         engine.feed(lines, 1.0)
@@ -97,7 +97,7 @@ def _ours(rules: RuleSet, log: Path) -> None:
     assert not any(watch.fired for watch in engine.watches)
 
 
-def _plain(rules: RuleSet, log: Path) -> None:
+def _plain(rules: LogRuleSet, log: Path) -> None:
     patterns = [re.compile(rule.logPattern.encode()) for rule in rules.rules]
     found = 0
     with log.open("rb") as file:
@@ -107,7 +107,7 @@ def _plain(rules: RuleSet, log: Path) -> None:
     assert found
 
 
-def _grep(rules: RuleSet, log: Path) -> None:
+def _grep(rules: LogRuleSet, log: Path) -> None:
     # `-E` knows no \d and no non-capturing group.
     patterns = [
         rule.logPattern.replace(r"[-+.\w]", "[-+.[:alnum:]_]").replace(r"[\d.]", "[0-9.]")

@@ -36,8 +36,8 @@ from hpctl.engine.loop import CycleResult
 from hpctl.engine.view import View
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.identity import BootId, Generation, RecoveryId, RuleId
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.identity import BootId, NodeGeneration, RecoveryId, RuleId
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 
 NODES, JOBS, VIEWERS, DAYS = 2000, 200, 10, 30
 RUNS, WATCH_S, EVERY_S, CYCLE_S = 5, 60.0, 5.0, 10.0
@@ -121,7 +121,7 @@ class Daemon:
             assessments={},
             state=self._state,
         )
-        self._server.offer(CycleResult(now, view, Policy(mode=Mode.ASSIST)))
+        self._server.offer(CycleResult(now, view, RecoveryPolicy(mode=Mode.ASSIST)))
 
     def append(self, event: Event) -> None:
         """Write an event down and offer the world with it."""
@@ -182,7 +182,7 @@ def _filled(folder: Path, world: World) -> Store:
 
 
 def _opened(number: int) -> NodeRecoveryOpened:
-    now, where = CLOCK.now(), Generation(node_name(number), instance_id(number), BootId("b-1"))
+    now, where = CLOCK.now(), NodeGeneration(node_name(number), instance_id(number), BootId("b-1"))
     return NodeRecoveryOpened(
         now, RecoveryId(f"n-bench{number:03}"), where, RuleId("xid-79"), "GPU fell off the bus",
         Urgency.NOW, (Remedy.REBOOT,), "xid-79", "assist", findings=(xid("79", now),),

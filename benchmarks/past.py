@@ -21,10 +21,10 @@ from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import (
-    Attempt,
     BootId,
-    Generation,
+    JobAttempt,
     JobId,
+    NodeGeneration,
     NodeName,
     RecoveryId,
     RuleId,
@@ -32,7 +32,7 @@ from hpctl.vocabulary.identity import (
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 NODE_RECOVERIES = 20
@@ -79,8 +79,8 @@ class Past:
     def _node(self, at: datetime) -> Iterator[Event]:
         rid, number = self._id("n"), next(self._ids)
         name = node_name(number * 7919 % self._nodes)
-        sick = Generation(name, instance_id(next(self._instances)), BootId(f"boot-{number}"))
-        fresh = Generation(name, instance_id(next(self._instances)), BootId(f"boot-{number}b"))
+        sick = NodeGeneration(name, instance_id(next(self._instances)), BootId(f"boot-{number}"))
+        fresh = NodeGeneration(name, instance_id(next(self._instances)), BootId(f"boot-{number}b"))
         yield NodeRecoveryOpened(
             at,
             rid,
@@ -115,7 +115,7 @@ class Past:
         yield JobRecoveryOpened(
             at,
             rid,
-            Attempt(job, at - timedelta(hours=9), 0),
+            JobAttempt(job, at - timedelta(hours=9), 0),
             cause,
             (node,) if cause else (),
             f"its node {node}: the GPU has fallen off the bus",
@@ -123,7 +123,7 @@ class Past:
             "ada(1000)",
             "dev",
             trouble=trouble,
-            action=Action.REQUEUE if trouble else Action.NONE,
+            action=RunAction.REQUEUE if trouble else RunAction.NONE,
         )
         yield signal(at, rid, job_recovery.JobSignal.STOP_WANTED)
         yield from step(at, rid, StepKind.REQUEUE, str(job))
@@ -159,7 +159,7 @@ class Past:
         yield NodeRecoveryOpened(
             at=at,
             recovery=rid,
-            generation=Generation(name, instance, BootId("")),
+            generation=NodeGeneration(name, instance, BootId("")),
             rule=node_recovery.SCALE_DOWN,
             meaning="scale down",
             urgency=Urgency.AFTER_JOBS,

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.run.progress_notes import open_listener, parse_note
+from hpctl.jobs.run.progress_notes import open_note_listener, parse_progress_note
 
 RUNS = 5
 CALLS = 2_000
@@ -48,7 +48,7 @@ def run() -> Outcome:
         off, _ = _cost(PROGRESS, OURS, "", directory)
         rows = [Row("nobody listens", off, "µs", "logging.info", logged, OFF_BAR)]
         notes = []
-        with open_listener() as unix, open_listener(["localhost"]) as udp:
+        with open_note_listener() as unix, open_note_listener(["localhost"]) as udp:
             places = {"unix": unix.address, "udp": udp.address, "file": f"file:{directory}/p"}
             for name, address in places.items():
                 on, p99 = _cost(PROGRESS, OURS, address, directory)
@@ -77,4 +77,8 @@ def _reading() -> float:
     import timeit
 
     line = b"step=12345 loss=0.25 lr=0.001 rank=3 node=ip-10-1-2-3 gpu=3 pid=12345\n"
-    return min(timeit.repeat(lambda: parse_note(line), number=10_000, repeat=3)) / 10_000 * 1e6
+    return (
+        min(timeit.repeat(lambda: parse_progress_note(line), number=10_000, repeat=3))
+        / 10_000
+        * 1e6
+    )

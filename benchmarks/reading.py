@@ -15,7 +15,7 @@ from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World
 from hpctl.slurm import parse
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.records import Hostlists
+from hpctl.slurm.records import HostlistCache
 from hpctl.slurm.run import SlurmRunner
 
 NODES, JOBS = 10_000, 1_000
@@ -32,8 +32,8 @@ def run() -> Outcome:
     printed = text["job"].encode()
 
     def ours() -> None:
-        found, bad_nodes = parse.parse_nodes(parse.node_lines(text["node"]))
-        jobs, bad_jobs = parse.parse_jobs(printed, b"", scontrol_text.MARK, Hostlists())
+        found, bad_nodes = parse.parse_nodes(parse.split_node_lines(text["node"]))
+        jobs, bad_jobs = parse.parse_jobs(printed, b"", scontrol_text.MARK, HostlistCache())
         assert len(found) == NODES
         assert len(jobs) == JOBS
         assert not bad_nodes + bad_jobs

@@ -17,7 +17,7 @@ from benchmarks.heal import SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.faults import append_kmsg, xid_line
+from hpctl.sandbox.faults import append_kmsg, format_xid_line
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.recovery import StepKind
 from tests.fakes import nvidia_smi
@@ -56,7 +56,7 @@ def _measure(lab: Lab) -> Outcome:
             nvidia_smi.install(lab.sandbox.spec.layout.of_node(node) / "hardware")
     begun = time.time()
     for node, kind in kinds.items():
-        append_kmsg(lab.sandbox.spec.layout, node, xid_line(CODES[kind]))
+        append_kmsg(lab.sandbox.spec.layout, node, format_xid_line(CODES[kind]))
     lab.until(lambda: _ended(lab) == NODES, 3 * BOOT_S + 120, "every node is back")
     took: dict[StepKind, list[float]] = {kind: [] for kind in CODES}
     for rec in lab.state().nodes.values():

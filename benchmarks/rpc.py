@@ -30,7 +30,7 @@ from benchmarks.lab import Lab, NotSeen, records
 from benchmarks.table import Outcome, Row
 from hpctl.engine.config import Config
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.rpcs import count_questions
+from hpctl.sandbox.rpcs import count_query_rpcs
 
 SIZES = tuple(int(size) for size in os.environ.get("BENCH_SIZES", "8,1000,10000").split(","))
 REST_S = Config().loop.rest_s
@@ -121,13 +121,13 @@ def _measured(size: int, lab: Lab) -> _Measured:
 
 def _rate(sandbox: Sandbox, lasts_s: float, job_every_s: float) -> Counter[str]:
     """RPCs a minute; with a job in each interval after the first."""
-    before, began = count_questions(sandbox), time.monotonic()
+    before, began = count_query_rpcs(sandbox), time.monotonic()
     while (left_s := began + lasts_s - time.monotonic()) > 0:
         time.sleep(min(left_s, job_every_s))
         if left_s > job_every_s:
             wrap = ("sbatch", "--output=/dev/null", "--wrap=sleep 1")
             sandbox.run(list(wrap))
-    counts, took_s = count_questions(sandbox) - before, time.monotonic() - began
+    counts, took_s = count_query_rpcs(sandbox) - before, time.monotonic() - began
     return Counter({name: count * 60.0 / took_s for name, count in counts.items()})
 
 
@@ -137,14 +137,14 @@ def _play_rival(sandbox: Sandbox) -> Counter[str]:
     lines = [line for line in shown.splitlines() if line.startswith("PartitionName=")]
     partitions = [line.split()[0].partition("=")[2] for line in lines]
     sandbox.signal_service("daemon", "SIGSTOP")
-    before = count_questions(sandbox)
+    before = count_query_rpcs(sandbox)
     for _ in range(ROUNDS):
         nodes = _nodes_of(sandbox, ",".join(partitions))
         sandbox.scontrol("show", "nodes", nodes)
         sandbox.scontrol("show", "partitions", "-o")
         for partition in partitions:
             _nodes_of(sandbox, partition)
-    counts = count_questions(sandbox) - before
+    counts = count_query_rpcs(sandbox) - before
     return Counter({name: count / ROUNDS for name, count in counts.items()})
 
 

@@ -14,22 +14,23 @@ from collections.abc import Callable
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.jobs.hangs.stack_groups import (
-    Frame,
     NodeStacks,
     RankStack,
+    StackFrame,
     aggregate_stacks,
-    format_lines,
-    parse_lines,
+    format_node_stacks,
+    parse_node_stacks,
 )
 
 RANKS, PER_NODE, DEPTH, SEEDS = 1000, 8, 40, 20
 C10D = "torch/distributed/distributed_c10d.py"
 ODD = {
-    "sleep": (Frame("clock_nanosleep"), Frame("fetch", "data.py", 88, True)),
-    "spin": (Frame("tokenize", "data.py", 12, True),),
-    "loader": (Frame("poll"), Frame("_try_get_data", "torch/utils/data/dataloader.py", 1251)),
-    "file": (Frame("open64"), Frame("load_shard", "data.py", 40, True)),
-    "compile": (Frame("compile_fx", "torch/_inductor/compile_fx.py", 900),),
+    "sleep": (StackFrame("clock_nanosleep"), StackFrame("fetch", "data.py", 88, True)),
+    "spin": (StackFrame("tokenize", "data.py", 12, True),),
+    "loader": (StackFrame("poll"), StackFrame("_try_get_data", "torch/utils/data/dataloader.py",
+        1251)),
+    "file": (StackFrame("open64"), StackFrame("load_shard", "data.py", 40, True)),
+    "compile": (StackFrame("compile_fx", "torch/_inductor/compile_fx.py", 900),),
 }  # fmt: skip
 
 
@@ -37,12 +38,12 @@ def job(seed: int) -> tuple[list[NodeStacks], int]:
     """What the nodes of a job say, and the rank that it waits for."""
     chance = random.Random(seed)
     culprit, kind = chance.randrange(RANKS), sorted(ODD)[seed % len(ODD)]
-    trunk = [Frame(f"call_{n}", f"model/layer_{n}.py", 10 + n, True) for n in range(DEPTH)]
-    stages = [Frame(name, C10D, 2000) for name in ("all_reduce", "recv", "send", "all_gather")]
+    trunk = [StackFrame(f"call_{n}", f"model/layer_{n}.py", 10 + n, True) for n in range(DEPTH)]
+    stages = [StackFrame(name, C10D, 2000) for name in ("all_reduce", "recv", "send", "all_gather")]
     stacks = []
     for rank in range(RANKS):
         stage = stages[rank * len(stages) // RANKS]
-        end = ODD[kind] if rank == culprit else (Frame("c10d::Work::wait"), stage)
+        end = ODD[kind] if rank == culprit else (StackFrame("c10d::Work::wait"), stage)
         stacks.append(RankStack(rank, 1000 + rank, "0", "S", frames=(*end, *trunk)))
     nodes = range(RANKS // PER_NODE)
     return [
@@ -52,13 +53,15 @@ def job(seed: int) -> tuple[list[NodeStacks], int]:
 
 def named(text: list[str], nodes: list[str]) -> list[int]:
     """Ours: from the nodes' lines to the ranks that are named."""
-    return [one.rank for one in aggregate_stacks(parse_lines(text), nodes).suspects]
+    return [one.rank for one in aggregate_stacks(parse_node_stacks(text), nodes).suspects]
 
 
 def pairwise(text: list[str]) -> list[int]:
     """The rival's."""
     ranks = {
-        one.rank: set(map(str, one.frames)) for said in parse_lines(text) for one in said.ranks
+        one.rank: set(map(str, one.frames))
+        for said in parse_node_stacks(text)
+        for one in said.ranks
     }
     likeness = dict.fromkeys(ranks, 0.0)
     numbers = sorted(ranks)
@@ -84,7 +87,7 @@ def run() -> Outcome:
     """Measure."""
     outcome = Outcome("stacks")
     jobs = [job(seed) for seed in range(SEEDS)]
-    told = [[line for node in said for line in format_lines(node)] for said, _ in jobs]
+    told = [[line for node in said for line in format_node_stacks(node)] for said, _ in jobs]
     nodes = [node.node for node in jobs[0][0]]
     ours = median([cpu_s(lambda: named(told[0], nodes)) for _ in range(5)])
     guessed: list[int] = []

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from benchmarks.agent_rivals import NHC, find
 from benchmarks.table import Outcome, Row, median, seconds_of
-from hpctl.detection.outside.local_server import LocalServer
+from hpctl.detection.outside.local_server import AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
-from hpctl.detection.outside.reported import Reported
+from hpctl.detection.outside.reported import ReportTable
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 
 RUNS, SLOW_RUNS = 200, 20
 TIME_BAR_MS, FORK_BAR = 20.0, 1.0
 PLUGINS = Path(__file__).parents[1] / "slurm_plugins"
-NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+NODE = NodeGeneration(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
 OURS, FULL, PYTHON = "health_check.sh", "hpctl agent verdict", "python -I -S, socket only"
 LEAST, REAL = "bash, one df", "NHC, one check"
 SHAPE = """#!/bin/bash
@@ -48,7 +48,7 @@ def run() -> Outcome:
     outcome = Outcome("verdict")
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
         directory = Path(name)
-        server = LocalServer(directory / "agent.sock", Reported(NODE.boot), _judge_node)
+        server = AgentSocketServer(directory / "agent.sock", ReportTable(NODE.boot), _judge_node)
         server.start()
         try:
             commands = _prepare(directory, outcome)

@@ -8,17 +8,17 @@ from msgspec.structs import replace
 from hpctl.engine.clock import SystemClock
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import (
-    Attempt,
     BootId,
-    Generation,
     InstanceId,
+    JobAttempt,
     JobId,
+    NodeGeneration,
     NodeName,
     RecoveryId,
 )
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
@@ -26,11 +26,13 @@ JOB_NODES = 8
 NODES_OF_YEARS = 1000
 """Of the cluster whose journal is made up by `past.py`."""
 CLOCK = SystemClock()
-CAREFUL = Policy(mode=Mode.OWN)
+CAREFUL = RecoveryPolicy(mode=Mode.OWN)
 """The shipped budgets: of a hundred sick nodes nearly all are held."""
-GENEROUS = Policy(
+GENEROUS = RecoveryPolicy(
     mode=Mode.OWN,
-    budgets=Budgets(open_min=1000, partition_min=1000, per_hour=1000, correlated_min=100_000),
+    budgets=TreatmentBudgets(
+        open_min=1000, partition_min=1000, per_hour=1000, correlated_min=100_000
+    ),
 )
 """Budgets that let a hundred recoveries open in one cycle."""
 
@@ -73,7 +75,7 @@ def _job(number: int, nodes: int, now: datetime) -> SlurmJob:
 def xid(code: str, at: datetime, device: str = "0000:53:00") -> Finding:
     """What an agent makes of one kernel line."""
     line = f"NVRM: Xid (PCI:{device}): {code}, pid='<unknown>', name=<unknown>, as the driver says."
-    return Finding("kernel.xid", Verdict.FAIL, at, at, device, code, "", line)
+    return Finding("kernel.xid", DeviceVerdict.FAIL, at, at, device, code, "", line)
 
 
 class World:
@@ -104,7 +106,7 @@ class World:
         )
         self._nodes = nodes
 
-    def health(self, sick: int = 0) -> dict[NodeName, Health]:
+    def health(self, sick: int = 0) -> dict[NodeName, NodeHealth]:
         """All agents heard now; `sick` nodes, spread over the cluster, have just lost a GPU."""
         now = CLOCK.now()
         lost = {i * self._nodes // sick for i in range(sick)} if sick else set()
@@ -113,8 +115,8 @@ class World:
             findings = (xid("31", now - timedelta(hours=2)),) if i % 50 == 7 else ()
             if i in lost:
                 findings = (*findings, xid("79", now))
-            generation = Generation(node_name(i), instance_id(i), BootId(f"boot-{i}"))
-            found[generation.node] = Health(generation, now, findings)
+            generation = NodeGeneration(node_name(i), instance_id(i), BootId(f"boot-{i}"))
+            found[generation.node] = NodeHealth(generation, now, findings)
         return found
 
 
@@ -149,10 +151,10 @@ class WorldScheduler:
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         return dict.fromkeys(nodes, Outcome.accepted())
 
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+    def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         return Outcome.accepted()
 
-    def requeue(self, attempt: Attempt) -> Outcome:
+    def requeue(self, attempt: JobAttempt) -> Outcome:
         return Outcome.accepted()
 
     def start_now(
@@ -166,10 +168,10 @@ class WorldScheduler:
     def lift(self, job: JobId, nodes: Collection[NodeName]) -> Outcome:
         return Outcome.accepted()
 
-    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
         return Outcome.accepted()
 
-    def note(self, attempt: Attempt, why: str) -> Outcome:
+    def note(self, attempt: JobAttempt, why: str) -> Outcome:
         return Outcome.accepted()
 
     def requeue_exit_codes(self) -> frozenset[int]:
@@ -180,7 +182,8 @@ class WorldScheduler:
 
 
 class WorldProvider:
-    """`hpctl.vocabulary.ports.Provider`: the prepared list, as of now; every order is accepted."""
+    """`hpctl.vocabulary.ports.CloudProvider`: the prepared list, as of now; every order is
+    accepted."""
 
     def __init__(self, world: World) -> None:
         self._world = world

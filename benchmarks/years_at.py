@@ -17,9 +17,9 @@ from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.journal.store import Store
-from hpctl.engine.retire import find_retired, window_s
+from hpctl.engine.retire import compute_lookback_s, find_retired
 from hpctl.faults.catalogue import build_rules
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 CYCLES = 9
 
@@ -50,7 +50,11 @@ def retire_all(folder: Path) -> dict[str, Any]:
 def _retire(store: Store, earlier: timedelta) -> float:
     state = replay_events(store.events())
     known = time.perf_counter()
-    before = CLOCK.now() - earlier - timedelta(seconds=window_s(Policy(), build_rules()))
+    before = (
+        CLOCK.now()
+        - earlier
+        - timedelta(seconds=compute_lookback_s(RecoveryPolicy(), build_rules()))
+    )
     assert store.retire(find_retired(state, before, ()).over)
     replay_events(store.events())
     # The daemon knows its state already when it begins.

@@ -7,7 +7,7 @@ from hpctl.nodes.acceptance.cards import (
     FIGURES,
     FLOOR_SHARE,
     CardFigure,
-    find_figure,
+    find_card_figure,
 )
 
 HEAD = """# Floors of GPUs
@@ -97,7 +97,7 @@ def _compare_cards() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in COMPARISONS:
-        own = find_figure("NVIDIA H200", row.figure, "")
+        own = find_card_figure("NVIDIA H200", row.figure, "")
         if own is None:
             raise ValueError(f"no H200 was measured for {row.figure}")
         lines.append(

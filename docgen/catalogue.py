@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.sightings import Sighting
+from hpctl.faults.sightings import FaultSighting
 from hpctl.faults.table import SECTIONS, FaultRow, make_rule_prefix
 from hpctl.vocabulary.assessment import Urgency
 
@@ -90,7 +90,7 @@ def _make_line(row: FaultRow, remedy: str) -> str:
     return f"| {code} | {meaning} | {remedy} | {seen} |"
 
 
-def _link_sighting(sighting: Sighting) -> str:
+def _link_sighting(sighting: FaultSighting) -> str:
     """Return a sighting as a link: a thread by its number, a file by its repository and name."""
     if sighting.is_recorded:
         return sighting.text

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from hpctl.detection.budget import CPU_PERCENT, MEMORY_MB
-from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, rows_of
-from hpctl.vocabulary.model import Clears
+from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, list_check_rows
+from hpctl.vocabulary.model import ClearCondition
 
 HEAD = f"""# What the agent checks
 
@@ -80,8 +80,8 @@ def _kernel_head() -> str:
     gone = [
         f"`{row.code}` of `{spec.name}`"
         for spec in KERNEL_CHECKS
-        for row in rows_of(spec.name)
-        if row.clears is Clears.GONE
+        for row in list_check_rows(spec.name)
+        if row.clears is ClearCondition.GONE
     ]
     also = f", {' and '.join(gone)} also with the line that ends it" if gone else ""
     return KERNEL_HEAD.format(gone=also)
@@ -93,7 +93,7 @@ def _make_table(specs: Sequence[CheckSpec]) -> list[str]:
 
 
 def _make_line(spec: CheckSpec) -> str:
-    clears = f"{spec.gone_s:g}" if spec.clears is Clears.GONE else str(spec.clears)
+    clears = f"{spec.gone_s:g}" if spec.clears is ClearCondition.GONE else str(spec.clears)
     limits = ", ".join(
         f"`{name}` {one.value:g}" + ("" if name.endswith(_WITH_UNIT) else f" {one.unit}")
         for name, one in spec.limits.items()

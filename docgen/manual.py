@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from hpctl import __version__
-from hpctl.cli.help_command import list_leaves, make_context
+from hpctl.cli.help_command import list_leaf_commands, make_context
 from hpctl.cli.main import COMMANDS, EXTRAS, RARE, SECTIONS, START, cli
 
 EXITS = """\
@@ -69,7 +69,7 @@ def _describe_page(context: click.Context) -> Iterator[str]:
         ".SH NAME",
         f"{_escape_troff(name)} \\- {_escape_troff(_first_line(context.command))}",
     )
-    leaves = list(list_leaves(context))
+    leaves = list(list_leaf_commands(context))
     yield ".SH SYNOPSIS"
     for number, leaf in enumerate(leaves):
         yield from ([".br"] if number else [])

@@ -47,12 +47,12 @@ _WAIT_OR_OLDER: Final = (
 )
 
 REASONS: Final = {
-    "NotWhole": (
+    "IncompleteCheckpointError": (
         "CHECKPOINT not complete: ",
         "Nothing to do: hpctl resumes from the newest complete checkpoint.",
     ),
-    "Unfinished": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
-    "Unprovable": (
+    "UnfinishedSaveError": ("CHECKPOINT not complete: ", _WAIT_OR_OLDER),
+    "UnprovableCheckpointError": (
         "CHECKPOINT unreadable: ",
         "hpctl cannot check this checkpoint and does not choose it. Check it with the program that"
         " saved it; `hpctl resume JOB --from-step N` resumes from an older one.",
@@ -70,12 +70,16 @@ file can be incomplete because a save still runs, or because its node failed dur
 WORDS: Final = {
     "DETAIL": "REASON",
     "ERROR": "REASON",
-    "ERROR_TEXT": "REASON",
-    "EXPLAIN_REFUSAL": "REASON",
+    "FORMAT_ERROR": "REASON",
+    "EXPLAIN_STACK_REFUSAL": "REASON",
     "JOIN": "LIST",
     "MESSAGE": "REASON",
     "MESSAGE_OF": "REASON",
-    "READ_TAIL": "LAST_LINES",
+    "READ_FILE_TAIL": "LAST_LINES",
+    "READ_LAST_LINES": "LAST_LINES",
+    "READ_LOG_END": "LAST_LINES",
+    "LIST_DIRECTIVE_NAMES": "DIRECTIVE_NAMES",
+    "EXPLAIN_REFUSAL": "REASON",
     "STRERROR": "REASON",
     "STRIP": "REASON",
     "READ_DATABASE_MESSAGE": "REASON",
@@ -100,8 +104,8 @@ EXPRESSIONS: Final = {
     "found.size": "OTHER_SIZE",
     "member.size": "OTHER_SIZE",
     "description['ClusterName']": "CLUSTER",
-    "_role_text(NODE_TYPES[role], partition)": "a ROLE",
-    "_role_text(*lines)": "a OTHER_ROLE",
+    "_format_role(NODE_TYPES[role], partition)": "a ROLE",
+    "_format_role(*lines)": "a OTHER_ROLE",
     "archive.size": "SIZE",
     "known[0]": "STEP",
     "known[-1]": "OTHER_STEP",

@@ -12,8 +12,8 @@ from hpctl.daemon.intake import ROUTES
 from hpctl.detection.metrics import list_series
 from hpctl.service.intake.channel import IntakeChannel, Setup
 from hpctl.service.intake.child import DaemonClient, make_application, register_gauges
-from hpctl.service.intake.server import Bounds, Connections
-from hpctl.service.metrics import Metrics
+from hpctl.service.intake.server import ConnectionBounds, IntakeConnections
+from hpctl.service.metrics import DaemonMetrics
 
 HEAD = """# Metrics
 
@@ -71,13 +71,13 @@ def intake_registry() -> CollectorRegistry:
     theirs.close()
     line, intake = IntakeChannel.of_intake(ours), CollectorRegistry()
     make_application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake, ROUTES)
-    register_gauges(Connections(Bounds()), intake)
+    register_gauges(IntakeConnections(ConnectionBounds()), intake)
     line.close()
     return intake
 
 
 def _list_series() -> Iterator[tuple[str, str, str]]:
-    for registry in (Metrics().registry, intake_registry()):
+    for registry in (DaemonMetrics().registry, intake_registry()):
         for series in registry._collector_to_names:
             made = cast(MetricWrapperBase, series)
             total = "_total" if made._type == "counter" else ""

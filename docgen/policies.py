@@ -1,6 +1,6 @@
 """docs/policies.md: what a recovery policy says, with the defaults from the code."""
 
-from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.run_policy import DEFAULTS, Backoff, RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.trouble import TroubleKind
 
 HEAD = """# Recovery policies
@@ -79,7 +79,7 @@ may be a program that waits for something on purpose.
 
 def page() -> str:
     """Return the page's text."""
-    actions = ", ".join(f"`{action}`" for action in Action)
+    actions = ", ".join(f"`{action}`" for action in RunAction)
     parts = [HEAD, _list_kinds(), LADDERS.format(actions=actions), _list_keys(), COMPLETING, HANGS]
     return "\n".join(parts)
 
@@ -92,7 +92,7 @@ def _list_kinds() -> str:
     return "\n".join([*out, ""])
 
 
-def _describe_kind(kind: TroubleKind, treatment: Treatment) -> str:
+def _describe_kind(kind: TroubleKind, treatment: TroubleTreatment) -> str:
     also = [name for name in ("save_first", "hold_same") if getattr(treatment, name)]
     cells = (
         f"`{kind}`",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
-from hpctl.vocabulary.model import Finding, Report
+from hpctl.vocabulary.model import AgentReport, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
@@ -68,8 +68,8 @@ class Head:
 
     def __init__(self, realm: Realm, **settings) -> None:
         self.realm = realm
-        self.accepted: list[Report] = []
-        self.accept: Callable[[Report], None] = self.accepted.append
+        self.accepted: list[AgentReport] = []
+        self.accept: Callable[[AgentReport], None] = self.accepted.append
         self.store_all: Callable[..., None] = self.store
         self.beats: list[wire.Heartbeat] = []
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
@@ -80,7 +80,7 @@ class Head:
 
     def _made(self, port: int = 0) -> IntakeServer:
         sink = Sink(lambda *reports: self.store_all(*reports), lambda beat: self.heard(beat))
-        app = intake_app(
+        app = make_intake_app(
             self._options,
             sink,
             lambda node: self.address_of(node),
@@ -93,7 +93,7 @@ class Head:
         self.server = self._made(self.server.port)
         self.server.start()
 
-    def store(self, *reports: Report) -> None:
+    def store(self, *reports: AgentReport) -> None:
         for each in reports:
             self.accept(each)
 
@@ -102,7 +102,9 @@ class Head:
         headers = {} if authorization is None else {"Authorization": authorization}
         return post(self.server.port, wire.PATH, body, headers, peer)
 
-    def send(self, what: Report | bytes, munged: Path | None = None) -> tuple[int, dict[str, Any]]:
+    def send(
+        self, what: AgentReport | bytes, munged: Path | None = None
+    ) -> tuple[int, dict[str, Any]]:
         body = what if isinstance(what, bytes) else wire.encode_report(what)
         peer = ADDRESSES["n2" if munged == self.realm.n2 else "n1"]
         return self.post(body, credential(munged or self.realm.n1, body), peer)
@@ -132,7 +134,7 @@ class Session:
         self.seq = 1
 
     def signed(self, body: bytes) -> str:
-        return wire.session_authorization(self.granted["id"], self.key, body)
+        return wire.make_session_authorization(self.granted["id"], self.key, body)
 
     def send(self, body: bytes) -> tuple[int, dict[str, Any]]:
         return self.head.post(body, self.signed(body), ADDRESSES[self.node])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.engine.adapters import make_scheduler, open_reader
-from hpctl.engine.config import load
+from hpctl.engine.config import read_config_file
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.errors import Unavailable
@@ -34,7 +34,7 @@ class Live:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.config = load(sandbox.config_path)
+        self.config = read_config_file(sandbox.config_path)
         self.scheduler = make_scheduler(self.config)
         self._marks = Path(sandbox.state_dir) / "begun"
         self._marks.mkdir(exist_ok=True)

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Health, Report
+from hpctl.vocabulary.model import AgentReport, Finding, NodeHealth
 from hpctl.wire import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
-def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
-    return Report(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
+def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> AgentReport:
+    return AgentReport(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
 
 
 def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
@@ -30,7 +30,7 @@ def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> 
 class Rows:
     """Health that is stored nowhere."""
 
-    def record(self, rows: Sequence[Health]) -> None:
+    def record(self, rows: Sequence[NodeHealth]) -> None:
         """Forget them."""
 
     def note_heard(self, heard: Mapping[str, datetime]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpctl.detection.check import CheckedMachine, Expected, Observation
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 from hpctl.detection.runner import LoadedCheck, load_check
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.faults.table import CHECKS, CheckSpec
@@ -59,11 +59,13 @@ def codes(name: str, seen, before=None) -> dict[str, str]:
 
 
 def machine(nvml=None, root=Path("/nowhere"), expected=None):
-    return CheckedMachine(root, Expected(gpus=expected), None if nvml is None else answer(nvml))
+    return CheckedMachine(
+        root, ExpectedHardware(gpus=expected), None if nvml is None else answer(nvml)
+    )
 
 
-def answer(what: Snapshot | Exception) -> Callable[[], Snapshot]:
-    def nvml() -> Snapshot:
+def answer(what: NvmlSnapshot | Exception) -> Callable[[], NvmlSnapshot]:
+    def nvml() -> NvmlSnapshot:
         if isinstance(what, Exception):
             raise what
         return what

@@ -18,18 +18,22 @@ from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
 from hpctl.capacity.group_growth import await_arrival, order_growth
 from hpctl.capacity.spares import set_reservation
 from hpctl.engine.change_deadlines import find_change_deadline
-from hpctl.vocabulary.change import Change, ChangeKind, ChangePhase, ChangeSignal
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Case, Next, Repeat, in_time
+from hpctl.vocabulary.change import ChangeKind, ChangePhase, ChangeSignal, ClusterChange
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import Next, RecoveryCase, RepeatRule, extend_deadline
 
 
-def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -> Next:
+def advance_change(
+    change: ClusterChange, facts: ChangeFacts, policy: RecoveryPolicy, now: datetime
+) -> Next:
     """Return what the facts make of a change: a move, a step, or waiting. Total over open
     phases."""
     node = policy.node
-    deadline = in_time(find_change_deadline(change, policy), facts.able_since, policy.ages.silent_s)
-    repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
-    c = Case(change, facts, policy, now, deadline, repeat)
+    deadline = extend_deadline(
+        find_change_deadline(change, policy), facts.able_since, policy.ages.silent_s
+    )
+    repeat = RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    c = RecoveryCase(change, facts, policy, now, deadline, repeat)
     answer = _PHASES[change.opened.kind, change.phase](c)
     return c.limit_wait(answer, ChangeSignal.DEADLINE)
 

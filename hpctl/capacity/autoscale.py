@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
 
@@ -49,7 +49,7 @@ class _ScalableNode(Struct):
         self.rest = tuple(max(r - n, 0) for r, n in zip(self.rest, kept, strict=True))
 
 
-class Pool:
+class NodePool:
     """Free nodes of a group, and as many more like `like` as are asked for."""
 
     def __init__(self, like: Tres, free: Sequence[Tres]) -> None:
@@ -65,7 +65,7 @@ class Pool:
         """Return how many nodes have a job by now."""
         return sum(not node.free for node in self._nodes)
 
-    def fits(self, job: Demand) -> bool:
+    def fits(self, job: JobDemand) -> bool:
         """Return whether nodes like these could serve it at all, were there enough of them."""
         if not any(self._like):
             return True
@@ -74,7 +74,7 @@ class Pool:
         too_much = any(count > here.get(name, 0) for name, count in job.each.gres)
         return not (lacks or too_much or 0 < self._like[0] < job.each.cpus)
 
-    def place(self, job: Demand, most: int, size: int | None) -> int | None:
+    def place(self, job: JobDemand, most: int, size: int | None) -> int | None:
         """Give it nodes; how many new ones that takes. None, and nothing done, for over `most`.
 
         A job that needs more nodes than the group's `size`, whatever ends, has it made large
@@ -97,7 +97,7 @@ class Pool:
         gres = dict(tres.gres)
         return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
 
-    def _compute_share(self, job: Demand) -> tuple[int, _Counts | None]:
+    def _compute_share(self, job: JobDemand) -> tuple[int, _Counts | None]:
         """Return on how many nodes it will be, and what it takes of each; None: all of it."""
         each, total = self._count_resources(job.each), self._count_resources(job.total)
         parts = (
@@ -141,16 +141,16 @@ class UnplacedJob(Struct, frozen=True):
     partitions: tuple[str, ...]
     nodes: int
     since: datetime
-    asks: Demand | None = None
+    asks: JobDemand | None = None
     grows: bool = True
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> JobDemand:
         """Return what has to be found for it."""
-        return self.asks or Demand(nodes=self.nodes, whole=True)
+        return self.asks or JobDemand(nodes=self.nodes, whole=True)
 
 
-class Idle(Struct, frozen=True):
+class IdleNode(Struct, frozen=True):
     """A node that a job could have now: healthy and no spare. `since`: None if unknown."""
 
     node: NodeName
@@ -174,7 +174,7 @@ class ScaledGroup(Struct, frozen=True):
     target: int
     alive: int
     arriving: int = 0
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[IdleNode, ...] = ()
     spares: int = 0
     blocked: str = ""
     nodes_in: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class ScaledGroup(Struct, frozen=True):
     late: bool = False
 
 
-class Direction(StrEnum):
+class ScalingDirection(StrEnum):
     """Which way a group changed."""
 
     UP = "up"
@@ -199,14 +199,14 @@ class PastScaling(Struct, frozen=True):
 
     id: RecoveryId
     group: str
-    direction: Direction
+    direction: ScalingDirection
     count: int
     at: datetime
     ended: datetime | None = None
     failed: bool = False
 
 
-class ScaleView(Struct, frozen=True):
+class ScalingInput(Struct, frozen=True):
     """All that `decide_scaling` looks at. `stopped`: why nothing at all may be done."""
 
     groups: Mapping[str, ScaledGroup]
@@ -229,11 +229,11 @@ class ScaleDown(Struct, frozen=True):
     """Take these idle nodes out of a group."""
 
     group: str
-    nodes: tuple[Idle, ...]
+    nodes: tuple[IdleNode, ...]
     why: str
 
 
-class Hold(Struct, frozen=True):
+class ScalingHold(Struct, frozen=True):
     """Nothing is done about a group: `rule` says by which check, `why` in words."""
 
     group: str
@@ -241,7 +241,7 @@ class Hold(Struct, frozen=True):
     why: str
 
 
-Decision = ScaleUp | ScaleDown | Hold
+Decision = ScaleUp | ScaleDown | ScalingHold
 
 
 class _JobsLeft(Struct):
@@ -251,25 +251,29 @@ class _JobsLeft(Struct):
     jobs: list[UnplacedJob]
     adds: int
     hours: float | None
-    pools: dict[str, Pool] = field(default_factory=dict)
+    pools: dict[str, NodePool] = field(default_factory=dict)
     seated: dict[str, list[UnplacedJob]] = field(default_factory=dict)
     """The jobs that what is idle or arriving in a group serves."""
 
 
-def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
+def decide_scaling(
+    view: ScalingInput, policy: AutoscalePolicy, now: datetime
+) -> tuple[Decision, ...]:
     """Return one answer for each group of the policy, in its order."""
     if not policy.enabled:
-        return tuple(Hold(name, "off", "autoscale.enabled is false") for name in policy.groups)
+        return tuple(
+            ScalingHold(name, "off", "autoscale.enabled is false") for name in policy.groups
+        )
     if view.stopped:
-        return tuple(Hold(name, "stopped", view.stopped) for name in policy.groups)
+        return tuple(ScalingHold(name, "stopped", view.stopped) for name in policy.groups)
     jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
     ripe = [w for w in jobs if w.grows and now >= add_seconds(w.since, policy.up_after_s)]
-    left = _JobsLeft(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
+    left = _JobsLeft(jobs, ripe, *compute_budget_left(view.history, policy, now, view.groups))
     known = [view.groups[name] for name in policy.groups if name in view.groups]
     # In any group: no nodes are ordered for a job that finds its nodes in another group.
     for group in known:
         coming = 0 if group.late else group.arriving
-        pool = Pool(group.like, [i.has for i in group.idle] + [group.like] * coming)
+        pool = NodePool(group.like, [i.has for i in group.idle] + [group.like] * coming)
         left.pools[group.name] = pool
         left.seated[group.name] = _serve_jobs(group, left, 0, None)[0]
     answers: list[Decision] = []
@@ -279,7 +283,7 @@ def decide_scaling(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> t
                 _decide_group_scaling(view.groups[name], view.history, left, policy, now)
             )
         else:
-            answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
+            answers.append(ScalingHold(name, "unknown", f"the cluster has no group {name}"))
     return tuple(answers)
 
 
@@ -295,22 +299,24 @@ def _decide_group_scaling(
     wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
     before = left.jobs
     answer: Decision = _scale_up(group, limits, left, policy)
-    if isinstance(answer, Hold) and not wanted:
+    if isinstance(answer, ScalingHold) and not wanted:
         answer = _scale_down(group, limits, policy, now)
         others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
         if isinstance(answer, ScaleDown) and others:
-            answer = Hold(group.name, "wanted", f"{_format_jobs(others)} where its idle nodes are")
-    elif isinstance(answer, Hold) and now < add_seconds(
+            answer = ScalingHold(
+                group.name, "wanted", f"{_format_jobs(others)} where its idle nodes are"
+            )
+    elif isinstance(answer, ScalingHold) and now < add_seconds(
         oldest := wanted[0].since, policy.up_after_s
     ):
-        answer = Hold(
+        answer = ScalingHold(
             group.name,
             "young",
             f"{_format_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
         )
-    if isinstance(answer, Hold):
+    if isinstance(answer, ScalingHold):
         return answer
-    held = _under_way(group, mine) or _check_cooldown(group, answer, mine, policy, now)
+    held = _check_under_way(group, mine) or _check_cooldown(group, answer, mine, policy, now)
     if held is None and isinstance(answer, ScaleUp):
         left.adds -= answer.count
         left.hours = None if left.hours is None else left.hours - answer.count
@@ -321,7 +327,7 @@ def _decide_group_scaling(
 
 def _scale_up(
     group: ScaledGroup, limits: GroupLimits, left: _JobsLeft, policy: AutoscalePolicy
-) -> ScaleUp | Hold:
+) -> ScaleUp | ScalingHold:
     """Return the instances for the jobs that this group can serve; those are removed from the
     list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
@@ -337,21 +343,21 @@ def _scale_up(
         return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
     here = left.seated[group.name]
     if here:
-        return Hold(
+        return ScalingHold(
             group.name, "enough", f"{_format_jobs(here)}: what is idle or arriving serves it"
         )
     if not ripe:
-        return Hold(group.name, "no_demand", "no job waits for more nodes of this group")
+        return ScalingHold(group.name, "no_demand", "no job waits for more nodes of this group")
     fit = [job for job in ripe if _may_serve(group, job.demand, pool)]
     if not fit:
-        return Hold(
+        return ScalingHold(
             group.name, "no_fit", f"{_format_jobs(ripe)} for what this group's nodes are not"
         )
     if group.late:
         why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
-        return Hold(group.name, "late", f"{why}; hpctl orders no further instances")
+        return ScalingHold(group.name, "late", f"{why}; hpctl orders no further instances")
     first = fit[0]
-    return Hold(
+    return ScalingHold(
         group.name, bound, f"job {first.job} needs {first.nodes} node(s), room for {room} ({bound})"
     )
 
@@ -378,7 +384,7 @@ def _serve_jobs(
     return served, missing
 
 
-def _place_tasks(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
+def _place_tasks(job: JobDemand, pool: NodePool, room: int, size: int | None) -> tuple[int, int]:
     """Return how many tasks of a job find nodes, and how many new nodes that takes."""
     new = 0
     for done in range(job.tasks):
@@ -395,7 +401,7 @@ def _remove_tasks(job: UnplacedJob, tasks: int) -> UnplacedJob:
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
 
 
-def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
+def _may_serve(group: ScaledGroup, job: JobDemand, pool: NodePool) -> bool:
     """Return whether another node of the group could be what a job waits for."""
     if job.named or not pool.fits(job):
         return False
@@ -419,7 +425,7 @@ def _compute_room(size: int, limits: GroupLimits, left: _JobsLeft) -> tuple[int,
 
 def _scale_down(
     group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
-) -> ScaleDown | Hold:
+) -> ScaleDown | ScalingHold:
     old = [
         i
         for i in group.idle
@@ -427,23 +433,27 @@ def _scale_down(
     ]
     if not old:
         count = len(group.idle)
-        return Hold(
+        return ScalingHold(
             group.name, "in_use", f"none of {count} idle node(s) for {policy.down_after_s:g} s"
         )
     spare_room = min(group.target, group.alive) - limits.min_count
     if spare_room <= 0:
-        return Hold(group.name, "min_count", f"{len(old)} idle, but min_count {limits.min_count}")
+        return ScalingHold(
+            group.name, "min_count", f"{len(old)} idle, but min_count {limits.min_count}"
+        )
     old.sort(key=lambda i: (i.since or now, i.node))
     nodes = tuple(old[: min(spare_room, policy.step)])
     return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
 
 
-def _under_way(group: ScaledGroup, mine: Sequence[PastScaling]) -> Hold | None:
+def _check_under_way(group: ScaledGroup, mine: Sequence[PastScaling]) -> ScalingHold | None:
     if group.blocked:
-        return Hold(group.name, "blocked", group.blocked)
+        return ScalingHold(group.name, "blocked", group.blocked)
     busy = [p for p in mine if p.ended is None]
     if busy:
-        return Hold(group.name, "under_way", f"{busy[0].id} ({busy[0].direction}) is under way")
+        return ScalingHold(
+            group.name, "under_way", f"{busy[0].id} ({busy[0].direction}) is under way"
+        )
     return None
 
 
@@ -453,9 +463,9 @@ def _check_cooldown(
     mine: Sequence[PastScaling],
     policy: AutoscalePolicy,
     now: datetime,
-) -> Hold | None:
+) -> ScalingHold | None:
     """Hold a group that would reverse at once, or repeat at once what was refused."""
-    same = Direction.UP if isinstance(answer, ScaleUp) else Direction.DOWN
+    same = ScalingDirection.UP if isinstance(answer, ScaleUp) else ScalingDirection.DOWN
     for past in mine:
         if past.ended is None or now >= add_seconds(past.ended, policy.cooldown_s):
             continue
@@ -463,7 +473,7 @@ def _check_cooldown(
         if past.failed if past.direction is same else past.count:
             until = add_seconds(past.ended, policy.cooldown_s)
             ended = "failed" if past.failed else "ended"
-            return Hold(
+            return ScalingHold(
                 group.name,
                 "cooldown",
                 f"{past.direction} {ended} at {past.ended:%H:%M:%S}; not before {until:%H:%M:%S}",
@@ -471,7 +481,7 @@ def _check_cooldown(
     return None
 
 
-def budget_left(
+def compute_budget_left(
     history: Sequence[PastScaling],
     policy: AutoscalePolicy,
     now: datetime,
@@ -482,7 +492,7 @@ def budget_left(
     Removals end the hours of the oldest additions first. An addition counts for at most the
     instances that its group has now: what another user removed, or what never came, costs nothing.
     """
-    added = [p for p in history if p.direction is Direction.UP]
+    added = [p for p in history if p.direction is ScalingDirection.UP]
     adds = sum(p.count for p in added if p.at > now - DAY)
     if policy.hours_per_day is None:
         return policy.adds_per_day - adds, None
@@ -490,7 +500,7 @@ def budget_left(
     hours = 0.0
     for past in sorted(history, key=lambda p: p.at):
         living = begun.setdefault(past.group, [])
-        if past.direction is Direction.UP:
+        if past.direction is ScalingDirection.UP:
             living += [past.at] * past.count
         elif past.ended is not None:
             for _ in range(min(past.count, len(living))):

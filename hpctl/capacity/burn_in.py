@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.change_facts import ChangeCase, was_taken
+from hpctl.capacity.change_facts import ChangeCase, was_step_accepted
 from hpctl.toolkit.bounds import add_seconds, parse_count
-from hpctl.vocabulary.change import Change, ChangeSignal
+from hpctl.vocabulary.change import ChangeSignal, ClusterChange
 from hpctl.vocabulary.identity import JobId
-from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
-from hpctl.vocabulary.recovery import Do, Move, Next, RequeueInterval, StepKind
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict
+from hpctl.vocabulary.recovery import Next, PhaseMove, RequeueInterval, StartStep, StepKind
 from hpctl.vocabulary.slurm_facts import ENDED
 
 TEST_NAME: Final = "hpctl-burn-in-"
@@ -20,7 +20,7 @@ TEST_NAME: Final = "hpctl-burn-in-"
 _SHOWN: Final = 3
 
 
-def test_job(change: Change) -> JobId | None:
+def find_test_job(change: ClusterChange) -> JobId | None:
     """Return the id of a burn-in's job, None until slurmctld has reported it."""
     step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
     if step is None or step.outcome is None or not step.accepted:
@@ -31,10 +31,10 @@ def test_job(change: Change) -> JobId | None:
 def begin_burn_in(c: ChangeCase) -> Next:
     """Return the step that submits the test, or the move once it was taken."""
     about, idle = c.rec.opened, c.policy.idle
-    if was_taken(c, StepKind.TEST):
-        return Move(ChangeSignal.ORDER_TAKEN, f"job {test_job(c.rec)}")
+    if was_step_accepted(c, StepKind.TEST):
+        return PhaseMove(ChangeSignal.ORDER_TAKEN, f"job {find_test_job(c.rec)}")
     if c.facts.unwanted:
-        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
+        return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.take(
         StepKind.TEST,
         TEST_NAME + c.rec.id,
@@ -55,17 +55,17 @@ def watch_burn_in(c: ChangeCase) -> Next:
     job, taken = c.facts.job, c.last(StepKind.TEST)
     since = taken.resolved if taken and taken.resolved else c.rec.since
     tests = [f for f in c.facts.results if f.check != TEST_SUMMARY]
-    failed = tuple(f for f in tests if f.verdict is Verdict.FAIL)
+    failed = tuple(f for f in tests if f.verdict is DeviceVerdict.FAIL)
     if failed:
         texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
-        return Move(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
+        return PhaseMove(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
     forgotten = job is None and c.now >= add_seconds(since, c.policy.node.step_retry_s)
     if forgotten or (job is not None and job.state in ENDED):
         return _handle_job_end(c, since)
     if c.facts.unwanted:
-        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
+        return PhaseMove(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.wait(
-        f"job {test_job(c.rec)} {job.state if job else ''}".strip(), RequeueInterval.OFTEN
+        f"job {find_test_job(c.rec)} {job.state if job else ''}".strip(), RequeueInterval.OFTEN
     )
 
 
@@ -75,25 +75,25 @@ def _handle_job_end(c: ChangeCase, since: datetime) -> Next:
     job = c.facts.job
     how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
     if c.facts.results:
-        return Move(ChangeSignal.TESTED, f"nothing failed; {how}")
+        return PhaseMove(ChangeSignal.TESTED, f"nothing failed; {how}")
     if job is not None and job.state not in ("COMPLETED", "FAILED"):
-        return Move(ChangeSignal.REFUSED, how)
+        return PhaseMove(ChangeSignal.REFUSED, how)
     end = max(since, job.end) if job is not None and job.end is not None else since
     if c.now < add_seconds(end, c.policy.acceptance.result_s):
         return c.wait(f"{how}; its node's agent has reported no result", RequeueInterval.SLOWLY)
     done = job is not None and job.state == "COMPLETED"
     signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
-    return Move(signal, f"{how}, and its node's agent reported no result")
+    return PhaseMove(signal, f"{how}, and its node's agent reported no result")
 
 
 def end_burn_in(c: ChangeCase) -> Next:
     """End a burn-in. Its job is canceled by its name: one that was never answered may be there."""
     job, ended = c.facts.job, c.last(StepKind.END_TEST)
     if ended is not None and ended.accepted and (job is None or job.state in ENDED):
-        return Move(ChangeSignal.GONE, "its job has ended")
+        return PhaseMove(ChangeSignal.GONE, "its job has ended")
     name = TEST_NAME + c.rec.id
     if ended is None:
-        return Do(StepKind.END_TEST, name, 1)
+        return StartStep(StepKind.END_TEST, name, 1)
     if c.now < add_seconds(ended.resolved or ended.started, 1.0):
         return c.wait("its job to end", RequeueInterval.SOON)
-    return Do(StepKind.END_TEST, name, ended.attempt + 1)
+    return StartStep(StepKind.END_TEST, name, ended.attempt + 1)

@@ -6,11 +6,11 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.recovery import Case, StepKind
+from hpctl.vocabulary.recovery import RecoveryCase, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
@@ -37,10 +37,10 @@ class ChangeFacts(Struct, frozen=True):
     able_since: datetime | None = None
 
 
-ChangeCase = Case[Change, ChangeFacts]
+ChangeCase = RecoveryCase[ClusterChange, ChangeFacts]
 
 
-def was_taken(c: ChangeCase, kind: StepKind) -> bool:
+def was_step_accepted(c: ChangeCase, kind: StepKind) -> bool:
     """Return whether the last step of a kind was accepted."""
     last = c.last(kind)
     return last is not None and last.accepted

@@ -11,12 +11,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine import config_loading
-from hpctl.engine.views import ChangeView, change_view, find_changes
+from hpctl.engine.views import ChangeView, list_capacity_changes, make_change_view
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    ItemLines,
+    Layout,
+    RowTable,
+    TextLine,
+    number_column,
+)
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.output import Exit
-from hpctl.vocabulary.slurm_facts import reserved_nodes
+from hpctl.toolkit.output import ExitCode
+from hpctl.vocabulary.slurm_facts import map_reserved_nodes
 
 if TYPE_CHECKING:
     from hpctl.capacity.autoscale import Decision, ScaledGroup
@@ -91,11 +99,11 @@ class AutoscaleView(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Line("{headline}"),
-        Section("groups", otherwise="No group is named in autoscale.groups."),
-        Section("waiting", gap=True),
-        Section("changes", gap=True),
-        Lines("unknown", "Not known: {}"),
+        TextLine("{headline}"),
+        RowTable("groups", otherwise="No group is named in autoscale.groups."),
+        RowTable("waiting", gap=True),
+        RowTable("changes", gap=True),
+        ItemLines("unknown", "Not known: {}"),
     )
 
     @property
@@ -132,7 +140,7 @@ def explain(config: str, as_json: bool) -> None:
 
 def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import try_to_ask
+    from hpctl.engine.world_offline import try_to_read
     from hpctl.engine.world_reader import WorldReader
 
     loaded = config_loading.load_config(config)
@@ -148,16 +156,16 @@ def _show_groups(config: str, as_json: bool, *, explain: bool) -> None:
     world = WorldReader(loaded).read(output.now(), slurm=True, cloud=True, placement=True)
     reservations, why = world.reservations, ""
     if reservations is None:
-        found, why = try_to_ask(True, make_scheduler(loaded).reservations)
-        reservations = reserved_nodes(found or {})
-    view = autoscale_view(loaded, world, reservations or {}, explain=explain)
+        found, why = try_to_read(True, make_scheduler(loaded).reservations)
+        reservations = map_reserved_nodes(found or {})
+    view = make_autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
         view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))
     output.show_view("autoscale", view, as_json)
-    output.exit_with(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
+    output.exit_with(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)
 
 
-def autoscale_view(
+def make_autoscale_view(
     config: Config,
     w: World,
     reservations: Mapping[str, tuple[NodeName, ...]],
@@ -165,20 +173,20 @@ def autoscale_view(
     explain: bool = False,
 ) -> AutoscaleView:
     """Repeat the daemon's decision with what can be read here."""
-    from hpctl.capacity.autoscale import budget_left
-    from hpctl.capacity.facts import scale_view
-    from hpctl.capacity.plan import scale_decisions
+    from hpctl.capacity.autoscale import compute_budget_left
+    from hpctl.capacity.facts import make_scaling_input
+    from hpctl.capacity.plan import decide_all_scaling
 
     policy = w.policy
     seen = replace(w.view(), reservations=reservations)
-    scale = scale_view(seen, policy, w.now)
+    scale = make_scaling_input(seen, policy, w.now)
     # Where the world cannot be read whole, no answer is made up from the part that can.
-    decided = scale_decisions(seen, policy, w.now) if w.slurm and w.cloud else ()
+    decided = decide_all_scaling(seen, policy, w.now) if w.slurm and w.cloud else ()
     answers = {decision.group: decision for decision in decided}
-    adds, hours = budget_left(scale.history, policy.autoscale, w.now, scale.groups)
+    adds, hours = compute_budget_left(scale.history, policy.autoscale, w.now, scale.groups)
     unread = [f"Slurm: {w.slurm_error}"] * (w.slurm is None)
     unread += [f"the cloud: {w.cloud_error}"] * (w.cloud is None)
-    changes = find_changes(w.state)[::-1]
+    changes = list_capacity_changes(w.state)[::-1]
     shown = changes[:20] if explain else [c for c in changes if not c.ended]
     return AutoscaleView(
         as_of=w.now,
@@ -195,7 +203,7 @@ def autoscale_view(
             for w in (scale.waiting if explain else ())
             if w.grows
         ),
-        changes=tuple(map(change_view, shown)),
+        changes=tuple(map(make_change_view, shown)),
         unknown=tuple(unread),
     )
 
@@ -203,11 +211,11 @@ def autoscale_view(
 def _build_group_view(
     name: str, config: Config, now: ScaledGroup | None, answer: Decision | None
 ) -> GroupScaleView:
-    from hpctl.capacity.autoscale import Hold, ScaleUp
+    from hpctl.capacity.autoscale import ScaleUp, ScalingHold
 
     limits = config.autoscale.groups[name]
     word, count, rule = "unknown", 0, ""
-    if isinstance(answer, Hold):
+    if isinstance(answer, ScalingHold):
         word, rule = "hold", answer.rule
     elif answer is not None:
         up = isinstance(answer, ScaleUp)

@@ -6,21 +6,21 @@ from datetime import datetime
 from itertools import chain
 from typing import Final
 
-from hpctl.capacity.autoscale import Idle, ScaledGroup, ScaleView, UnplacedJob
-from hpctl.capacity.burn_in import test_job
+from hpctl.capacity.autoscale import IdleNode, ScaledGroup, ScalingInput, UnplacedJob
+from hpctl.capacity.burn_in import find_test_job
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.history import find_removals, read_history
 from hpctl.engine.test_results import ReadResults, read_no_results
-from hpctl.engine.view import View, is_fresh, jobs_on
+from hpctl.engine.view import View, group_jobs_by_node, is_fresh
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.change import Change, ChangeKind, ChangeSignal
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.change import ChangeKind, ChangeSignal, ClusterChange
 from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus
 from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.pause import find_whole
-from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.pause import find_cluster_pause
+from hpctl.vocabulary.policy import GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
@@ -66,7 +66,7 @@ def is_idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
         node.state == "IDLE"
         and flags <= _PLAIN
         and node.name not in view.state.open_nodes
-        and (judged is None or judged.condition is Condition.HEALTHY)
+        and (judged is None or judged.condition is NodeCondition.HEALTHY)
     )
 
 
@@ -118,11 +118,11 @@ def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
     return job.reason in _WAITS or job.reason.startswith(_WAITS_PREFIXES)
 
 
-def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
+def make_scaling_input(view: View, policy: RecoveryPolicy, now: datetime) -> ScalingInput:
     """Return what autoscaling decides from."""
     limits = policy.autoscale.groups
     known = {name: _build_group(name, limits[name], view, policy, now) for name in limits}
-    return ScaleView(
+    return ScalingInput(
         groups={name: group for name, group in known.items() if group is not None},
         waiting=list_waiting_jobs(view, now),
         history=read_history(view.state),
@@ -130,11 +130,11 @@ def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
     )
 
 
-def explain_stop(view: View, policy: Policy, now: datetime) -> str:
+def explain_stop(view: View, policy: RecoveryPolicy, now: datetime) -> str:
     """Return why nothing at all may be begun; empty where it may."""
     if view.stopped:
         return view.stopped
-    pause = find_whole(view.state.pauses, now)
+    pause = find_cluster_pause(view.state.pauses, now)
     if pause is not None:
         return pause.text
     if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
@@ -143,7 +143,7 @@ def explain_stop(view: View, policy: Policy, now: datetime) -> str:
 
 
 def _build_group(
-    name: str, limits: GroupLimits, view: View, policy: Policy, now: datetime
+    name: str, limits: GroupLimits, view: View, policy: RecoveryPolicy, now: datetime
 ) -> ScaledGroup | None:
     known = view.provider.groups.get(name)
     if known is None:
@@ -163,7 +163,7 @@ def _build_group(
         if instance is None or instance.status is not InstanceStatus.RUNNING:
             continue
         if is_idle(node, view) and node.name not in reserved:
-            idle.append(Idle(node.name, instance.id, node.last_busy, node.has))
+            idle.append(IdleNode(node.name, instance.id, node.last_busy, node.has))
     features = frozenset(chain.from_iterable(node.features for node, _ in found))
     return ScaledGroup(
         name=name,
@@ -197,7 +197,9 @@ def _find_resources(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
     return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
 
 
-def _explain_block(partitions: tuple[str, ...], view: View, policy: Policy, now: datetime) -> str:
+def _explain_block(
+    partitions: tuple[str, ...], view: View, policy: RecoveryPolicy, now: datetime
+) -> str:
     cloud = view.provider
     if not is_fresh(cloud.as_of, policy.ages.provider_s, now):
         return f"the cloud was last read at {cloud.as_of:%H:%M:%S}"
@@ -209,7 +211,7 @@ def _explain_block(partitions: tuple[str, ...], view: View, policy: Policy, now:
 
 
 def list_unregistered(
-    instances: list[Instance], view: View, policy: Policy, now: datetime
+    instances: list[Instance], view: View, policy: RecoveryPolicy, now: datetime
 ) -> tuple[NodeName, ...]:
     """Return the nodes of running instances that Slurm does not serve yet.
 
@@ -231,7 +233,7 @@ def list_unregistered(
             continue
         if node is not None and node.closed:
             # Closed for the removal of the machine before it, and about to be given back.
-            owner = reason_owner(node.reason)
+            owner = parse_reason_owner(node.reason)
             closed_by = view.state.nodes.get(owner) if owner is not None else None
             if closed_by is not None and closed_by.of_capacity:
                 found.append(name)
@@ -241,22 +243,22 @@ def list_unregistered(
     return tuple(sorted(found))
 
 
-def change_facts(
-    change: Change,
+def collect_change_facts(
+    change: ClusterChange,
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     now: datetime,
     read_results: ReadResults = read_no_results,
 ) -> ChangeFacts:
     """Return what is known now of what a change is about. `read_results`: of a burn-in."""
     about, cloud = change.opened, view.provider
     if about.kind is ChangeKind.BURN_IN:
-        job = test_job(change)
+        job = find_test_job(change)
         return ChangeFacts(
             cloud_at=cloud.as_of,
             results=read_results(change.id, about.node, view, policy) if about.node else (),
             job=view.scheduler.jobs.get(job) if job is not None else None,
-            unwanted=wanted_by_others(about.node, job, view, now) or _explain_off(policy),
+            unwanted=explain_other_use(about.node, job, view, now) or _explain_off(policy),
             able_since=view.able_since,
         )
     if about.kind is ChangeKind.SPARES:
@@ -276,12 +278,12 @@ def change_facts(
         group=cloud.groups.get(about.group),
         instances=tuple(mine),
         unregistered=list_unregistered(mine, view, policy, now),
-        unwanted=unwanted_size(about.group, policy),
+        unwanted=explain_unwanted_size(about.group, policy),
         able_since=view.able_since,
     )
 
 
-def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
+def explain_other_use(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
     """Return why a node is not to be tested while it is idle: a job that could use it, or a
     recovery."""
     node = view.scheduler.nodes.get(name) if name is not None else None
@@ -295,12 +297,12 @@ def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now:
     return ""
 
 
-def _explain_off(policy: Policy) -> str:
+def _explain_off(policy: RecoveryPolicy) -> str:
     off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
     return "idle nodes are no longer tested" if off else ""
 
 
-def unwanted_size(group: str, policy: Policy) -> str:
+def explain_unwanted_size(group: str, policy: RecoveryPolicy) -> str:
     """Return in words why a decided change of a group's size is no longer wanted."""
     if policy.mode is Mode.OBSERVE:
         return "mode observe: nothing is done"
@@ -309,9 +311,9 @@ def unwanted_size(group: str, policy: Policy) -> str:
     return ""
 
 
-def find_use(node: SlurmNode, view: View) -> str:
+def explain_node_use(node: SlurmNode, view: View) -> str:
     """Return why a node is not idle, in words; whether it is drained does not matter."""
-    for job in jobs_on([node.name], view.scheduler.jobs)[node.name]:
+    for job in group_jobs_by_node([node.name], view.scheduler.jobs)[node.name]:
         if job.running or job.completing:
             return f"job {job.shown} is on {node.name}"
     if any(node.name in held for held in view.reservations.values()):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from hpctl.capacity.change_facts import ChangeCase, was_taken
+from hpctl.capacity.change_facts import ChangeCase, was_step_accepted
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.recovery import Move, Next, RequeueInterval, StepKind, Wait
+from hpctl.vocabulary.recovery import Next, PhaseMove, RequeueInterval, StepKind, WaitUntil
 
 
 def order_growth(c: ChangeCase) -> Next:
     """Return the step that asks the service for more instances, or the move once it was taken."""
     about = c.rec.opened
-    if was_taken(c, StepKind.ADD):
-        return Move(ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more")
+    if was_step_accepted(c, StepKind.ADD):
+        return PhaseMove(
+            ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more"
+        )
     if c.facts.unwanted:
-        return Move(ChangeSignal.REFUSED, c.facts.unwanted)
+        return PhaseMove(ChangeSignal.REFUSED, c.facts.unwanted)
     if not c.facts.cloud_fresh:
         return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
     cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
@@ -33,9 +35,9 @@ def await_arrival(c: ChangeCase) -> Next:
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
         settled = add_seconds(c.rec.since, c.policy.node.doubt_window_s)
         return (
-            Move(ChangeSignal.REFUSED, why)
+            PhaseMove(ChangeSignal.REFUSED, why)
             if c.now >= settled
-            else Wait(settled, why, RequeueInterval.SLOWLY)
+            else WaitUntil(settled, why, RequeueInterval.SLOWLY)
         )
     running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
@@ -46,4 +48,4 @@ def await_arrival(c: ChangeCase) -> Next:
     if c.facts.unregistered:
         names = ",".join(c.facts.unregistered)
         return c.wait(f"{names} not in Slurm yet", RequeueInterval.SLOWLY)
-    return Move(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")
+    return PhaseMove(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")

@@ -5,23 +5,23 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.advance import advance
-from hpctl.capacity.autoscale import Direction
-from hpctl.capacity.facts import change_facts
+from hpctl.capacity.advance import advance_change
+from hpctl.capacity.autoscale import ScalingDirection
+from hpctl.capacity.facts import collect_change_facts
 from hpctl.capacity.history import read_history
 from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
-from hpctl.capacity.removals import find_left_closed, find_withdrawn
+from hpctl.capacity.removals import find_left_drained, find_withdrawn
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
-from hpctl.engine.maintenance import LOOK_S, maintenance_text
+from hpctl.engine.maintenance import LOOK_S, describe_maintenance
 from hpctl.engine.test_results import ReadResults, read_no_results
 from hpctl.engine.view import View
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import Change, is_window
+from hpctl.vocabulary.change import ClusterChange, is_maintenance_window
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.isolation import isolate_each
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Do, Next, RequeueInterval, StepKind, Wait
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import Next, RequeueInterval, StartStep, StepKind, WaitUntil
 
 
 def make_capacity_kind(
@@ -32,18 +32,20 @@ def make_capacity_kind(
 
     def advance_changes(
         view: View,
-        policy: Policy,
+        policy: RecoveryPolicy,
         here: JobsByNode,  # noqa: ARG001
         now: datetime,
     ) -> Answers:
-        def answer_change(rec: Change) -> RecoveryAnswer:
-            facts = change_facts(rec, view, policy, now, read_results)
-            answer = advance(rec, facts, policy, now)
+        def answer_change(rec: ClusterChange) -> RecoveryAnswer:
+            facts = collect_change_facts(rec, view, policy, now, read_results)
+            answer = advance_change(rec, facts, policy, now)
             return RecoveryAnswer(rec.id, _wait_out_maintenance(rec, answer, view, now))
 
         changes = [view.state.changes[i] for i in view.state.open_changes.values()]
         changes = [
-            rec for rec in changes if not (view.is_quarantined(rec.opened.node) or is_window(rec))
+            rec
+            for rec in changes
+            if not (view.is_quarantined(rec.opened.node) or is_maintenance_window(rec))
         ]
         return isolate_each(
             "advance", changes, lambda rec: rec.opened.node or rec.opened.group, answer_change
@@ -51,7 +53,7 @@ def make_capacity_kind(
 
     def plan_changes(
         view: View,
-        policy: Policy,
+        policy: RecoveryPolicy,
         here: JobsByNode,  # noqa: ARG001
         now: datetime,
     ) -> Plan:
@@ -60,10 +62,10 @@ def make_capacity_kind(
 
     return RecoveryKind(
         advance=advance_changes,
-        find_candidates=find_left_closed,
+        find_candidates=find_left_drained,
         plan_after=plan_changes,
         find_withdrawn=find_withdrawn,
-        pair_instances=pair_instances,
+        pair_instances=pair_added_instances,
     )
 
 
@@ -71,21 +73,23 @@ _OUR_OWN: Final = (StepKind.END_TEST, StepKind.RESERVE)
 """Steps that concern only a job or a reservation of hpctl."""
 
 
-def _wait_out_maintenance(rec: Change, answer: Next, view: View, now: datetime) -> Next:
+def _wait_out_maintenance(rec: ClusterChange, answer: Next, view: View, now: datetime) -> Next:
     """Return the answer, or a wait in place of a step on a node in an admin's maintenance."""
     held_by = view.maintenance.get(rec.opened.node) if rec.opened.node is not None else None
-    if held_by is None or not isinstance(answer, Do) or answer.kind in _OUR_OWN:
+    if held_by is None or not isinstance(answer, StartStep) or answer.kind in _OUR_OWN:
         return answer
-    return Wait(add_seconds(now, LOOK_S), maintenance_text(held_by, now), RequeueInterval.SLOWLY)
+    return WaitUntil(
+        add_seconds(now, LOOK_S), describe_maintenance(held_by, now), RequeueInterval.SLOWLY
+    )
 
 
-def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:
+def pair_added_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:
     """Each instance that was added, as `autoscale.budget_left` counts its hours: with the removal
     that ended them, or None while it lives."""
     living: dict[str, deque[RecoveryId]] = {}
     for one in read_history(state):
         here = living.setdefault(one.group, deque())
-        if one.direction is Direction.UP:
+        if one.direction is ScalingDirection.UP:
             here.extend([one.id] * one.count)
         elif one.ended is not None:
             for _ in range(min(one.count, len(here))):

@@ -18,12 +18,12 @@ from typing import Final
 
 from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide_scaling
 from hpctl.capacity.facts import (
+    explain_other_use,
     explain_stop,
     is_idle,
     list_group_nodes,
     list_group_partitions,
-    scale_view,
-    wanted_by_others,
+    make_scaling_input,
 )
 from hpctl.capacity.removals import open_removal
 from hpctl.engine.journal.events import NodeRecoveryOpened
@@ -32,13 +32,13 @@ from hpctl.engine.test_reservation import choose_test_level
 from hpctl.engine.view import View, is_fresh
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.toolkit.hostlist import sort_by_nearest_leaf
-from hpctl.vocabulary.change import Change, ChangeKind, ChangeOpened, ChangePhase
+from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase, ClusterChange
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
@@ -61,7 +61,7 @@ REFUSED_S: Final = 30.0
 _ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
 
 
-def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+def plan_spare_changes(view: View, policy: RecoveryPolicy, now: datetime) -> Iterator[ChangeOpened]:
     """Yield the reservations that should hold other nodes than they do."""
     # What was kept for a group that is no longer in the configuration is dropped.
     ours = [
@@ -76,18 +76,18 @@ def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
 
 
 def _plan_change(
-    group: str, count: int, view: View, policy: Policy, now: datetime
+    group: str, count: int, view: View, policy: RecoveryPolicy, now: datetime
 ) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
     nodes = {node.name: node for node, _ in list_group_nodes(group, view)}
     ready = [n for n in held if n in nodes and is_idle(nodes[n], view, reserved=True)]
     good = [n for n in held if n in ready or (n in nodes and _is_returning(nodes[n], view, policy))]
-    victim = _find_victim(group, ready, view, now)
+    victim = _find_short_job(group, ready, view, now)
     released: Sequence[NodeName] = ()
     cause = None
     if victim is not None:
         cause, released = victim
-    keep = max(0, count - _count_owed(group, view) - len(released))
+    keep = max(0, count - _count_owed_spares(group, view) - len(released))
     stays = [n for n in good if n not in released]
     elsewhere = set(chain.from_iterable(view.reservations.values())) - set(held)
     free = sorted(
@@ -99,12 +99,16 @@ def _plan_change(
         n for n, node in nodes.items() if n not in held and _is_returning(node, view, policy)
     )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
-    if set(wanted) == set(held) or (not released and _release_refused(group, wanted, view, now)):
+    if set(wanted) == set(held) or (
+        not released and _was_release_refused(group, wanted, view, now)
+    ):
         return None
     why = _explain_change(count, held, wanted, released, cause.attempt.job if cause else None)
     return ChangeOpened(
         at=now,
-        recovery=recovery_id("k", group, wanted, held, len(view.state.changes), known=view.state),
+        recovery=make_recovery_id(
+            "k", group, wanted, held, len(view.state.changes), known=view.state
+        ),
         kind=ChangeKind.SPARES,
         group=group,
         why=why,
@@ -114,7 +118,7 @@ def _plan_change(
     )
 
 
-def _is_returning(node: SlurmNode, view: View, policy: Policy) -> bool:
+def _is_returning(node: SlurmNode, view: View, policy: RecoveryPolicy) -> bool:
     """Return whether a node is about to be given back: reserved now, no job that waits is quicker.
 
     One that is tested before is in the reservation of its test until then.
@@ -141,7 +145,7 @@ def _explain_change(
     return f"{len(wanted)} of {count} kept"
 
 
-def _find_victim(
+def _find_short_job(
     group: str, good: Sequence[NodeName], view: View, now: datetime
 ) -> tuple[JobRecovery, list[NodeName]] | None:
     """Return the first job that is about to start and short of nodes, and the spares that it
@@ -184,7 +188,7 @@ def _count_released(rec: JobRecovery, view: View) -> int:
     return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
 
 
-def _count_owed(group: str, view: View) -> int:
+def _count_owed_spares(group: str, view: View) -> int:
     """Return the spares that were released to jobs which have not started yet: not to be taken
     back."""
     waiting = {
@@ -201,7 +205,7 @@ def _count_owed(group: str, view: View) -> int:
     )
 
 
-def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
+def _was_release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
     """Return whether this was refused a moment ago."""
     for change in view.state.changes.values():
         opened = change.opened
@@ -214,7 +218,7 @@ def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: da
 
 
 def plan_capacity(
-    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
+    view: View, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
 ) -> tuple[tuple[ChangeOpened | NodeRecoveryOpened, ...], tuple[InconsistentState, ...]]:
     """Return what opens now, and what could not be decided. Nothing in mode observe, on old facts,
     or where hpctl is stopped."""
@@ -223,12 +227,12 @@ def plan_capacity(
     taken: set[NodeName] = set()
 
     def plan_spares() -> list[ChangeOpened]:
-        found = list(spare_changes(view, policy, now))
+        found = list(plan_spare_changes(view, policy, now))
         taken.update(*(change.nodes for change in found))
         return found
 
     def plan_scaling() -> list[ChangeOpened | NodeRecoveryOpened]:
-        decided = scale_decisions(view, policy, now)
+        decided = decide_all_scaling(view, policy, now)
         opens = chain.from_iterable(_open_scaling(one, view, policy, now) for one in decided)
         return [
             one
@@ -237,7 +241,9 @@ def plan_capacity(
         ]
 
     def plan_tests() -> list[ChangeOpened]:
-        return [one for one in burn_ins(view, policy, now, rank_risks) if one.node not in taken]
+        return [
+            one for one in plan_burn_ins(view, policy, now, rank_risks) if one.node not in taken
+        ]
 
     parts: dict[str, Callable[[], Sequence[ChangeOpened | NodeRecoveryOpened]]] = {
         "spares": plan_spares,
@@ -248,22 +254,22 @@ def plan_capacity(
     return tuple(chain.from_iterable(opens)), tuple(flaws)
 
 
-def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
+def decide_all_scaling(view: View, policy: RecoveryPolicy, now: datetime) -> tuple[Decision, ...]:
     """Return what autoscaling answers for each group; what `hpctl cluster autoscale explain`
     prints."""
     if not policy.autoscale.groups:
         return ()
-    return decide_scaling(scale_view(view, policy, now), policy.autoscale, now)
+    return decide_scaling(make_scaling_input(view, policy, now), policy.autoscale, now)
 
 
 def _open_scaling(
-    decision: Decision, view: View, policy: Policy, now: datetime
+    decision: Decision, view: View, policy: RecoveryPolicy, now: datetime
 ) -> Iterator[ChangeOpened | NodeRecoveryOpened]:
     if isinstance(decision, ScaleUp):
         up, number = decision, len(view.state.changes)
         yield ChangeOpened(
             at=now,
-            recovery=recovery_id(
+            recovery=make_recovery_id(
                 "s", ChangeKind.ADD, up.group, up.size, now, number, known=view.state
             ),
             kind=ChangeKind.ADD,
@@ -277,15 +283,15 @@ def _open_scaling(
             yield open_removal(one, decision, view, policy, now)
 
 
-def burn_ins(
-    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
+def plan_burn_ins(
+    view: View, policy: RecoveryPolicy, now: datetime, rank_risks: RankRisks
 ) -> Iterator[ChangeOpened]:
     """Yield the tests that begin now."""
     state, wanted = view.state, policy.idle
     running = sum(key.startswith(f"{ChangeKind.BURN_IN} ") for key in state.open_changes)
     if wanted.every_s <= 0 or running >= wanted.at_once:
         return
-    tested, tried = last_tests(view)
+    tested, tried = find_last_tests(view)
     reserved = set(chain.from_iterable(view.reservations.values()))
     due = {
         node.name: node
@@ -306,7 +312,7 @@ def burn_ins(
             why.append(f"{risks[name]:.1%} to break within 7 d")
         yield ChangeOpened(
             at=now,
-            recovery=recovery_id("b", name, now, len(state.changes), known=state),
+            recovery=make_recovery_id("b", name, now, len(state.changes), known=state),
             kind=ChangeKind.BURN_IN,
             group=due[name].partitions[0],
             why="; ".join(why),
@@ -315,7 +321,7 @@ def burn_ins(
         )
 
 
-def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
+def find_last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
     """Return when each node was tested to the end, and when that was last tried: its present
     instance."""
     tested: dict[NodeName, datetime] = {}
@@ -333,12 +339,12 @@ def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, dat
     return tested, tried
 
 
-def _is_same_change(change: Change, view: View) -> bool:
+def _is_same_change(change: ClusterChange, view: View) -> bool:
     health = view.health.get(change.opened.node) if change.opened.node else None
     return health is not None and health.generation.instance == change.opened.instance
 
 
-def _is_free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool:
+def _is_free(node: SlurmNode, view: View, policy: RecoveryPolicy, now: datetime) -> bool:
     """Return whether a node is unused, not set apart and not waited for, and its agent reports."""
     health, instance = view.health.get(node.name), view.instance(node.name)
     busy = node.last_busy
@@ -352,5 +358,5 @@ def _is_free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool
         and (busy is None or now >= add_seconds(busy, policy.idle.idle_s))
         and health is not None
         and is_fresh(health.last_heard, policy.ages.report_s, now)
-        and not wanted_by_others(node.name, None, view, now)
+        and not explain_other_use(node.name, None, view, now)
     )

@@ -16,16 +16,21 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.autoscale import Idle, ScaleDown
-from hpctl.capacity.facts import explain_stop, find_use, list_waiting_jobs, unwanted_size
+from hpctl.capacity.autoscale import IdleNode, ScaleDown
+from hpctl.capacity.facts import (
+    explain_node_use,
+    explain_stop,
+    explain_unwanted_size,
+    list_waiting_jobs,
+)
 from hpctl.engine.journal.events import NodeRecoveryOpened
 from hpctl.engine.kinds import Withdrawn
-from hpctl.engine.node_history import is_returning, may_be_under_way
+from hpctl.engine.node_history import is_returning, may_have_begun_remedy
 from hpctl.engine.view import Candidate, View
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
-from hpctl.vocabulary.identity import BootId, Generation, NodeName
+from hpctl.vocabulary.identity import BootId, NodeGeneration, NodeName
 from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
@@ -34,9 +39,9 @@ from hpctl.vocabulary.node_recovery import (
     NodeRecovery,
     NodeSignal,
 )
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.recovery import in_time, recovery_id
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.recovery import extend_deadline, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 GIVE_BACK: Final = FaultClass(
@@ -50,7 +55,7 @@ _UNDECIDED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
 
 
 def open_removal(
-    one: Idle, decision: ScaleDown, view: View, policy: Policy, now: datetime
+    one: IdleNode, decision: ScaleDown, view: View, policy: RecoveryPolicy, now: datetime
 ) -> NodeRecoveryOpened:
     """Return the opening of a removal that autoscaling has decided on.
 
@@ -59,8 +64,10 @@ def open_removal(
     instance, state = view.instance(one.node), view.state
     return NodeRecoveryOpened(
         at=now,
-        recovery=recovery_id("n", SCALE_DOWN, one.instance, now, len(state.nodes), known=state),
-        generation=Generation(one.node, one.instance, BootId("")),
+        recovery=make_recovery_id(
+            "n", SCALE_DOWN, one.instance, now, len(state.nodes), known=state
+        ),
+        generation=NodeGeneration(one.node, one.instance, BootId("")),
         rule=SCALE_DOWN,
         meaning="scale down",
         urgency=Urgency.AFTER_JOBS,
@@ -73,12 +80,12 @@ def open_removal(
     )
 
 
-def find_withdrawn(view: View, policy: Policy, now: datetime) -> Withdrawn:
+def find_withdrawn(view: View, policy: RecoveryPolicy, now: datetime) -> Withdrawn:
     """Return the nodes whose open removal is no longer wanted, and why."""
     removals = _open_removals(view)
 
     def find_why(rec: NodeRecovery) -> tuple[NodeName, str]:
-        return rec.node, _find_why(rec, removals, view, policy, now)
+        return rec.node, _explain_withdrawal(rec, removals, view, policy, now)
 
     found, flaws = isolate_each("advance", removals, lambda rec: rec.node, find_why)
     return {node: why for node, why in found if why}, flaws
@@ -90,15 +97,22 @@ def _open_removals(view: View) -> list[NodeRecovery]:
     return [rec for rec in recs if rec.rule == SCALE_DOWN]
 
 
-def _find_why(
-    rec: NodeRecovery, beside: list[NodeRecovery], view: View, policy: Policy, now: datetime
+def _explain_withdrawal(
+    rec: NodeRecovery, beside: list[NodeRecovery], view: View, policy: RecoveryPolicy, now: datetime
 ) -> str:
-    unwanted = unwanted_size(rec.group, policy) or _below_minimum(rec, beside, view, policy)
-    if may_be_under_way(rec):
+    unwanted = explain_unwanted_size(rec.group, policy) or _is_below_minimum(
+        rec, beside, view, policy
+    )
+    if may_have_begun_remedy(rec):
         return unwanted
     node = view.scheduler.nodes.get(rec.node)
-    used = find_use(node, view) if node is not None else ""
-    return used or unwanted or _find_claim(node, view, now) or _too_late(rec, view, policy, now)
+    used = explain_node_use(node, view) if node is not None else ""
+    return (
+        used
+        or unwanted
+        or _find_claim(node, view, now)
+        or _is_drain_too_long(rec, view, policy, now)
+    )
 
 
 def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
@@ -110,15 +124,15 @@ def _find_claim(node: SlurmNode | None, view: View, now: datetime) -> str:
     return f"job {job} waits for nodes by now" if job is not None else ""
 
 
-def _too_late(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> str:
+def _is_drain_too_long(rec: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime) -> str:
     """Return whether the node was drained for so long that its deletion is given up."""
     deadline = add_seconds(rec.since, policy.autoscale.leave_deadline_s)
-    late = now >= in_time(deadline, view.able_since, policy.ages.silent_s)
+    late = now >= extend_deadline(deadline, view.able_since, policy.ages.silent_s)
     return "it could not be deleted in time" if rec.phase is NodePhase.VACATED and late else ""
 
 
-def _below_minimum(
-    rec: NodeRecovery, open_removals: list[NodeRecovery], view: View, policy: Policy
+def _is_below_minimum(
+    rec: NodeRecovery, open_removals: list[NodeRecovery], view: View, policy: RecoveryPolicy
 ) -> str:
     """Return whether too few would be left: others leave as well, or someone has removed some."""
     group, limits = view.provider.groups.get(rec.group), policy.autoscale.groups[rec.group]
@@ -139,8 +153,8 @@ def _below_minimum(
     return f"{rec.group} has {size} instances by now, and min_count is {limits.min_count}"
 
 
-def find_left_closed(
-    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+def find_left_drained(
+    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
     """Return the nodes that still have the Reason of a removal that has ended, and that no one
     deletes.
@@ -153,7 +167,7 @@ def find_left_closed(
     for node in view.scheduler.nodes.values():
         if not node.reason or not node.drained or not node.responding or node.name in treated:
             continue
-        owner = reason_owner(node.reason)
+        owner = parse_reason_owner(node.reason)
         rec = view.state.nodes.get(owner) if owner is not None else None
         instance, health = view.instance(node.name), view.health.get(node.name)
         if rec is None or not _was_given_up(rec, policy, now) or view.is_quarantined(node.name):
@@ -161,7 +175,9 @@ def find_left_closed(
         if instance is None or instance.status is not InstanceStatus.RUNNING or health is None:
             continue
         another = instance.id != rec.generation.instance
-        if health.generation.instance != instance.id or not (another or not may_be_under_way(rec)):
+        if health.generation.instance != instance.id or not (
+            another or not may_have_begun_remedy(rec)
+        ):
             continue
         was = f"no longer {rec.generation.instance}" if another else "and stays"
         why = f"{node.name} is {instance.id} by now, {was}"
@@ -170,7 +186,7 @@ def find_left_closed(
     return found
 
 
-def _was_given_up(rec: NodeRecovery, policy: Policy, now: datetime) -> bool:
+def _was_given_up(rec: NodeRecovery, policy: RecoveryPolicy, now: datetime) -> bool:
     """Return whether a removal, or what gives its node back, has ended; and after a failure, some
     time ago."""
     if not rec.of_capacity or not rec.ended or rec.phase is NodePhase.RETURNED:

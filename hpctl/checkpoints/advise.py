@@ -16,22 +16,31 @@ from hpctl.checkpoints.save_interval import (
     FailureRate,
     MeasuredSaves,
     compute_daly_interval,
+    compute_effective_ratio,
     compute_rate,
-    effective_ratio,
     find_median,
     measure_saves,
 )
 from hpctl.engine import config_loading
-from hpctl.engine.world_offline import fold_events
+from hpctl.engine.world_offline import replay_journal_events
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType, complete_file
 from hpctl.toolkit.bounds import parse_count
-from hpctl.toolkit.declared_view import BREAK, Each, Fact, Facts, JsonOnly, Layout, Line, Lines
+from hpctl.toolkit.declared_view import (
+    BREAK,
+    FactRow,
+    FactTable,
+    ForEach,
+    ItemLines,
+    JsonOnly,
+    Layout,
+    TextLine,
+)
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary import job_recovery
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
@@ -82,21 +91,21 @@ class AdviceView(Struct, frozen=True):
     notes: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
-        Facts(
+        FactTable(
             (
-                Fact("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
-                Fact("save", lambda v: f"{format_duration(v.save_s)}, {v.save_from}"),
-                Fact("restart", lambda v: f"{format_duration(v.restart_s)}, {v.restart_from}"),
-                Fact("failures", "failures_from"),
-                Fact("job", "{nodes_text}: a failure every {mtbf}"),
+                FactRow("checkpoints", "{checkpoints} whole in {directory}{format_names}"),
+                FactRow("save", lambda v: f"{format_duration(v.save_s)}, {v.save_from}"),
+                FactRow("restart", lambda v: f"{format_duration(v.restart_s)}, {v.restart_from}"),
+                FactRow("failures", "failures_from"),
+                FactRow("job", "{nodes_text}: a failure every {mtbf}"),
                 BREAK,
-                Fact("save every", "best"),
-                Fact("now", "now"),
+                FactRow("save every", "best"),
+                FactRow("now", "now"),
             )
         ),
-        Line("            INTERVAL      LOST TIME", gap=True),
-        Lines("interval_lines"),
-        Each("notes", (Line("{}", gap=True),)),
+        TextLine("            INTERVAL      LOST TIME", gap=True),
+        ItemLines("interval_lines"),
+        ForEach("notes", (TextLine("{}", gap=True),)),
     )
     json_only: ClassVar[JsonOnly] = ("failures", "node_days", "failures_per_1000_node_days")
 
@@ -189,7 +198,7 @@ class AdviceRequest(Struct, frozen=True):
     newest: int
 
 
-class FailureHistory(Struct, frozen=True):
+class NodeFailureHistory(Struct, frozen=True):
     """The journal's record: since when, failures of nodes, and how long restarts took."""
 
     since: datetime | None = None
@@ -209,10 +218,10 @@ class FailureHistory(Struct, frozen=True):
 def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceView:
     """Return the advice. Raises HpctlError and click.UsageError where a number is missing; the
     error names the option that gives it."""
-    directory, nodes, registered = _resolve_target(asked, config)
-    saves = _measure_saves(directory, asked.newest, registered.files)
+    directory, nodes, registered = _resolve_job_directory(asked, config)
+    saves = _measure_directory_saves(directory, asked.newest, registered.files)
     save_s, save_from = _choose_save_cost(asked, saves)
-    history = _read_history(config)
+    history = _read_failure_history(config)
     restart_s, restart_from = _choose_restart_cost(asked, history)
     known = history.rate(now)
     mtbf = asked.mtbf_s
@@ -221,9 +230,9 @@ def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceVi
     apart, step_s = saves.apart_s, saves.step_s
 
     def assess_interval(interval_s: float) -> AtView:
-        ratio = effective_ratio(interval_s, save_s, restart_s, mtbf)
+        ratio = compute_effective_ratio(interval_s, save_s, restart_s, mtbf)
         steps = None if step_s is None else max(1, round(interval_s / step_s))
-        return AtView(_round_estimate(interval_s), steps, round(ratio, 5))
+        return AtView(_round_to_three_digits(interval_s), steps, round(ratio, 5))
 
     best = compute_daly_interval(save_s, mtbf)
     now_at = None if apart is None else assess_interval(max(apart - save_s, 1e-3))
@@ -232,24 +241,27 @@ def compute_advice(asked: AdviceRequest, config: str, now: datetime) -> AdviceVi
         formats=saves.formats,
         checkpoints=len(saves.saves),
         nodes=nodes,
-        save_s=_round_estimate(save_s),
+        save_s=_round_to_three_digits(save_s),
         save_from=save_from,
-        restart_s=_round_estimate(restart_s),
+        restart_s=_round_to_three_digits(restart_s),
         restart_from=restart_from,
         **_describe_failures(asked, known, history),
         mtbf_s=round(mtbf),
-        interval_s=_round_estimate(best),
+        interval_s=_round_to_three_digits(best),
         interval_steps=assess_interval(best).steps,
         ratio=assess_interval(best).ratio,
         now_s=None if now_at is None else now_at.interval_s,
         now_steps=None if apart is None else assess_interval(apart).steps,
         now_ratio=None if now_at is None else now_at.ratio,
         table=tuple(assess_interval(best * times) for times in (0.5, 1, 2)),
-        notes=(*_fast_notes(registered.fast), *_collect_notes(asked, known, history)),
+        notes=(
+            *_list_fast_save_notes(registered.fast),
+            *_collect_advice_notes(asked, known, history),
+        ),
     )
 
 
-def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Registration]:
+def _resolve_job_directory(asked: AdviceRequest, config: str) -> tuple[Path, int, Registration]:
     """Return the directory, how many nodes the job has, and how it was registered."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
@@ -258,8 +270,8 @@ def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Regis
                 "N, or name a JOB"
             )
         return Path(asked.target).absolute(), asked.nodes, Registration()
-    directory, registered = find_directory(asked.target, config)
-    nodes = asked.nodes or len(_find_job(config, asked.target).nodes)
+    directory, registered = find_checkpoint_directory(asked.target, config)
+    nodes = asked.nodes or len(_find_advised_job(config, asked.target).nodes)
     if not nodes:
         raise click.UsageError(
             f"cannot advise how often to save: job {asked.target} has no nodes yet; add --nodes N"
@@ -267,9 +279,9 @@ def _resolve_target(asked: AdviceRequest, config: str) -> tuple[Path, int, Regis
     return Path(directory), nodes, registered
 
 
-def find_directory(job: str, config: str) -> tuple[str, Registration]:
+def find_checkpoint_directory(job: str, config: str) -> tuple[str, Registration]:
     """Return where a job's checkpoints are, and how it was registered. Raises HpctlError."""
-    registered = read_comment(_find_job(config, job).comment)
+    registered = read_comment(_find_advised_job(config, job).comment)
     directory = registered.ckpt.replace("{job_id}", job) if registered else ""
     if registered is None or not directory or "{" in directory:
         raise HpctlError(
@@ -280,7 +292,7 @@ def find_directory(job: str, config: str) -> tuple[str, Registration]:
     return directory, registered
 
 
-def _find_job(config: str, wanted: str) -> SlurmJob:
+def _find_advised_job(config: str, wanted: str) -> SlurmJob:
     from hpctl.engine.adapters import make_scheduler
     from hpctl.engine.config import Config
 
@@ -295,7 +307,7 @@ def _find_job(config: str, wanted: str) -> SlurmJob:
     return job
 
 
-def _measure_saves(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
+def _measure_directory_saves(directory: Path, newest: int, files: tuple[str, ...]) -> MeasuredSaves:
     try:
         return measure_saves(directory, newest, parse_patterns(files))
     except OSError as error:
@@ -325,24 +337,24 @@ def _choose_save_cost(asked: AdviceRequest, saves: MeasuredSaves) -> tuple[float
     return max(measured, 0.01), how
 
 
-def _read_history(config: str) -> FailureHistory:
+def _read_failure_history(config: str) -> NodeFailureHistory:
     from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
-        return FailureHistory(missing=f"this host has no {config}")
+        return NodeFailureHistory(missing=f"this host has no {config}")
     try:
         with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
     except HpctlError as error:
-        return FailureHistory(missing=str(error).splitlines()[0])
+        return NodeFailureHistory(missing=str(error).splitlines()[0])
     if not events:
-        return FailureHistory(missing="the journal is empty")
-    state = fold_events(events)
+        return NodeFailureHistory(missing="the journal is empty")
+    state = replay_journal_events(events)
     restarts_s: list[float] = []
     for job in state.jobs.values():
         runs = [move.at for move in job.trail if move.signal == job_recovery.JobSignal.RUNNING_SEEN]
         restarts_s += [(at - job.opened).total_seconds() for at in runs]
-    return FailureHistory(
+    return NodeFailureHistory(
         since=events[0].at,
         nodes=max(len(health), len({node.node for node in state.nodes.values()})),
         # An operator's own order is not a failure; one that waits for the jobs to end costs
@@ -352,7 +364,7 @@ def _read_history(config: str) -> FailureHistory:
     )
 
 
-def _choose_restart_cost(asked: AdviceRequest, history: FailureHistory) -> tuple[float, str]:
+def _choose_restart_cost(asked: AdviceRequest, history: NodeFailureHistory) -> tuple[float, str]:
     if asked.restart_s is not None:
         return asked.restart_s, "as given (--restart-cost)"
     seen = find_median(history.restarts_s)
@@ -364,7 +376,7 @@ def _choose_restart_cost(asked: AdviceRequest, history: FailureHistory) -> tuple
 
 
 def _describe_failures(
-    asked: AdviceRequest, known: FailureRate, history: FailureHistory
+    asked: AdviceRequest, known: FailureRate, history: NodeFailureHistory
 ) -> dict[str, Any]:
     """Return the view's fields about failures. They are empty where the MTBF was given."""
     given = asked.mtbf_s is not None
@@ -374,19 +386,19 @@ def _describe_failures(
         "node_days": round(known.node_days, 1) if seen else None,
         "failures_per_1000_node_days": None
         if given
-        else _round_estimate(known.per_node_day * 1000),
-        "failures_from": "as given (--mtbf)" if given else _failures_from(known, history),
+        else _round_to_three_digits(known.per_node_day * 1000),
+        "failures_from": "as given (--mtbf)" if given else _describe_failure_rate(known, history),
     }
 
 
-def _failures_from(known: FailureRate, history: FailureHistory) -> str:
+def _describe_failure_rate(known: FailureRate, history: NodeFailureHistory) -> str:
     each = f"{known.per_node_day * 1000:.2f} per 1000 node-days"
     if history.since is None:
         return f"{each}, published"
     return f"{known.failures} in {known.node_days:.1f} node-days: {each}"
 
 
-def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
+def _list_fast_save_notes(fast: FastSaveOptions | None) -> tuple[str, ...]:
     if fast is None:
         return ()
     partners = "its partner" if fast.replicas == 1 else "both its partners"
@@ -398,8 +410,8 @@ def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
     )
 
 
-def _collect_notes(
-    asked: AdviceRequest, known: FailureRate, history: FailureHistory
+def _collect_advice_notes(
+    asked: AdviceRequest, known: FailureRate, history: NodeFailureHistory
 ) -> tuple[str, ...]:
     notes = []
     if asked.mtbf_s is None and history.missing:
@@ -420,6 +432,6 @@ def _collect_notes(
     return tuple(notes)
 
 
-def _round_estimate(value: float) -> float:
+def _round_to_three_digits(value: float) -> float:
     """Round to three digits, which is more precision than such an estimate has."""
     return float(f"{value:.3g}")

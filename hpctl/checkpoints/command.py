@@ -13,12 +13,17 @@ import click
 from msgspec import Struct
 
 from hpctl.checkpoints import files, hpctl_checkpoint, search
-from hpctl.checkpoints.files import Place, Remote
+from hpctl.checkpoints.files import Place, RemotePath
 from hpctl.checkpoints.marks import PlacedMark
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.checkpoints.remote import open_place
-from hpctl.checkpoints.resume import count_tasks, look_up, read_declared_files, read_fast_saves
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
+from hpctl.checkpoints.resume import (
+    count_tasks,
+    find_newest_whole_checkpoint,
+    read_declared_files,
+    read_fast_saves,
+)
+from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
@@ -118,7 +123,7 @@ def ls(
     With --job, those in the directory that the job was submitted with, and the steps that its
     nodes hold where it has --fast-dir: which nodes, and how many copies of each file.
     """
-    from hpctl.checkpoints.advise import find_directory
+    from hpctl.checkpoints.advise import find_checkpoint_directory
 
     if (place is None) == (job is None):
         raise click.UsageError(
@@ -126,8 +131,8 @@ def ls(
         )
     fast: tuple[FastRow, ...] = ()
     if job is not None:
-        place, registered = find_directory(job, config)
-        fast = _on_nodes(Path(place), job) if registered.fast else ()
+        place, registered = find_checkpoint_directory(job, config)
+        fast = _list_steps_on_nodes(Path(place), job) if registered.fast else ()
         patterns = patterns or registered.files
     assert place is not None
     declared = parse_patterns(patterns)
@@ -136,11 +141,11 @@ def ls(
             StorageOptions(**aws).place(place), deep=deep, world_size=world_size, declared=declared
         )
     except OSError as error:
-        _cannot_read(place, error, "checkpoint-ls" if as_json else None)
-    _report_rows("checkpoint-ls", place, rows, as_json, deep, fast)
+        _exit_unreadable(place, error, "checkpoint-ls" if as_json else None)
+    _print_checkpoint_rows("checkpoint-ls", place, rows, as_json, deep, fast)
 
 
-def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
+def _list_steps_on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     """Return the steps that the job's nodes hold. Why they cannot be asked goes to stderr."""
     from contextlib import closing
 
@@ -149,7 +154,7 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     from hpctl.checkpoints.fast.union import PeerConnections
 
     try:
-        spec = specs.read_spec(place / specs.META / f"{job}.json")
+        spec = specs.read_fast_save_spec(place / specs.META / f"{job}.json")
     except HpctlError as error:
         output.echo(f"hpctl: its nodes are not asked: {error}", err=True)
         return ()
@@ -186,22 +191,22 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
     """
     try:
         place = StorageOptions(**aws).place(path)
-        if isinstance(place, Remote):
+        if isinstance(place, RemotePath):
             place = place.take_snapshot()
         else:
             place.stat()
             if place.is_dir():
                 next(place.iterdir(), None)
     except OSError as error:
-        _cannot_read(path, error, "checkpoint-verify" if as_json else None)
+        _exit_unreadable(path, error, "checkpoint-verify" if as_json else None)
     row = search.judge_with_mark(place, deep=deep, world_size=world_size)
-    _report_rows("checkpoint-verify", path, [row], as_json, deep)
+    _print_checkpoint_rows("checkpoint-verify", path, [row], as_json, deep)
 
 
-def _report_rows(
+def _print_checkpoint_rows(
     schema: str,
     place: str,
-    rows: list[CompleteCheckpoint | PassedOver],
+    rows: list[CompleteCheckpoint | SkippedCheckpoint],
     as_json: bool,
     deep: bool,
     fast: tuple["FastRow", ...] = (),
@@ -210,11 +215,15 @@ def _report_rows(
     read, 1 otherwise."""
     usable = (row for row in rows if isinstance(row, CompleteCheckpoint) and row.mark is None)
     whole = next(usable, None)
-    result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
+    result = search.CheckpointSearchResult(
+        whole, tuple(row for row in rows if isinstance(row, SkippedCheckpoint))
+    )
     if as_json:
-        views = tuple(map(row_view, rows))
+        views = tuple(map(make_row_view, rows))
         listed = schema == "checkpoint-ls"
-        print_json(schema, LsView(place, views, "", fast) if listed else VerifyView(place, views))
+        print_json_document(
+            schema, LsView(place, views, "", fast) if listed else VerifyView(place, views)
+        )
     else:
         for held in fast:
             copies = f"complete ({held.copies} of each file on {', '.join(held.nodes)})"
@@ -223,10 +232,10 @@ def _report_rows(
                 f"{held.path}  step {held.step}  {held.format}  {lost if held.lost else copies}"
             )
         for row in rows:
-            output.echo(row_text(row, deep=deep))
+            output.echo(format_row_view(row, deep=deep))
         if not rows and not fast:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
-        _print_remarks(result)
+        _print_search_remarks(result)
     sys.exit(0 if any(not held.lost for held in fast) else _EXIT_CODES[result.verdict])
 
 
@@ -313,11 +322,11 @@ def last(
             "PLACE"
         )
     look_in = [*places, *tiers]
-    into = fetch or (_first_directory(look_in) if export else None)
-    result = look_up(
+    into = fetch or (_find_first_directory(look_in) if export else None)
+    result = find_newest_whole_checkpoint(
         look_in,
         StorageOptions(**aws).place,
-        None if into is None else _make_fetcher(into.absolute(), deep),
+        None if into is None else _make_checkpoint_fetcher(into.absolute(), deep),
         nodes=nodes,
         fast=read_fast_saves(os.environ) if export else None,
         deep=deep,
@@ -325,43 +334,43 @@ def last(
         declared=patterns or (read_declared_files(os.environ) if export else ()),
     )
     if not as_json:
-        _explain_result(result)
+        _explain_search_result(result)
     if not as_json and not export and result.caution:
         output.echo(f"hpctl: {result.caution}", err=True)
     if as_json:
-        print_json("checkpoint-last", LastView.of(result))
+        print_json_document("checkpoint-last", LastView.of(result))
     elif export:
         skip = f"skip {result.skip} " if result.skip and os.environ.get(SKIP_ASKED) else ""
-        output.print_exact(skip + _format_result(result))
+        output.print_exact(skip + _format_search_result(result))
     elif result.found is not None:
         output.print_exact(str(result.found.path))
     elif result.verdict == "none" and not result.unknown_note:
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
-        _report_resume(result)
+        _print_resume_point(result)
         if isinstance(into, Path):
-            files.note_start(into, count_tasks(os.environ))
+            files.record_job_start(into, count_tasks(os.environ))
     sys.exit(_EXIT_CODES[result.verdict])
 
 
-def _report_resume(result: search.Search) -> None:
+def _print_resume_point(result: search.CheckpointSearchResult) -> None:
     if result.verdict not in ("found", "none"):
         return
-    from hpctl.wire.job_report_client import report_start
+    from hpctl.wire.job_report_client import send_start_report
 
     step = result.found.step if result.found is not None else None
     place = "starting from the beginning"
     if result.found is not None:
         place = f"resuming from {f'step {step}' if step is not None else result.found.path}"
     sys.stdout.flush()
-    report_start(os.environ, step=step, place=place)
+    send_start_report(os.environ, step=step, place=place)
 
 
-def _make_fetcher(
+def _make_checkpoint_fetcher(
     into: Path, deep: bool
-) -> Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver]:
-    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | PassedOver:
-        if not isinstance(found.path, Remote):
+) -> Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint]:
+    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
+        if not isinstance(found.path, RemotePath):
             return found
         from hpctl.checkpoints.fetch import fetch_checkpoint
 
@@ -372,12 +381,12 @@ def _make_fetcher(
     return fetch_found
 
 
-def _first_directory(places: list[str]) -> Path | None:
+def _find_first_directory(places: list[str]) -> Path | None:
     shared = (Path(text) for text in places if not text.startswith(("local:", "s3:")))
     return next((place for place in shared if place.is_dir()), None)
 
 
-def _explain_result(result: search.Search) -> None:
+def _explain_search_result(result: search.CheckpointSearchResult) -> None:
     for unseen in result.unseen:
         output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
     if result.unseen and result.found is not None:
@@ -389,17 +398,17 @@ def _explain_result(result: search.Search) -> None:
             output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
     if result.found is not None and result.found.unproven:
         output.echo(f"hpctl: unproven of {result.found.path}: {result.found.unproven}", err=True)
-    _print_remarks(result)
+    _print_search_remarks(result)
 
 
-def _print_remarks(result: search.Search) -> None:
+def _print_search_remarks(result: search.CheckpointSearchResult) -> None:
     # Otherwise a run with its own format would restart from the beginning each time, without a
     # visible reason.
     if result.unknown_note:
         output.echo(f"hpctl: {result.unknown_note}", err=True)
 
 
-def _format_result(result: search.Search) -> str:
+def _format_search_result(result: search.CheckpointSearchResult) -> str:
     if result.found is not None:
         return f"found {result.found.path}"
     claimed = [each for each in result.passed_over if each.claimed]
@@ -414,12 +423,12 @@ def _format_result(result: search.Search) -> str:
     }[result.verdict]
 
 
-def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
+def _exit_unreadable(place: str, error: OSError, schema: str | None) -> NoReturn:
     """Exit with code 3 where a place cannot be read, never with "none". `schema`: print JSON."""
     why = f"cannot read {place}: {error.strerror or error}"
     if schema:
         kind = LsView if schema == "checkpoint-ls" else VerifyView
-        print_json(schema, kind(place, (), why))
+        print_json_document(schema, kind(place, (), why))
     else:
         output.echo(f"hpctl: {why}", err=True)
     sys.exit(3)
@@ -489,16 +498,18 @@ class LastView(Struct, frozen=True):
     verdict: str
     found: RowView | None
     passed_over: tuple[RowView, ...]
-    unseen: tuple[search.Unseen, ...]
+    unseen: tuple[search.UnsearchedPlace, ...]
 
     @classmethod
-    def of(cls, result: search.Search) -> "LastView":
+    def of(cls, result: search.CheckpointSearchResult) -> "LastView":
         """Return the view of a whole search."""
-        found = row_view(result.found) if result.found else None
-        return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
+        found = make_row_view(result.found) if result.found else None
+        return cls(
+            result.verdict, found, tuple(map(make_row_view, result.passed_over)), result.unseen
+        )
 
 
-def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
+def make_row_view(each: CompleteCheckpoint | SkippedCheckpoint) -> RowView:
     """Return the view of one of them."""
     if isinstance(each, CompleteCheckpoint):
         return RowView(
@@ -529,13 +540,13 @@ def row_view(each: CompleteCheckpoint | PassedOver) -> RowView:
     )
 
 
-def row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
+def format_row_view(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
     """Return a row in one line."""
-    text = _row_text(each, deep=deep)
+    text = _format_row_text(each, deep=deep)
     return text if each.mark is None else f"{text}; passed over: {each.mark.text}"
 
 
-def _row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
+def _format_row_text(each: CompleteCheckpoint | SkippedCheckpoint, *, deep: bool) -> str:
     if isinstance(each, CompleteCheckpoint):
         how = "digests match" if each.deep else "sizes match"
         if deep and not each.deep:
@@ -551,6 +562,6 @@ def _row_text(each: CompleteCheckpoint | PassedOver, *, deep: bool) -> str:
     return f"{each.path}  {form}{'unreadable' if each.unreadable else 'not complete'}: {each.why}"
 
 
-def print_json(schema: str, view: object) -> None:
+def print_json_document(schema: str, view: object) -> None:
     """Print a document on stdout."""
     output.echo(output.to_json(schema, view))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import NotWhole, OpenFile, json_object, open_file
+from hpctl.checkpoints.files import IncompleteCheckpointError, OpenFile, open_file, read_json_object
 from hpctl.checkpoints.formats import hf_trainer, torch_files
 from hpctl.checkpoints.formats.pickle_reader import PickleReader
 
@@ -29,7 +29,7 @@ _MOST_PICKLES = 1000
 _NPY = b"\x93NUMPY"
 
 
-class Content(Struct, frozen=True):
+class FileContent(Struct, frozen=True):
     """One file. `is_proved`: its container shows that all of its bytes are there. `ranks` is the
     number of ranks that it records."""
 
@@ -40,22 +40,23 @@ class Content(Struct, frozen=True):
     ranks: int | None = None
 
 
-def read_content(path: Path, *, deep: bool) -> Content:
-    """Return what a file is. Raises NotWhole where it is truncated or damaged, OSError.
+def read_file_content(path: Path, *, deep: bool) -> FileContent:
+    """Return what a file is. Raises IncompleteCheckpointError where it is truncated or damaged,
+    OSError.
 
     `deep` compares the checksums of an archive.
     """
     with open_file(path, "") as file:
         if file.size == 0:
-            raise NotWhole(f"{file.name} is empty")
-        is_proved, said = _read_container(path, file, deep)
-        return Content(is_proved, said.step, file.size, file.modified_ns, said.ranks)
+            raise IncompleteCheckpointError(f"{file.name} is empty")
+        is_proved, said = _read_container_format(path, file, deep)
+        return FileContent(is_proved, said.step, file.size, file.modified_ns, said.ranks)
 
 
-def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
+def are_unproven_files_stable(files: Sequence[tuple[Path, FileContent]]) -> None:
     """Look again at files of which nothing is proved and that changed lately.
 
-    Raises NotWhole where one has changed. Blocks for LOOK_AGAIN_S at most.
+    Raises IncompleteCheckpointError where one has changed. Blocks for LOOK_AGAIN_S at most.
     """
     now_ns = time.time_ns()
     young = [pair for pair in files if abs(now_ns - pair[1].modified_ns) < YOUNG_S * 1e9]
@@ -65,40 +66,42 @@ def rest_is_stable(files: Sequence[tuple[Path, Content]]) -> None:
     for path, content in young:
         about = os.stat(path)
         if (about.st_size, about.st_mtime_ns) != (content.size, content.modified_ns):
-            raise NotWhole(f"{path.name} is still being written")
+            raise IncompleteCheckpointError(f"{path.name} is still being written")
 
 
-def _read_container(
+def _read_container_format(
     path: Path, file: OpenFile, deep: bool
-) -> tuple[bool, torch_files.SavedNumbers]:
+) -> tuple[bool, torch_files.RecordedNumbers]:
     """Return whether the container is proved, and what it records."""
-    nothing = torch_files.SavedNumbers()
+    nothing = torch_files.RecordedNumbers()
     head = file.read(0, min(8, file.size))
     if head[:4] == b"PK\3\4" or file.name.endswith((*torch_files.SUFFIXES, ".npz")):
-        return True, _read_archive(file, deep)
+        return True, _read_zip_archive(file, deep)
     if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        _read_pickles(file)
+        _read_pickle_sequence(file)
         return True, nothing
     if file.name.endswith(".safetensors"):
         hf_trainer.prove_safetensors(path, "")
         return True, nothing
     if head[:6] == _NPY:
-        return _read_array(file), nothing
+        return _read_numpy_array(file), nothing
     if file.name.endswith(".json") and file.size <= _MAX_JSON:
-        json_object(file.read(0, file.size), file.name)
+        read_json_object(file.read(0, file.size), file.name)
         return True, nothing
     tail = file.read(max(0, file.size - _TAIL), min(_TAIL, file.size))
     if not any(tail):
-        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never written to disk")
+        raise IncompleteCheckpointError(
+            f"{file.name} ends in zeros: its last bytes were never written to disk"
+        )
     return False, nothing
 
 
-def _read_archive(file: OpenFile, deep: bool) -> torch_files.SavedNumbers:
-    nothing = torch_files.SavedNumbers()
-    if torch_files.is_stream(file):
-        return torch_files.read_numbers(torch_files.read_stream(file).load_fields())
+def _read_zip_archive(file: OpenFile, deep: bool) -> torch_files.RecordedNumbers:
+    nothing = torch_files.RecordedNumbers()
+    if torch_files.is_legacy_torch_file(file):
+        return torch_files.read_numbers(torch_files.read_legacy_torch_file(file).load_fields())
     if file.read(0, min(2, file.size)) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        _read_pickles(file)
+        _read_pickle_sequence(file)
         return nothing
     archive = torch_files.read_archive(file)
     if deep:
@@ -108,19 +111,21 @@ def _read_archive(file: OpenFile, deep: bool) -> torch_files.SavedNumbers:
     return archive.numbers()
 
 
-def _read_pickles(file: OpenFile) -> None:
+def _read_pickle_sequence(file: OpenFile) -> None:
     """Read one pickle after the other, to the file's end."""
     at = 0
     for _ in range(_MOST_PICKLES):
-        reader = PickleReader(torch_files.view_rest(file, at), frozenset())
+        reader = PickleReader(torch_files.open_rest_of_file(file, at), frozenset())
         reader.top()
         at += reader.end
         if at == file.size:
             return
-    raise NotWhole(f"{file.name} has extra bytes after its last pickle: the file is damaged")
+    raise IncompleteCheckpointError(
+        f"{file.name} has extra bytes after its last pickle: the file is damaged"
+    )
 
 
-def _read_array(file: OpenFile) -> bool:
+def _read_numpy_array(file: OpenFile) -> bool:
     """Compare the size of numpy's array with its header. False for a type of no fixed size."""
     wide = 2 if file.read(6, 1) == b"\1" else 4
     length = int.from_bytes(file.read(8, wide), "little")
@@ -129,7 +134,7 @@ def _read_array(file: OpenFile) -> bool:
         about = ast.literal_eval(header.strip())
         kind, shape = about["descr"], about["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name} has no valid header of a NumPy array: the file is damaged"
         ) from None
     match = re.fullmatch(r"[<>|=][a-zA-Z](\d{1,6})", kind) if isinstance(kind, str) else None
@@ -140,5 +145,7 @@ def _read_array(file: OpenFile) -> bool:
         count *= each
     needed = 8 + wide + length + count * int(match[1]) * (4 if kind[1] == "U" else 1)
     if file.size < needed:
-        raise NotWhole(f"{file.name} is cut off: it has {file.size} of {needed} bytes")
+        raise IncompleteCheckpointError(
+            f"{file.name} is cut off: it has {file.size} of {needed} bytes"
+        )
     return True

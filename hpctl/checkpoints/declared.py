@@ -27,17 +27,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.contents import Content, read_content, rest_is_stable
+from hpctl.checkpoints.contents import FileContent, are_unproven_files_stable, read_file_content
 from hpctl.checkpoints.files import (
     MAX_ENTRIES,
     TEMPORARY,
-    Claim,
-    NotedStart,
-    NotWhole,
-    Unproven,
-    foreign_owner,
-    read_starts,
-    require_one_start,
+    CheckpointClaim,
+    IncompleteCheckpointError,
+    RecordedJobStart,
+    UnprovenContent,
+    check_single_job_start,
+    find_untrusted_owner,
+    read_recorded_starts,
 )
 from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.patterns import FilePattern, generalize_name, parse_patterns
@@ -52,7 +52,7 @@ _RANK_OF_SOME = re.compile(r"(?:local|node|[a-z]p)[-_]?rank[-_=]?$", re.IGNORECA
 """The same of a number among the ranks of a node or a group."""
 
 
-class FoundFile(Struct, frozen=True):
+class MatchedFile(Struct, frozen=True):
     """One file that a pattern matches. `role` is what its wildcards matched, such as the rank."""
 
     path: Path
@@ -60,13 +60,13 @@ class FoundFile(Struct, frozen=True):
     role: tuple[str, ...]
 
 
-class FileSet(Struct, frozen=True):
+class CheckpointFileSet(Struct, frozen=True):
     """The files of one step."""
 
     step: int | None
-    files: tuple[FoundFile, ...]
+    files: tuple[MatchedFile, ...]
 
-    def of(self, pattern: int) -> list[FoundFile]:
+    def of(self, pattern: int) -> list[MatchedFile]:
         """Return the files of one pattern."""
         return [file for file in self.files if file.pattern == pattern]
 
@@ -80,15 +80,17 @@ class FileSet(Struct, frozen=True):
         return first if common == root else common
 
 
-class SetsFound(Struct, frozen=True):
+class FileSetSearchResult(Struct, frozen=True):
     """The matches of patterns: a claim for each step, and the entries of the directory that are
     part of one."""
 
-    claims: tuple[tuple[Path, Claim], ...]
+    claims: tuple[tuple[Path, CheckpointClaim], ...]
     names: frozenset[str]
 
 
-def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] = ()) -> SetsFound:
+def find_file_sets(
+    root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] = ()
+) -> FileSetSearchResult:
     """Return what the patterns match below a directory, and files that name their rank.
 
     `ranks` are the names of such files in it: each pattern of theirs is a separate checkpoint.
@@ -100,7 +102,7 @@ def find_sets(root: Path, patterns: Sequence[FilePattern], ranks: Sequence[str] 
     loose = [name for name in ranks if name not in found.names]
     for implied in parse_patterns(sorted({generalize_name(name) for name in loose})):
         found.add([implied])
-    return SetsFound(tuple(found.claims), frozenset(found.names))
+    return FileSetSearchResult(tuple(found.claims), frozenset(found.names))
 
 
 class _FileSetCollector:
@@ -108,41 +110,43 @@ class _FileSetCollector:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.claims: list[tuple[Path, Claim]] = []
+        self.claims: list[tuple[Path, CheckpointClaim]] = []
         self.names: set[str] = set()
 
     @cached_property
-    def starts(self) -> list[NotedStart]:
+    def starts(self) -> list[RecordedJobStart]:
         """Return the starts of the job, read where there is a set."""
-        return read_starts(self.root)
+        return read_recorded_starts(self.root)
 
     def add(self, patterns: Sequence[FilePattern]) -> None:
         """Add what the patterns match together and no other group has matched."""
         taken = frozenset(self.names)
-        accepted: FileSet | None = None
-        sets = _group_files(self.root, patterns)
+        accepted: CheckpointFileSet | None = None
+        sets = _group_files_by_step(self.root, patterns)
         for each, newer in zip_longest(sets, sets[1:]):
             names = {file.path.relative_to(self.root).parts[0] for file in each.files}
             if names <= taken:
                 continue
             self.names |= names
-            proof = _Proof(self.root, each, patterns, self.starts, older=accepted, newer=newer)
+            proof = _FileSetProof(
+                self.root, each, patterns, self.starts, older=accepted, newer=newer
+            )
             self.claims.append((each.place(self.root), proof.claim()))
             if proof.can_be_compared_with():
                 accepted = each
 
 
-def _group_files(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
+def _group_files_by_step(root: Path, patterns: Sequence[FilePattern]) -> list[CheckpointFileSet]:
     """Return the files by step, the oldest step first."""
-    found: dict[int | None, list[FoundFile]] = {}
+    found: dict[int | None, list[MatchedFile]] = {}
     left = [MAX_ENTRIES]
     for number, pattern in enumerate(patterns):
-        for step, role, path in _find_matches(root, pattern.parts, (None, ()), left):
-            found.setdefault(step, []).append(FoundFile(path, number, role))
+        for step, role, path in _find_matching_files(root, pattern.parts, (None, ()), left):
+            found.setdefault(step, []).append(MatchedFile(path, number, role))
     shared = found.pop(None, []) if len(found) > 1 else []
     steps = sorted(found.items(), key=lambda item: -1 if item[0] is None else item[0])
     return [
-        FileSet(step, tuple(sorted([*files, *shared], key=lambda f: (f.pattern, f.path))))
+        CheckpointFileSet(step, tuple(sorted([*files, *shared], key=lambda f: (f.pattern, f.path))))
         for step, files in steps
     ]
 
@@ -150,11 +154,11 @@ def _group_files(root: Path, patterns: Sequence[FilePattern]) -> list[FileSet]:
 _Seen = tuple[int | None, tuple[str, ...]]
 
 
-def _find_matches(
+def _find_matching_files(
     directory: Path, parts: Sequence[re.Pattern[str]], seen: _Seen, left: list[int]
 ) -> Iterator[tuple[int | None, tuple[str, ...], Path]]:
     """Yield the files that match, with their step and what the wildcards matched."""
-    for entry in _scan_entries(directory, left):
+    for entry in _scan_checkpoint_entries(directory, left):
         match = parts[0].fullmatch(entry.name)
         if match is None:
             continue
@@ -165,26 +169,26 @@ def _find_matches(
         path = directory / entry.name
         if parts[1:]:
             if entry.is_dir():
-                yield from _find_matches(path, parts[1:], (step, role), left)
+                yield from _find_matching_files(path, parts[1:], (step, role), left)
         elif entry.is_file(follow_symlinks=False):
             yield step, role, path
         elif entry.is_dir(follow_symlinks=False):
-            for file in _files_below(path, left):
+            for file in _list_files_below(path, left):
                 yield step, (*role, str(file.relative_to(path))), file
 
 
-def _files_below(directory: Path, left: list[int]) -> Iterator[Path]:
+def _list_files_below(directory: Path, left: list[int]) -> Iterator[Path]:
     waiting = [directory]
     while waiting:
         place = waiting.pop()
-        for entry in _scan_entries(place, left):
+        for entry in _scan_checkpoint_entries(place, left):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(place / entry.name)
             elif entry.is_file(follow_symlinks=False):
                 yield place / entry.name
 
 
-def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
+def _scan_checkpoint_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]]:
     """Yield the entries that may be part of a finished checkpoint, up to the limit of entries."""
     try:
         with os.scandir(directory) as entries:
@@ -199,19 +203,21 @@ def _scan_entries(directory: Path, left: list[int]) -> Iterator[os.DirEntry[str]
         return  # removed since it was listed
 
 
-def _read_recorded_step(files: FileSet) -> int | None:
+def _read_recorded_step(files: CheckpointFileSet) -> int | None:
     """Return the step that a file without one in its name records; None where none does."""
     for file in files.files:
         try:
-            step = read_content(file.path, deep=False).step
-        except NotWhole:
+            step = read_file_content(file.path, deep=False).step
+        except IncompleteCheckpointError:
             continue  # the proof reports it
         if step is not None:
             return step
     return None
 
 
-def _describe_missing(files: FileSet, patterns: Sequence[FilePattern], older: FileSet) -> str:
+def _describe_missing_files(
+    files: CheckpointFileSet, patterns: Sequence[FilePattern], older: CheckpointFileSet
+) -> str:
     """Return which files are missing compared with the step before; "" where none is."""
     for number, pattern in enumerate(patterns):
         count, wanted = len(files.of(number)), len(older.of(number))
@@ -221,74 +227,78 @@ def _describe_missing(files: FileSet, patterns: Sequence[FilePattern], older: Fi
     return ""
 
 
-class _Proof(Struct, frozen=True):
+class _FileSetProof(Struct, frozen=True):
     """The proof of one set. `older` is the newest set before it that was complete, `newer` the set
     after it, whatever it is."""
 
     root: Path
-    files: FileSet
+    files: CheckpointFileSet
     patterns: Sequence[FilePattern]
-    starts: Sequence[NotedStart]
-    older: FileSet | None
-    newer: FileSet | None
+    starts: Sequence[RecordedJobStart]
+    older: CheckpointFileSet | None
+    newer: CheckpointFileSet | None
 
-    def claim(self) -> Claim:
+    def claim(self) -> CheckpointClaim:
         """Return the claim that `prove` proves."""
         files = self.files
         step = _read_recorded_step(files) if files.step is None else files.step
-        return Claim(step, None, self.prove, digests=False)
+        return CheckpointClaim(step, None, self.prove, digests=False)
 
     def can_be_compared_with(self) -> bool:
         """Return whether newer sets need as many files as this one, by what its names and the
         starts show."""
         if self.older is not None:
-            return not _describe_missing(self.files, self.patterns, self.older)
+            return not _describe_missing_files(self.files, self.patterns, self.older)
         count = self._count_ranks()
         try:
-            return not count or count >= self._count_tasks(self.files) or self._is_followed()
+            return not count or count >= self._count_tasks(self.files) or self._has_next_set()
         except FileNotFoundError:
             return False  # removed since it was listed
 
-    def prove(self, deep: bool) -> Unproven | None:
-        """Return what is unproven, None for nothing. Raises NotWhole, OSError."""
-        self._refuse_gaps()
-        contents = [(file, self._read_file(file, deep)) for file in self.files.files]
-        require_one_start(self.root / "set", [content.modified_ns for _, content in contents])
-        self._refuse_mixture([content.step for _, content in contents])
-        is_counted = self._are_all_ranks_there([content.ranks for _, content in contents])
+    def prove(self, deep: bool) -> UnprovenContent | None:
+        """Return what is unproven, None for nothing. Raises IncompleteCheckpointError, OSError."""
+        self._check_for_gaps()
+        contents = [(file, self._read_set_file(file, deep)) for file in self.files.files]
+        check_single_job_start(self.root / "set", [content.modified_ns for _, content in contents])
+        self._check_for_mixed_starts([content.step for _, content in contents])
+        is_counted = self._has_all_ranks([content.ranks for _, content in contents])
         unknown = [(file, each) for file, each in contents if not each.is_proved]
-        rest_is_stable([(file.path, each) for file, each in unknown])
-        reasons = [*self._unproven_names(is_counted), *_unproven_contents(unknown)]
-        return Unproven("; ".join(reasons)) if reasons else None
+        are_unproven_files_stable([(file.path, each) for file, each in unknown])
+        reasons = [*self._list_unproven_names(is_counted), *_describe_unproven_contents(unknown)]
+        return UnprovenContent("; ".join(reasons)) if reasons else None
 
-    def _refuse_gaps(self) -> None:
+    def _check_for_gaps(self) -> None:
         for number, pattern in enumerate(self.patterns):
             files = self.files.of(number)
             if not files:
-                raise NotWhole(f"no file matches the pattern {pattern.text}")
-            gap = _find_gap(pattern, files)
+                raise IncompleteCheckpointError(f"no file matches the pattern {pattern.text}")
+            gap = _find_missing_number(pattern, files)
             if gap:
-                raise NotWhole(f"file number {gap} of the pattern {pattern.text} is missing")
-        missing = _describe_missing(self.files, self.patterns, self.older) if self.older else ""
+                raise IncompleteCheckpointError(
+                    f"file number {gap} of the pattern {pattern.text} is missing"
+                )
+        missing = (
+            _describe_missing_files(self.files, self.patterns, self.older) if self.older else ""
+        )
         if missing:
-            raise NotWhole(missing)
+            raise IncompleteCheckpointError(missing)
 
-    def _read_file(self, file: FoundFile, deep: bool) -> Content:
-        owner = foreign_owner(file.path)
+    def _read_set_file(self, file: MatchedFile, deep: bool) -> FileContent:
+        owner = find_untrusted_owner(file.path)
         if owner is not None:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.path.name} belongs to another user, {owner}, so hpctl does not trust it"
             )
-        content = read_content(file.path, deep=deep)
-        before = self._size_before(file) if not content.is_proved else 0
+        content = read_file_content(file.path, deep=deep)
+        before = self._find_previous_size(file) if not content.is_proved else 0
         if content.size < 0.9 * before:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.path.name} has {content.size} bytes, but had {before} bytes one step "
                 "earlier: it may be cut off"
             )
         return content
 
-    def _size_before(self, file: FoundFile) -> int:
+    def _find_previous_size(self, file: MatchedFile) -> int:
         """Return the size of the same file of the step before, 0 where there is none."""
         for other in self.older.files if self.older else ():
             if (other.pattern, other.role) == (file.pattern, file.role):
@@ -298,39 +308,44 @@ class _Proof(Struct, frozen=True):
                     return 0
         return 0
 
-    def _refuse_mixture(self, steps: list[int | None]) -> None:
+    def _check_for_mixed_starts(self, steps: list[int | None]) -> None:
         known = sorted({step for step in steps if step is not None})
         if len(known) > 1:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"its files are from different steps, {known[0]} and {known[-1]}: a newer save "
                 "overwrote a part of them"
             )
 
-    def _are_all_ranks_there(self, recorded: list[int | None]) -> bool:
+    def _has_all_ranks(self, recorded: list[int | None]) -> bool:
         """Return whether each rank of the run has its files, False where that is not known.
 
-        Raises NotWhole where some have none, and nothing shows that they do not save.
+        Raises IncompleteCheckpointError where some have none, and nothing shows that they do not
+        save.
         """
         count = self._count_ranks()
         expected = max((ranks for ranks in recorded if ranks), default=0)
         expected = expected or self._count_tasks(self.files)
         if not count or not expected:
             return False
-        known = self._is_followed() or self._was_so_before(expected) or self._is_of_first_rank()
+        known = (
+            self._has_next_set() or self._matches_previous_set(expected) or self._is_of_first_rank()
+        )
         if count < expected and not known:
-            raise NotWhole(f"only {count} of {expected} ranks have saved their files")
+            raise IncompleteCheckpointError(
+                f"only {count} of {expected} ranks have saved their files"
+            )
         return count == expected
 
     def _count_ranks(self) -> int:
         """Return how many ranks have files, by the pattern that has the fewest; 0 where no name
         shows it."""
-        return min(map(len, self._rank_numbers()), default=0)
+        return min(map(len, self._find_rank_numbers()), default=0)
 
     def _is_of_first_rank(self) -> bool:
         """Return whether no rank but rank 0 has files: it may save for all."""
-        return all(numbers == {0} for numbers in self._rank_numbers())
+        return all(numbers == {0} for numbers in self._find_rank_numbers())
 
-    def _rank_numbers(self) -> list[set[int]]:
+    def _find_rank_numbers(self) -> list[set[int]]:
         """Return the ranks that have files, for each place of the patterns that names a rank."""
         ranks = []
         for number, pattern in enumerate(self.patterns):
@@ -339,7 +354,7 @@ class _Proof(Struct, frozen=True):
                     ranks.append(numbers)
         return ranks
 
-    def _count_tasks(self, files: FileSet) -> int:
+    def _count_tasks(self, files: CheckpointFileSet) -> int:
         """Return how many tasks the start has that wrote a set; 0 where that is unknown."""
         tasks = {start.tasks for start in self.starts}
         if tasks == {0} or not tasks:
@@ -348,7 +363,7 @@ class _Proof(Struct, frozen=True):
         before = [start for start in self.starts if start.at_ns <= first_ns]
         return max(before, key=lambda start: start.at_ns).tasks if before else 0
 
-    def _is_followed(self) -> bool:
+    def _has_next_set(self) -> bool:
         """Return whether the start that wrote this set continued and saved the one after it."""
         if self.newer is None:
             return False
@@ -358,23 +373,25 @@ class _Proof(Struct, frozen=True):
         is_noted = any(at_ns <= first_ns for at_ns in starts)
         return is_noted and last_ns <= next_ns and not any(last_ns < s <= next_ns for s in starts)
 
-    def _was_so_before(self, expected: int) -> bool:
+    def _matches_previous_set(self, expected: int) -> bool:
         """Return whether the set before is of a run of `expected` ranks, too."""
         if self.older is None:
             return False
-        recorded = read_content(self.older.files[0].path, deep=False).ranks
+        recorded = read_file_content(self.older.files[0].path, deep=False).ranks
         return (recorded or self._count_tasks(self.older)) == expected
 
-    def _unproven_names(self, is_counted: bool) -> Iterator[str]:
+    def _list_unproven_names(self, is_counted: bool) -> Iterator[str]:
         several = self.files.files[1:] or not all(each.is_one_file for each in self.patterns)
-        if several and self.older is None and not is_counted and not self._is_followed():
+        if several and self.older is None and not is_counted and not self._has_next_set():
             count = len(self.files.files)
             yield f"whether a step has more than {count} file{'s' * (count != 1)}"
         if self.files.step is None and self.files.files[1:]:
             yield "whether its files are of one save"
 
 
-def _unproven_contents(unknown: Sequence[tuple[FoundFile, Content]]) -> Iterator[str]:
+def _describe_unproven_contents(
+    unknown: Sequence[tuple[MatchedFile, FileContent]],
+) -> Iterator[str]:
     if unknown:
         others = f" and {len(unknown) - 1} more" if unknown[1:] else ""
         yield f"what is in {unknown[0][0].path.name}{others}"
@@ -384,7 +401,7 @@ _Numbers = tuple[str, str, set[int]]
 """The numbers that a wildcard matched, with the text before and after them."""
 
 
-def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator[_Numbers]:
+def _parse_numbers(pattern: FilePattern, files: Sequence[MatchedFile]) -> Iterator[_Numbers]:
     """Yield the numbers of ranks or parts in the names of files."""
     roles = [file.role for file in files]
     for number, column in enumerate(zip(*roles, strict=False)):
@@ -398,7 +415,7 @@ def _parse_numbers(pattern: FilePattern, files: Sequence[FoundFile]) -> Iterator
             yield literal + before, after, numbers
 
 
-def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
+def _find_missing_number(pattern: FilePattern, files: Sequence[MatchedFile]) -> str:
     """Return which rank or part is missing where wildcards matched their numbers; "" for none."""
     for before, after, numbers in _parse_numbers(pattern, files):
         expected = range(min(*numbers, 1), max(numbers))
@@ -408,14 +425,14 @@ def _find_gap(pattern: FilePattern, files: Sequence[FoundFile]) -> str:
     return ""
 
 
-def _find_time_span(files: Sequence[FoundFile]) -> tuple[int, int]:
+def _find_time_span(files: Sequence[MatchedFile]) -> tuple[int, int]:
     """Return when the first and the last of files were written, in ns since the epoch. Raises
     OSError."""
     times = [file.path.stat().st_mtime_ns for file in files]
     return min(times), max(times)
 
 
-def is_part_of_set(path: Path) -> bool:
+def is_rank_file(path: Path) -> bool:
     """Return whether a file of torch.save is one rank's of several, by its name.
 
     Composer's rank 0 saves everything, under a name like that.

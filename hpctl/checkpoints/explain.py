@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.engine.explain_view import JobQuestion
-from hpctl.toolkit.bounds import at_stamp
+from hpctl.engine.explain_view import JobToExplain
+from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
     from hpctl.checkpoints import search
 
 
-def describe_checkpoints(asked: JobQuestion) -> str:
+def describe_newest_checkpoint(asked: JobToExplain) -> str:
     """Return which checkpoint of a job is the newest whole one, as far as the files can be read."""
     from hpctl.checkpoints import search
 
@@ -33,20 +33,20 @@ def describe_checkpoints(asked: JobQuestion) -> str:
         )
     try:
         declared = parse_patterns(asked.registered.files)
-        found = search.last_complete(Path(filled), declared=declared)
+        found = search.find_last_complete_checkpoint(Path(filled), declared=declared)
     except HpctlError as error:
         return f"its Comment names checkpoint files by no pattern: {error}"
     except OSError as error:
         return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
     newer = [p for p in found.passed_over if p.claimed and p.mark is None]
     torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
-    torn += _describe_marked(found)
+    torn += _describe_marked_checkpoints(found)
     if found.unknown_note:
         return f"there is no whole checkpoint yet, but {found.unknown_note}"
     if found.found is None:
         return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
     path = found.found.path
-    saved = at_stamp(os.stat(str(path)).st_mtime)
+    saved = parse_timestamp(os.stat(str(path)).st_mtime)
     when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
     if found.found.unproven:
         unproven = f"; unproven: {found.found.unproven}"
@@ -54,7 +54,7 @@ def describe_checkpoints(asked: JobQuestion) -> str:
     return f"its newest complete checkpoint is {path}{when}{torn}"
 
 
-def _describe_marked(found: search.Search) -> str:
+def _describe_marked_checkpoints(found: search.CheckpointSearchResult) -> str:
     """Describe which checkpoints are passed over by marks, and which marks have no effect."""
     marked = [p for p in found.passed_over if p.mark is not None]
     text = ""

@@ -19,14 +19,19 @@ from pathlib import Path, PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.files import NotWhole, ObjectInfo, Remote, for_each
+from hpctl.checkpoints.files import (
+    IncompleteCheckpointError,
+    ObjectInfo,
+    RemotePath,
+    run_for_each_item,
+)
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    PassedOver,
+    SkippedCheckpoint,
     claim_place,
+    format_storage_error,
     prove_candidate,
-    storage_error,
 )
 from hpctl.toolkit.compat import UTC
 
@@ -38,7 +43,7 @@ _TEMPORARY = ".hpctl-fetch.tmp-"
 _LOCK = "lock"
 
 
-class _ObjectPart(Struct, frozen=True):
+class _DigestedObjectPart(Struct, frozen=True):
     """A stretch of one object with its own digest."""
 
     name: str
@@ -53,60 +58,66 @@ def fetch_checkpoint(
     *,
     deep: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> CompleteCheckpoint | PassedOver:
+) -> CompleteCheckpoint | SkippedCheckpoint:
     """Copy a checkpoint of an object store to `into/<its name>`; return the copy, or why there is
     none.
 
     `progress(bytes, of_bytes)` is called from several threads. Does not raise the storage's errors:
     a copy that failed leaves an older checkpoint as the best one.
     """
-    if not isinstance(found.path, Remote):
+    if not isinstance(found.path, RemotePath):
         return found
     try:
-        return _fetch_into(
+        return _fetch_to_directory(
             found, found.path.take_snapshot(), into, deep, progress or (lambda *_: None)
         )
     except OSError as error:
-        return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
-    except NotWhole as defect:
-        return PassedOver(found.path, f"not fetched: {defect}", format=found.format)
+        return SkippedCheckpoint(
+            found.path, f"not fetched: {format_storage_error(error)}", unreadable=True
+        )
+    except IncompleteCheckpointError as defect:
+        return SkippedCheckpoint(found.path, f"not fetched: {defect}", format=found.format)
 
 
-def _fetch_into(
+def _fetch_to_directory(
     found: CompleteCheckpoint,
-    source: Remote,
+    source: RemotePath,
     into: Path,
     deep: bool,
     progress: Callable[[int, int], None],
-) -> CompleteCheckpoint | PassedOver:
+) -> CompleteCheckpoint | SkippedCheckpoint:
     objects = _list_objects(source)
     total = sum(listed.size for _, listed in objects)
     free = shutil.disk_usage(into).free
     if free < total:
         raise OSError(f"{into} has {free >> 20} MiB free, and {source} needs {total >> 20}")
-    with _make_temporary(into) as room:
+    with _make_temporary_directory(into) as room:
         copy = room / source.name
         _copy_objects(source, objects, copy, lambda done: progress(done, total))
         candidate = claim_place(copy)
         row = (
             candidate
-            if isinstance(candidate, PassedOver)
+            if isinstance(candidate, SkippedCheckpoint)
             else prove_candidate(candidate, deep=deep)
         )
-        if isinstance(row, PassedOver):
-            raise NotWhole(f"hpctl's copy of the checkpoint from S3 is incomplete: {row.why}")
+        if isinstance(row, SkippedCheckpoint):
+            raise IncompleteCheckpointError(
+                f"hpctl's copy of the checkpoint from S3 is incomplete: {row.why}"
+            )
         if (row.step, row.format) != (found.step, found.format):
-            raise NotWhole("another checkpoint replaced it in S3 while hpctl copied it")
+            raise IncompleteCheckpointError(
+                "another checkpoint replaced it in S3 while hpctl copied it"
+            )
         place = into / source.name
         if os.path.lexists(place):
-            place.rename(find_free_name(place))
+            place.rename(find_unused_name(place))
         copy.rename(place)
         sync_directory(into)
     return replace(row, path=place, origin=found.path)
 
 
 def _copy_objects(
-    source: Remote,
+    source: RemotePath,
     objects: list[tuple[str, ObjectInfo]],
     copy: Path,
     progress: Callable[[int], None],
@@ -116,12 +127,14 @@ def _copy_objects(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.truncate(listed.size)
-    sizes = for_each(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
+    sizes = run_for_each_item(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
     parts = []
     for (name, listed), size in zip(objects, sizes, strict=True):
         for at in range(0, listed.size, size):
-            parts.append(_ObjectPart(name, listed, at, min(size, listed.size - at)))
-    brought = for_each(source, parts, lambda part: _copy_part(source, part, copy, progress))
+            parts.append(_DigestedObjectPart(name, listed, at, min(size, listed.size - at)))
+    brought = run_for_each_item(
+        source, parts, lambda part: _copy_part(source, part, copy, progress)
+    )
     digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
     # Formats compare the times of their files: the copy keeps those that the uploader noted. The
     # times of the upload have been judged where they mean something; here all get the newest.
@@ -134,19 +147,21 @@ def _copy_objects(
     def finish_part(pair: tuple[str, ObjectInfo]) -> None:
         name, listed = pair
         if source.objects.matches(listed, digests[name]) is False:
-            raise NotWhole(f"{name or source.name} differs from its checksum in the object store")
+            raise IncompleteCheckpointError(
+                f"{name or source.name} differs from its checksum in the object store"
+            )
         path = copy / name if name else copy
         os.utime(path, ns=(when[name], when[name]))
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
-    for_each(source, objects, finish_part)
+    run_for_each_item(source, objects, finish_part)
     for directory, _, _ in os.walk(copy):
         sync_directory(Path(directory))
 
 
 def _copy_part(
-    source: Remote, part: _ObjectPart, copy: Path, progress: Callable[[int], None]
+    source: RemotePath, part: _DigestedObjectPart, copy: Path, progress: Callable[[int], None]
 ) -> tuple[bytes, int | None]:
     # Not for secrecy: it is the digest that S3 keeps.
     digest, noted_ns = hashlib.md5(usedforsecurity=False), None
@@ -156,14 +171,16 @@ def _copy_part(
             length = min(PIECE, part.offset + part.length - at)
             raw, noted_ns = source.objects.read(part.listed, at, length)
             if len(raw) != length:
-                raise NotWhole(f"{part.name or source.name} changed in S3 while hpctl copied it")
+                raise IncompleteCheckpointError(
+                    f"{part.name or source.name} changed in S3 while hpctl copied it"
+                )
             digest.update(raw)
             out.write(raw)
             progress(length)
     return digest.digest(), noted_ns
 
 
-def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
+def _list_objects(source: RemotePath) -> list[tuple[str, ObjectInfo]]:
     alone = source.find("")
     if alone is not None:
         return [("", alone)]
@@ -171,14 +188,14 @@ def _list_objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
     for name, _ in found:
         parts = PurePosixPath(name).parts
         if "\0" in name or ".." in parts or "/".join(parts) != name:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{name!r} is an object's name in S3 that cannot be used as a file's name"
             )
     return found
 
 
 @contextmanager
-def _make_temporary(into: Path) -> Iterator[Path]:
+def _make_temporary_directory(into: Path) -> Iterator[Path]:
     """Yield a temporary directory below `into`; remove it at the end, with what other fetches left
     behind."""
     for left in into.glob(f"{_TEMPORARY}*"):
@@ -197,7 +214,7 @@ def _make_temporary(into: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def find_free_name(path: Path) -> Path:
+def find_unused_name(path: Path) -> Path:
     """Return a free name for a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     first = f"{path.name}{RENAMED}{when}"

@@ -37,35 +37,35 @@ from typing import Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 
-class Defect(str):
+class CheckpointDefect(str):
     """Why something is not a whole checkpoint, in one line for a person."""
 
     __slots__ = ()
 
 
-class Unproven(str):
+class UnprovenContent(str):
     """What of a checkpoint nothing proves that may be resumed from, in words for a person."""
 
     __slots__ = ()
 
 
-class NotWhole(Exception):
+class IncompleteCheckpointError(Exception):
     """Raised within a proof: what keeps a checkpoint from being whole, with the file's name."""
 
 
-class FileMissing(NotWhole):
+class FileMissingError(IncompleteCheckpointError):
     """A file is not there."""
 
 
-class Unfinished(NotWhole):
+class UnfinishedSaveError(IncompleteCheckpointError):
     """What the writer writes last is not there: the save has not ended, or never did."""
 
 
-class Unprovable(NotWhole):
+class UnprovableCheckpointError(IncompleteCheckpointError):
     """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
 
 
-class FileTooLarge(Unprovable):
+class FileTooLargeError(UnprovableCheckpointError):
     """A file is larger than hpctl reads."""
 
 
@@ -97,7 +97,7 @@ class ObjectInfo(Protocol):
         """Changes with the content."""
 
 
-class Objects(Protocol):
+class ObjectBucket(Protocol):
     """One bucket. Safe to use from several threads.
 
     Every method raises OSError where the store does not answer, with `strerror` for a person:
@@ -151,18 +151,18 @@ class ObjectSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemotePath:
     """A key as a place: the part of pathlib that the formats use. `key` has no outer slashes."""
 
-    objects: Objects = field(compare=False, repr=False)
+    objects: ObjectBucket = field(compare=False, repr=False)
     key: str
     snapshot: ObjectSnapshot | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.objects.url}/{self.key}"
 
-    def __truediv__(self, name: str) -> Remote:
-        return Remote(self.objects, _join_key(self.key, name), self.snapshot)
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.objects, _join_key(self.key, name), self.snapshot)
 
     @property
     def name(self) -> str:
@@ -175,21 +175,24 @@ class Remote:
         return PurePosixPath(self.name).suffix
 
     @property
-    def parent(self) -> Remote:
+    def parent(self) -> RemotePath:
         """Return the key without its last part. The bucket's root is its own parent."""
-        return Remote(self.objects, _split_key(self.key)[0])
+        return RemotePath(self.objects, _split_key(self.key)[0])
 
-    def take_snapshot(self) -> Remote:
+    def take_snapshot(self) -> RemotePath:
         """Return this place with a new snapshot: one request for each 1000 objects below it.
 
-        Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
+        Raises FileNotFoundError where there is nothing, IncompleteCheckpointError for more than
+        MAX_ENTRIES.
         """
         inside = f"{self.key}/" if self.key else ""
         listed: dict[str, ObjectInfo] = {}
         marked = False
         for each in self.objects.list(inside, recursive=True):
             if len(listed) >= MAX_ENTRIES:
-                raise NotWhole(f"it has more than {MAX_ENTRIES} objects, more than hpctl reads")
+                raise IncompleteCheckpointError(
+                    f"it has more than {MAX_ENTRIES} objects, more than hpctl reads"
+                )
             if each.key.endswith("/"):
                 marked = True
             else:
@@ -199,7 +202,7 @@ class Remote:
             listed = {each.key: each for each in found}
         if not listed and not marked:
             raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
-        return Remote(self.objects, self.key, ObjectSnapshot(listed))
+        return RemotePath(self.objects, self.key, ObjectSnapshot(listed))
 
     def names(self) -> frozenset[str] | None:
         """Return what lies directly below, None for a single object. Raises as take_snapshot."""
@@ -212,7 +215,7 @@ class Remote:
         take_snapshot."""
         return self._snapshot().names(_join_key(self.key, name))
 
-    def children(self) -> list[Remote]:
+    def children(self) -> list[RemotePath]:
         """Places directly below, without their snapshots but for single objects. One request
         for each 1000; none at all is an empty list, as S3 knows no empty directories."""
         inside = f"{self.key}/" if self.key else ""
@@ -220,9 +223,9 @@ class Remote:
         for each in self.objects.list(inside, recursive=False):
             if each.key.endswith("/"):
                 if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
-                    found.append(Remote(self.objects, _join_key(self.key, name)))
+                    found.append(RemotePath(self.objects, _join_key(self.key, name)))
             else:
-                found.append(Remote(self.objects, each.key, ObjectSnapshot({each.key: each})))
+                found.append(RemotePath(self.objects, each.key, ObjectSnapshot({each.key: each})))
         return found
 
     def has(self, name: str) -> bool:
@@ -248,9 +251,9 @@ class Remote:
             key=lambda pair: pair[0],
         )
 
-    def without_snapshot(self) -> Remote:
+    def without_snapshot(self) -> RemotePath:
         """Return the same key, about which nothing is known."""
-        return Remote(self.objects, self.key)
+        return RemotePath(self.objects, self.key)
 
     def _snapshot(self) -> ObjectSnapshot:
         taken = self if self.snapshot is not None else self.take_snapshot()
@@ -260,7 +263,7 @@ class Remote:
 class RemoteFile:
     """An object as a file: reads are ranged requests, each made once."""
 
-    def __init__(self, name: str, objects: Objects, listed: ObjectInfo) -> None:
+    def __init__(self, name: str, objects: ObjectBucket, listed: ObjectInfo) -> None:
         self.name = name
         self.size = listed.size
         self._objects = objects
@@ -284,11 +287,12 @@ class RemoteFile:
             self._block, self._at = self._fetch_bytes(offset, length), offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
+        """Return exactly `length` bytes. Raises IncompleteCheckpointError where the object ends
+        before, OSError."""
         if self._at <= offset and offset + length <= self._end:
             return self._block[offset - self._at : offset - self._at + length]
         if offset + length > self.size:
-            raise NotWhole(f"{self.name} is cut off: it ends at byte {self.size}")
+            raise IncompleteCheckpointError(f"{self.name} is cut off: it ends at byte {self.size}")
         return self._fetch_bytes(offset, length)
 
     @property
@@ -301,7 +305,7 @@ class RemoteFile:
         try:
             raw, self._noted_ns = self._objects.read(self._listed, offset, length)
         except FileNotFoundError:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{self.name} is missing: it was deleted while hpctl read the checkpoint"
             ) from None
         self._asked = True
@@ -322,7 +326,7 @@ def _join_key(key: str, name: str) -> str:
 T = TypeVar("T")
 R = TypeVar("R")
 
-Place: TypeAlias = Path | Remote
+Place: TypeAlias = Path | RemotePath
 """Where a checkpoint, or something that holds checkpoints, lies."""
 
 
@@ -342,7 +346,8 @@ class OpenFile(Protocol):
         """Return when it was last written, in ns since the epoch."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+        """Return exactly `length` bytes. Raises IncompleteCheckpointError where the file ends
+        before, OSError."""
 
     def ahead(self, offset: int, length: int) -> None:
         """A hint that these bytes are wanted next, where each read is a separate request."""
@@ -360,12 +365,13 @@ class LocalFile(Struct, frozen=True):
         """Do nothing: the kernel reads ahead."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+        """Return exactly `length` bytes. Raises IncompleteCheckpointError where the file ends
+        before, OSError."""
         parts = []
         while length > 0:
             part = os.pread(self.descriptor, length, offset)
             if not part:
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{self.name} ends at byte {offset}: it is still being written, or is cut off"
                 )
             parts.append(part)
@@ -378,38 +384,40 @@ class LocalFile(Struct, frozen=True):
 def open_file(root: Place, name: str) -> Iterator[OpenFile]:
     """Open `root/name`, or `root` itself where the name is empty.
 
-    Raises NotWhole where it is missing or no regular file, OSError where the storage fails.
+    Raises IncompleteCheckpointError where it is missing or no regular file, OSError where the
+    storage fails.
     """
-    if isinstance(root, Remote):
+    if isinstance(root, RemotePath):
         listed = root.find(name)
         if listed is None:
-            raise FileMissing(f"{name or root.name} is missing")
+            raise FileMissingError(f"{name or root.name} is missing")
         yield RemoteFile(name or root.name, root.objects, listed)
         return
     path = root / name if name else root
     shown = name or root.name
-    _refuse_impossible(name)
+    _check_file_name(name)
     try:
         # Without O_NONBLOCK a fifo of that name would block us without a limit.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        raise FileMissing(f"{shown} is missing") from None
+        raise FileMissingError(f"{shown} is missing") from None
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise NotWhole(f"{shown} is not a regular file")
+            raise IncompleteCheckpointError(f"{shown} is not a regular file")
         yield LocalFile(shown, descriptor, about.st_size, about.st_mtime_ns)
     finally:
         os.close(descriptor)
 
 
 def read_small_file(root: Place, name: str, limit: int) -> bytes:
-    """Return the whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
+    """Return the whole of a small file. More than `limit` bytes is IncompleteCheckpointError: it is
+    not read."""
     with open_file(root, name) as file:
         if file.size > limit:
-            raise NotWhole(
-                f"{file.name} has {file.size} bytes, but hpctl reads at most {limit} bytes of "
-                "such a file"
+            raise IncompleteCheckpointError(
+                f"{file.name} has {file.size} bytes; a valid file of this kind has at most {limit} "
+                "bytes"
             )
         return file.read(0, file.size)
 
@@ -419,39 +427,41 @@ MOST_JSON_PARTS = 6_000_000
 memory; the index of a model of a million tensors has 5 million parts."""
 
 
-def json_object(raw: bytes, name: str) -> dict[str, object]:
-    """Return a JSON file's object. Raises NotWhole where its bytes are none, FileTooLarge where it
-    would take too much memory."""
+def read_json_object(raw: bytes, name: str) -> dict[str, object]:
+    """Return a JSON file's object. Raises IncompleteCheckpointError where its bytes are none,
+    FileTooLargeError where it would take too much memory."""
     parts = sum(raw.count(mark) for mark in (b"{", b"[", b","))
     if parts > MOST_JSON_PARTS:
-        raise FileTooLarge(f"{name} has {parts} values: too many")
+        raise FileTooLargeError(f"{name} has {parts} values: too many")
     if b"\0" in raw:
-        raise NotWhole(f"{name} is not valid JSON: it is still being written, or is damaged")
+        raise IncompleteCheckpointError(
+            f"{name} is not valid JSON: it is still being written, or is damaged"
+        )
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name} is not valid JSON: it is still being written, or is damaged"
         ) from None
     if not isinstance(document, dict):
-        raise NotWhole(f"{name} is not a JSON object")
+        raise IncompleteCheckpointError(f"{name} is not a JSON object")
     return document
 
 
 def read_size(root: Place, name: str) -> int:
-    """Return a file's size, without opening it. Raises NotWhole, OSError."""
-    if isinstance(root, Remote):
+    """Return a file's size, without opening it. Raises IncompleteCheckpointError, OSError."""
+    if isinstance(root, RemotePath):
         listed = root.find(name)
         if listed is None:
-            raise FileMissing(f"{name} is missing")
+            raise FileMissingError(f"{name} is missing")
         return listed.size
-    _refuse_impossible(name)
+    _check_file_name(name)
     try:
         found = (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
-        raise FileMissing(f"{name} is missing") from None
+        raise FileMissingError(f"{name} is missing") from None
     if not stat.S_ISREG(found.st_mode):
-        raise NotWhole(f"{name} is not a regular file")
+        raise IncompleteCheckpointError(f"{name} is not a regular file")
     return found.st_size
 
 
@@ -464,9 +474,9 @@ def modified_ns(root: Place, name: str) -> int:
 
 def exists(root: Place, name: str) -> bool:
     """Return whether something of that name is there. Raises OSError."""
-    if isinstance(root, Remote):
+    if isinstance(root, RemotePath):
         return root.has(name)
-    _refuse_impossible(name)
+    _check_file_name(name)
     try:
         (root / name).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -474,32 +484,34 @@ def exists(root: Place, name: str) -> bool:
     return True
 
 
-def require_last_file(root: Place, name: str) -> None:
-    """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
+def check_last_file_exists(root: Place, name: str) -> None:
+    """Raise UnfinishedSaveError where the file that a save writes last is not there. Raises
+    OSError."""
     if not exists(root, name):
-        raise Unfinished(
+        raise UnfinishedSaveError(
             f"{name} is missing: the save writes this file last, so it has not finished"
         )
 
 
-def saved_over(name: str, since: str) -> NotWhole:
+def find_overwritten_file(name: str, since: str) -> IncompleteCheckpointError:
     """Return a file that is written before another is newer than that one."""
-    return NotWhole(
+    return IncompleteCheckpointError(
         f"{name} is newer than {since}: a later save overwrote it, or it was copied without its "
         "modification times"
     )
 
 
 def names_in(root: Place) -> frozenset[str] | None:
-    """Return the entries of a directory; None for a file. Raises NotWhole, OSError."""
-    if isinstance(root, Remote):
+    """Return the entries of a directory; None for a file. Raises IncompleteCheckpointError,
+    OSError."""
+    if isinstance(root, RemotePath):
         return root.names()
     names: set[str] = set()
     try:
         with os.scandir(root) as entries:
             for entry in entries:
                 if len(names) >= MAX_ENTRIES:
-                    raise NotWhole(
+                    raise IncompleteCheckpointError(
                         f"its directory has more than {MAX_ENTRIES} entries, more than hpctl reads"
                     )
                 names.add(entry.name)
@@ -508,41 +520,41 @@ def names_in(root: Place) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def directory_names(root: Place, name: str) -> frozenset[str] | None:
+def list_directory_names(root: Place, name: str) -> frozenset[str] | None:
     """Return the entries of a sub-directory; None where there is none.
 
-    Raises NotWhole, OSError.
+    Raises IncompleteCheckpointError, OSError.
     """
-    if isinstance(root, Remote):
+    if isinstance(root, RemotePath):
         return root.below(name)
-    _refuse_impossible(name)
+    _check_file_name(name)
     try:
         return names_in(root / name)
     except FileNotFoundError:
         return None
 
 
-def _refuse_impossible(name: str) -> None:
-    """Raise NotWhole for a name that no file can have, as a document may hold: half a surrogate
-    pair, or a null character."""
+def _check_file_name(name: str) -> None:
+    """Raise IncompleteCheckpointError for a name that no file can have, as a document may hold:
+    half a surrogate pair, or a null character."""
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
         raw = b"\0"
     if b"\0" in raw:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name[:80]!r} is named in the checkpoint, but is not a valid name of a file"
         )
 
 
-def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+def run_for_each_item(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
     """Return the work's results in the items' order; what the first that fails raises, goes
     through.
 
     One after the other on a file system, whose answers mostly come from memory; up to THREADS
     at once where each of them waits for a request.
     """
-    if not isinstance(root, Remote):
+    if not isinstance(root, RemotePath):
         return [work(item) for item in items]
     with ThreadPoolExecutor(THREADS) as pool:
         # Leaving the loop by an exception cancels all that have not begun.
@@ -553,7 +565,7 @@ _STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\
 _TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
 
 
-class Listing(Struct, frozen=True):
+class CandidateListing(Struct, frozen=True):
     """One candidate as a single listing shows it. `names` is None for a file."""
 
     path: Place
@@ -566,7 +578,7 @@ class Listing(Struct, frozen=True):
         return self.names is not None and name in self.names
 
 
-class Claim(Struct, frozen=True):
+class CheckpointClaim(Struct, frozen=True):
     """What a candidate says of itself, before anything is proved.
 
     `step` is None where neither files nor name have it: such a one is older than all that do.
@@ -575,42 +587,42 @@ class Claim(Struct, frozen=True):
 
     step: int | None
     world_size: int | None
-    prove: Callable[[bool], Defect | Unproven | None]
+    prove: Callable[[bool], CheckpointDefect | UnprovenContent | None]
     """`prove(deep)`: the first defect, what is unproven, or None where it is whole. Raises
-    NotWhole, OSError."""
+    IncompleteCheckpointError, OSError."""
     digests: bool = True
     """Whether the format has checksums at all that `deep` could compare."""
 
 
-class Format(Struct, frozen=True):
+class CheckpointFormat(Struct, frozen=True):
     """One way to lay out a checkpoint.
 
     `claim(layout)` is None where the candidate is none of this format's, a Defect where it is
-    but says nothing usable. Raises NotWhole, OSError.
+    but says nothing usable. Raises IncompleteCheckpointError, OSError.
     """
 
     name: str
-    claim: Callable[[Listing], Claim | Defect | None]
+    claim: Callable[[CandidateListing], CheckpointClaim | CheckpointDefect | None]
 
 
-def list_candidate(path: Place, world_size: int | None = None) -> Listing:
+def list_candidate(path: Place, world_size: int | None = None) -> CandidateListing:
     """List one candidate: a single scan, or a request for each 1000 objects of it, after which
-    `Listing.path` holds the answers. Raises NotWhole, OSError."""
-    if isinstance(path, Remote) and path.snapshot is None:
+    `Listing.path` holds the answers. Raises IncompleteCheckpointError, OSError."""
+    if isinstance(path, RemotePath) and path.snapshot is None:
         try:
             path = path.take_snapshot()
         except FileNotFoundError:
-            raise Unfinished(
+            raise UnfinishedSaveError(
                 "its directory has become empty: its files were deleted while hpctl read it"
             ) from None
     try:
-        return Listing(path, names_in(path), world_size)
+        return CandidateListing(path, names_in(path), world_size)
     except FileNotFoundError:
         # Removed since it was listed: a program that keeps the newest few does that meanwhile.
-        raise Unfinished("the checkpoint was deleted while hpctl read it") from None
+        raise UnfinishedSaveError("the checkpoint was deleted while hpctl read it") from None
 
 
-def step_in(name: str) -> int | None:
+def parse_step_from_name(name: str) -> int | None:
     """Return the step in a name: `iter_0000100`, `epoch=1-step=500.ckpt`, `global_step7`.
 
     Used for the order of candidates where no file records it, never for a proof.
@@ -630,14 +642,14 @@ _STARTS_BYTES = 64 << 10
 _TASKS = re.compile(rb"(\d{1,7}) tasks")
 
 
-class NotedStart(Struct, frozen=True):
+class RecordedJobStart(Struct, frozen=True):
     """A start of a job: when, in ns since the epoch, and of how many tasks; 0 where unknown."""
 
     at_ns: int
     tasks: int = 0
 
 
-def note_start(directory: Path, tasks: int = 0) -> None:
+def record_job_start(directory: Path, tasks: int = 0) -> None:
     """Record that a start of so many tasks begins, 0 where that is unknown. Never raises: a
     directory that cannot be written has no saves.
 
@@ -663,10 +675,10 @@ TEMPORARY = ".tmp"
 it, so a path given out now could be gone when the job opens it."""
 
 
-def foreign_owner(path: Place) -> int | None:
+def find_untrusted_owner(path: Place) -> int | None:
     """Return the uid of an owner that has no business here: to load a checkpoint is to run its
     pickles, and in a directory where several may write any of them may claim the newest step."""
-    if isinstance(path, Remote):
+    if isinstance(path, RemotePath):
         return None
     with contextlib.suppress(FileNotFoundError):
         owner = path.stat().st_uid
@@ -675,24 +687,25 @@ def foreign_owner(path: Place) -> int | None:
     return None
 
 
-def require_one_start(root: Path, files_ns: Iterable[int]) -> None:
-    """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
+def check_single_job_start(root: Path, files_ns: Iterable[int]) -> None:
+    """Raise IncompleteCheckpointError where a start of the job lies between files of the checkpoint
+    at `root`."""
     times = sorted(files_ns)
-    for start in noted_starts(root.parent):
+    for start in list_job_start_times(root.parent):
         if times and times[0] < start <= times[-1]:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 "some of its files are older than the job's restart: a save after the restart "
                 "overwrote only a part"
             )
 
 
-def noted_starts(directory: Path) -> list[int]:
+def list_job_start_times(directory: Path) -> list[int]:
     """Return when the job's starts began, in ns since the epoch, by the file system's clock; none
     where that cannot be read."""
-    return [start.at_ns for start in read_starts(directory)]
+    return [start.at_ns for start in read_recorded_starts(directory)]
 
 
-def read_starts(directory: Path) -> list[NotedStart]:
+def read_recorded_starts(directory: Path) -> list[RecordedJobStart]:
     """Return the starts that are noted; none where they cannot be read."""
     try:
         handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -700,10 +713,10 @@ def read_starts(directory: Path) -> list[NotedStart]:
         return []
     with open(handle, "rb") as file:
         lines = file.read(_STARTS_BYTES).split(b"\n")
-    found: list[NotedStart] = []
+    found: list[RecordedJobStart] = []
     for line in lines:
         if line.isdigit() and len(line) < 20:
-            found.append(NotedStart(int(line)))
+            found.append(RecordedJobStart(int(line)))
         elif found and (match := _TASKS.fullmatch(line)):
-            found[-1] = NotedStart(found[-1].at_ns, int(match[1]))
+            found[-1] = RecordedJobStart(found[-1].at_ns, int(match[1]))
     return found

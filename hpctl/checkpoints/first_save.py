@@ -29,7 +29,7 @@ PAUSE_S = 60.0
 """Seconds before every further scan."""
 
 
-class FirstSave:
+class FirstSaveWatch:
     """What was logged about one directory so far."""
 
     def __init__(self, directory: Path, declared: Sequence[FilePattern]) -> None:
@@ -43,12 +43,12 @@ class FirstSave:
         """Scan and return the lines to log now. Does not raise for a directory that cannot be
         read."""
         try:
-            found = search.last_complete(self._directory, declared=self._declared)
+            found = search.find_last_complete_checkpoint(self._directory, declared=self._declared)
         except OSError:
             return ()
         if found.found is not None:
             self.is_found = True
-            return describe_first(found, found.found)
+            return describe_first_checkpoint(found, found.found)
         # Two scans: the number of files of a save under way grows.
         is_stable = bool(found.unknown_note) and found.unknown_note == self._unknown
         self._unknown = found.unknown_note
@@ -58,7 +58,9 @@ class FirstSave:
         return (f"{found.unknown_note}. As it is, a restart begins at the beginning",)
 
 
-def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> tuple[str, ...]:
+def describe_first_checkpoint(
+    result: search.CheckpointSearchResult, first: search.CompleteCheckpoint
+) -> tuple[str, ...]:
     """Return what to log about the first checkpoint that is found."""
     step = "step unknown" if first.step is None else f"step {first.step}"
     text = f"first checkpoint: {first.path}, {step}, {first.format}: a restart resumes from it"
@@ -67,12 +69,12 @@ def describe_first(result: search.Search, first: search.CompleteCheckpoint) -> t
     return (text, result.caution) if result.caution else (text,)
 
 
-def watch_directory(
+def watch_for_first_checkpoint(
     directory: Path, declared: Sequence[FilePattern], ended: Callable[[float], bool]
 ) -> None:
     """Scan until a checkpoint is found, or the script has ended. `ended` waits at most so many
     seconds and returns whether it has."""
-    first = FirstSave(directory, declared)
+    first = FirstSaveWatch(directory, declared)
     for pause in chain(PAUSES_S, repeat(PAUSE_S)):
         if ended(pause):
             return
@@ -92,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         declared = parse_patterns(read_declared_files(os.environ))
-        watch_directory(Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000)))
+        watch_for_first_checkpoint(
+            Path(directory), declared, lambda wait_s: bool(poll.poll(wait_s * 1000))
+        )
     return 0
 
 

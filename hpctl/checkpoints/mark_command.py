@@ -14,11 +14,11 @@ from msgspec import Struct
 from hpctl.checkpoints import search
 from hpctl.checkpoints.marks import CheckpointMark, read_marks, write_mark
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
-from hpctl.engine.request_client import invoking_user
+from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
+from hpctl.engine.request_client import find_invoking_user
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
-from hpctl.toolkit.declared_view import JsonOnly, Layout, Line
+from hpctl.toolkit.declared_view import JsonOnly, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
 MOST_NAMED = 8
@@ -37,7 +37,7 @@ class MarkedView(Struct, frozen=True):
     path: str
     checkpoints: tuple[str, ...]
 
-    layout: ClassVar[Layout] = (Line("step {step}: {effect}"),)
+    layout: ClassVar[Layout] = (TextLine("step {step}: {effect}"),)
     json_only: ClassVar[JsonOnly] = ("place", "poisoned", "by", "at", "why", "path", "checkpoints")
 
     @property
@@ -96,7 +96,7 @@ def mark(
     if not named:
         raise HpctlError(f"there is no complete checkpoint of step {step} in {directory}",
                          name_steps(rows))  # fmt: skip
-    made = CheckpointMark(poisoned, step, invoking_user(), output.now(), last=step, why=why)
+    made = CheckpointMark(poisoned, step, find_invoking_user(), output.now(), last=step, why=why)
     path = write_or_explain(directory, made)
     paths = tuple(str(row.path) for row in named)
     view = MarkedView(str(directory), step, poisoned, made.by, made.at, made.why, str(path), paths)
@@ -115,7 +115,7 @@ def write_or_explain(directory: Path, made: CheckpointMark) -> Path:
         ) from error
 
 
-def name_steps(rows: Sequence[CompleteCheckpoint | PassedOver]) -> str:
+def name_steps(rows: Sequence[CompleteCheckpoint | SkippedCheckpoint]) -> str:
     """Return which steps there are, for an error's hint."""
     whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.step is not None]
     usable = list(dict.fromkeys(str(row.step) for row in whole if row.mark is None))

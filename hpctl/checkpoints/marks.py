@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpctl.checkpoints.files import MAX_ENTRIES, Place, Remote, noted_starts
+from hpctl.checkpoints.files import MAX_ENTRIES, Place, RemotePath, list_job_start_times
 from hpctl.checkpoints.formats import nvrx
 from hpctl.checkpoints.hpctl_checkpoint import MARKS
 from hpctl.toolkit.bounds import make_printable
@@ -82,7 +82,7 @@ class PlacedMark(Struct, frozen=True):
         return f"marked as poisoned by {self.mark.by}, {at}{why}"
 
 
-class Marks(Struct, frozen=True):
+class CheckpointMarks(Struct, frozen=True):
     """The marks of some directories, the oldest first, and why others have no effect."""
 
     placed: tuple[PlacedMark, ...] = ()
@@ -107,19 +107,19 @@ class Marks(Struct, frozen=True):
         return skip if step is None or step < end else ""
 
 
-NO_MARKS = Marks()
+NO_MARKS = CheckpointMarks()
 
 
-def read_marks(directories: Iterable[Place]) -> Marks:
+def read_marks(directories: Iterable[Place]) -> CheckpointMarks:
     """Return the marks in directories; objects have none. Does not raise: a mark that cannot be
     read has no effect."""
     found: list[tuple[int, PlacedMark]] = []
     flaws: list[str] = []
     for directory in directories:
-        if not isinstance(directory, Remote):
+        if not isinstance(directory, RemotePath):
             _read_directory(directory, found, flaws)
     found.sort(key=lambda pair: (pair[0], pair[1].path))
-    return Marks(tuple(placed for _, placed in found), tuple(flaws))
+    return CheckpointMarks(tuple(placed for _, placed in found), tuple(flaws))
 
 
 def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws: list[str]) -> None:
@@ -128,18 +128,18 @@ def _read_directory(directory: Path, found: list[tuple[int, PlacedMark]], flaws:
         owners, names = _list_marks(directory)
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (_NoMarkError, OSError) as error:
+    except (_InvalidMarkError, OSError) as error:
         flaws.append(f"the marks in {place} have no effect: {_describe_error(error)}")
         return
     if names[:-MOST_MARKS]:
         flaws.append(f"{place} has more than {MOST_MARKS} marks: the oldest have no effect")
-    starts = sorted(noted_starts(directory))
+    starts = sorted(list_job_start_times(directory))
     for name in names[-MOST_MARKS:]:
         try:
             made_ns, mark = _read_mark(place / name, owners)
         except FileNotFoundError:
             continue
-        except (_NoMarkError, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (_InvalidMarkError, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             flaws.append(f"the mark {place / name} has no effect: {_describe_error(error)}")
             continue
         until_ns: int | None = made_ns
@@ -155,13 +155,13 @@ def _list_marks(directory: Path) -> tuple[set[int], list[str]]:
     status = os.lstat(place)
     owners = find_trusted_owners(directory)
     if not stat.S_ISDIR(status.st_mode):
-        raise _NoMarkError("it is not a directory")
+        raise _InvalidMarkError("it is not a directory")
     if status.st_uid not in owners:
-        raise _NoMarkError(f"user {status.st_uid} owns it")
-    return owners, sorted(_mark_names(place))
+        raise _InvalidMarkError(f"user {status.st_uid} owns it")
+    return owners, sorted(_list_mark_names(place))
 
 
-class _NoMarkError(Exception):
+class _InvalidMarkError(Exception):
     """The error of a file that is not a mark."""
 
 
@@ -176,30 +176,30 @@ def find_trusted_owners(directory: Path) -> set[int]:
     return {0, os.geteuid(), directory.stat().st_uid}
 
 
-def _mark_names(place: Path) -> Iterator[str]:
+def _list_mark_names(place: Path) -> Iterator[str]:
     with os.scandir(place) as entries:
         for count, entry in enumerate(entries):
             if count >= MAX_ENTRIES:
-                raise _NoMarkError(f"it has more than {MAX_ENTRIES} entries")
+                raise _InvalidMarkError(f"it has more than {MAX_ENTRIES} entries")
             if entry.name.endswith(".json") and not entry.name.startswith("."):
                 yield entry.name
 
 
 def _read_mark(path: Path, owners: set[int]) -> tuple[int, CheckpointMark]:
     """Return when a mark was written, and its content. Raises OSError, MsgspecError and
-    _NoMarkError."""
+    _InvalidMarkError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise _NoMarkError("it is not a regular file")
+            raise _InvalidMarkError("it is not a regular file")
         if status.st_uid not in owners:
-            raise _NoMarkError(f"user {status.st_uid} owns it")
+            raise _InvalidMarkError(f"user {status.st_uid} owns it")
         if status.st_size > MOST_BYTES:
-            raise _NoMarkError(f"it has {status.st_size} bytes; at most {MOST_BYTES} are read")
+            raise _InvalidMarkError(f"it has {status.st_size} bytes; at most {MOST_BYTES} are read")
         mark = msgspec.json.decode(file.read(MOST_BYTES), type=CheckpointMark)
     if mark.skip and not _SKIP.fullmatch(mark.skip):
-        raise _NoMarkError("its `skip` is no range of batches")
+        raise _InvalidMarkError("its `skip` is no range of batches")
     by, why = make_printable(mark.by)[:MOST_TEXT], make_printable(mark.why)[:MOST_TEXT]
     return status.st_mtime_ns, msgspec.structs.replace(mark, by=by, why=why)
 
@@ -248,10 +248,10 @@ def written_ns(path: Place, format_name: str, step: int | None) -> int:
     A file that is added later does not change this time, nor one that a save over it leaves. Raises
     OSError.
     """
-    return weigh_times(_list_sizes_and_times(path, format_name, step))
+    return find_median_write_time(_list_sizes_and_times(path, format_name, step))
 
 
-def weigh_times(files: Iterable[tuple[int, int]]) -> int:
+def find_median_write_time(files: Iterable[tuple[int, int]]) -> int:
     """Return the time by which half of all bytes were written, of sizes and times in ns."""
     ordered = sorted((time_ns, max(1, size)) for size, time_ns in files)
     half, passed = sum(size for _, size in ordered) / 2, 0
@@ -265,7 +265,7 @@ def weigh_times(files: Iterable[tuple[int, int]]) -> int:
 def _list_sizes_and_times(
     path: Place, format_name: str, step: int | None
 ) -> Iterator[tuple[int, int]]:
-    if isinstance(path, Remote):
+    if isinstance(path, RemotePath):
         found = [listed for listed in (path.find(""),) if listed is not None]
         found += [listed for _, listed in path.files()]
         yield from ((listed.size, listed.modified_ns) for listed in found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
-    from hpctl.checkpoints.files import Place, Remote
+    from hpctl.checkpoints.files import Place, RemotePath
 
 
 def open_place(
@@ -34,14 +34,14 @@ def open_objects(
     profile: str | None = None,
     region: str | None = None,
     endpoint_url: str | None = None,
-) -> Remote:
+) -> RemotePath:
     """Return `s3://bucket/prefix` as a place of checkpoints. Makes no request yet. Raises
     HpctlError."""
-    from hpctl.checkpoints.files import Remote
+    from hpctl.checkpoints.files import RemotePath
     from hpctl.sagemaker.objects import S3Bucket
 
     bucket, _, key = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket:
         raise HpctlError(f"the S3 URL {url!r} names no bucket", "Write s3://BUCKET/PREFIX.")
     objects = S3Bucket(bucket, profile=profile, region=region, endpoint_url=endpoint_url)
-    return Remote(objects, key.strip("/"))
+    return RemotePath(objects, key.strip("/"))

@@ -1,12 +1,12 @@
 """Where a start resumes: the newest whole checkpoint, looked up at each start.
 
-`look_up` is the one look-up: it searches the job's directory, its tiers and the nodes' own fast
-saves. `hpctl checkpoint last` prints its answer, and the batch script's preamble runs that command.
-`find_resume_point` adds the rule of a start: wait for a directory that cannot be read, and refuse
-to start from the beginning over damaged checkpoints. `hpctl run` calls it for each step, the
-launcher inside a step for each generation of ranks (`find_generation_start`), and ranks that
-restart within their processes run this module: `python -m hpctl.checkpoints.resume GENERATION
-empty|resumed`.
+`find_newest_whole_checkpoint` is the one look-up: it searches the job's directory, its tiers and
+the nodes' own fast saves. `hpctl checkpoint last` prints its answer, and the batch script's
+preamble runs that command. `find_resume_point` adds the rule of a start: wait for a directory that
+cannot be read, and refuse to start from the beginning over damaged checkpoints. `hpctl run` calls
+it for each step, the launcher inside a step for each generation of ranks (`find_generation_start`),
+and ranks that restart within their processes run this module: `python -m hpctl.checkpoints.resume
+GENERATION empty|resumed`.
 
 The module is cheap to import: it imports the readers of checkpoints on demand.
 """
@@ -32,7 +32,11 @@ from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 if TYPE_CHECKING:
     from hpctl.checkpoints.fast.spec import FastSaveSpec
     from hpctl.checkpoints.files import Place
-    from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
+    from hpctl.checkpoints.search import (
+        CheckpointSearchResult,
+        CompleteCheckpoint,
+        SkippedCheckpoint,
+    )
 
 PAUSES_S = (2.0, 5.0, 10.0)
 """Seconds between attempts while a checkpoint directory cannot be read, 17 s in all."""
@@ -55,7 +59,7 @@ class ResumePlaces(Struct, frozen=True):
         return not self.tiers and self.fast is None
 
 
-def resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlaces | None:
+def read_resume_places(environment: Mapping[str, str], nodes: int = 0) -> ResumePlaces | None:
     """Return the places that `hpctl sbatch` exports; None for a job without a directory.
 
     `nodes`: 0 for those of the job. Raises HpctlError where HPCTL_TIERS is not a list of places: a
@@ -112,23 +116,23 @@ def read_fast_saves(environment: Mapping[str, str]) -> FastSaveSpec | None:
     from hpctl.checkpoints.fast import helpers
 
     try:
-        return helpers.load_given_spec(environment)
+        return helpers.load_job_spec(environment)
     except HpctlError as error:
         helpers.write_job_log(f"off: {error}")
         return None
 
 
-def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
+def find_newest_whole_checkpoint(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Sequence[str],
     open_place: Callable[[str], Place],
-    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver] | None,
+    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint] | None,
     *,
     nodes: int = 1,
     fast: FastSaveSpec | None = None,
     deep: bool = False,
     world_size: int | None = None,
     declared: Sequence[str] = (),
-) -> Search:
+) -> CheckpointSearchResult:
     """Return the newest whole checkpoint in all places, and what was passed over.
 
     `places` are directories, `local:DIR` and `s3://...`; `fast` are the job's own saves on its
@@ -137,10 +141,10 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     patterns of --checkpoint-files. Blocks; does not raise for a place that cannot be read. Raises
     HpctlError for a text that is not a pattern.
     """
-    from hpctl.checkpoints.search import last_complete, parse_tiers
+    from hpctl.checkpoints.search import find_last_complete_checkpoint, parse_tiers
 
     tiers, unseen = parse_tiers(places, open_place)
-    result = last_complete(
+    result = find_last_complete_checkpoint(
         tiers,
         deep=deep,
         nodes=nodes,
@@ -152,9 +156,9 @@ def look_up(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     if fast is None:
         return result
     from hpctl.checkpoints.fast import helpers
-    from hpctl.checkpoints.fast.lead import restore_saves
+    from hpctl.checkpoints.fast.lead import restore_fast_saves
 
-    return restore_saves(fast, result, helpers.write_job_log, helpers.find_gone_hosts)
+    return restore_fast_saves(fast, result, helpers.write_job_log, helpers.find_gone_hosts)
 
 
 class ResumePoint(Struct, frozen=True):
@@ -172,7 +176,7 @@ class ResumePoint(Struct, frozen=True):
     """The batches that a run leaves out after going back, `20:22`."""
 
 
-class NothingWhole(HpctlError):
+class NoWholeCheckpointError(HpctlError):
     """An error of checkpoints of which none is complete or readable: never a fresh start."""
 
 
@@ -182,7 +186,8 @@ def find_resume_point(
     was_empty: bool = False,
     sleep: Callable[[float], object] = time.sleep,
 ) -> ResumePoint:
-    """Return where to resume; a ResumePoint without a path is a first start. Raises NothingWhole.
+    """Return where to resume; a ResumePoint without a path is a first start. Raises
+    NoWholeCheckpointError.
 
     A run never starts from the beginning over checkpoints that are damaged or cannot be read;
     places that cannot be read are tried for 17 s. `was_empty`: the run began with nothing, so that
@@ -193,33 +198,33 @@ def find_resume_point(
         return ResumePoint(judged=False)
     from hpctl.checkpoints import files
 
-    files.note_start(places.directory)
+    files.record_job_start(places.directory)
     for pause in (0.0, *PAUSES_S):
         sleep(pause)
         search = _search_places(places)
         if search.verdict in ("found", "none"):
-            return _resume_point(search)
+            return _make_resume_point(search)
         if search.verdict == "incomplete":
             break
     if was_empty and search.verdict == "incomplete":
         return ResumePoint(judged=False)
-    raise NothingWhole(
+    raise NoWholeCheckpointError(
         _describe_reasons(search, places.directory),
         "It does not start from scratch over them. Repair it, or submit with an empty"
         " --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)",
     )
 
 
-def _search_places(places: ResumePlaces) -> Search:
+def _search_places(places: ResumePlaces) -> CheckpointSearchResult:
     from hpctl.checkpoints.remote import open_place
 
-    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | PassedOver:
+    def fetch_found(found: CompleteCheckpoint) -> CompleteCheckpoint | SkippedCheckpoint:
         from hpctl.checkpoints.fetch import fetch_checkpoint
 
         return fetch_checkpoint(found, places.directory)
 
     named = [str(places.directory), *places.tiers]
-    return look_up(
+    return find_newest_whole_checkpoint(
         named, open_place, fetch_found, nodes=places.nodes, fast=places.fast, declared=places.files
     )
 
@@ -227,12 +232,14 @@ def _search_places(places: ResumePlaces) -> Search:
 def find_newest_point(directory: Path | None, files: Sequence[str] = ()) -> ResumePoint:
     """Return the newest checkpoint now. A directory that cannot be read is not judged, never
     "none". `files` are the patterns of --checkpoint-files."""
-    from hpctl.checkpoints.search import last_complete
+    from hpctl.checkpoints.search import find_last_complete_checkpoint
 
     if directory is None:
         return ResumePoint(judged=False)
     try:
-        return _resume_point(last_complete(directory, declared=parse_patterns(files)))
+        return _make_resume_point(
+            find_last_complete_checkpoint(directory, declared=parse_patterns(files))
+        )
     except OSError:
         return ResumePoint(judged=False)
 
@@ -247,14 +254,14 @@ def find_compared_point(
     return find_newest_point(directory, files)
 
 
-def _resume_point(search: Search) -> ResumePoint:
+def _make_resume_point(search: CheckpointSearchResult) -> ResumePoint:
     found = search.found
     if found is None:
         return ResumePoint(judged=search.verdict == "none", unknown=search.unknown_note)
     return ResumePoint(str(found.path), found.step, unproven=found.unproven, skip=search.skip)
 
 
-def _describe_reasons(search: Search, directory: Path) -> str:
+def _describe_reasons(search: CheckpointSearchResult, directory: Path) -> str:
     unseen = [f"{each.place} cannot be read: {each.why}" for each in search.unseen]
     claimed = [f"{p.path.name}: {p.why}" for p in search.passed_over if p.claimed]
     if claimed:
@@ -271,14 +278,14 @@ def find_generation_start(
     """Return where a launcher's ranks resume: as `find_resume_point`, in the job's own places.
 
     Blocks. Without a checkpoint directory HPCTL_RESUME_FROM stays as the job's environment has it.
-    Raises HpctlError, NothingWhole among them. `was_empty`: the first generation of this step found
-    nothing. `nodes` is how many run, 0 for those of the job.
+    Raises HpctlError, NoWholeCheckpointError among them. `was_empty`: the first generation of this
+    step found nothing. `nodes` is how many run, 0 for those of the job.
     """
     if not environment.get("HPCTL_CHECKPOINT_DIR"):
         return ResumePoint(environment.get("HPCTL_RESUME_FROM") or None, judged=False)
     if generation == 0 and environment.get("HPCTL_RESUME") == "scratch":
         return ResumePoint(judged=False)
-    return find_resume_point(resume_places(environment, nodes), was_empty=was_empty)
+    return find_resume_point(read_resume_places(environment, nodes), was_empty=was_empty)
 
 
 def main(arguments: Sequence[str]) -> int:

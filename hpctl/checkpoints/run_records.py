@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble
 
 HISTORIES = ".hpctl"
@@ -39,7 +39,7 @@ class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=T
 
     attempt: int
     trouble: Trouble
-    action: Action
+    action: RunAction
     why: str
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import NotWhole, read_small_file
+from hpctl.checkpoints.files import IncompleteCheckpointError, read_small_file
 from hpctl.checkpoints.patterns import FilePattern
 from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
-from hpctl.checkpoints.search import CompleteCheckpoint, prove_candidate, survey_place
+from hpctl.checkpoints.search import CompleteCheckpoint, list_candidates_in_place, prove_candidate
 
 DAY_S = 86400.0
 PRIOR_FAILURES = 1
@@ -63,7 +63,9 @@ def compute_daly_interval(save_s: float, mtbf_s: float) -> float:
     return young * (1 + math.sqrt(small) / 3 + small / 9) - save_s
 
 
-def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
+def compute_effective_ratio(
+    interval_s: float, save_s: float, restart_s: float, mtbf_s: float
+) -> float:
     """Return the share of the wall clock that is kept training, 0 to 1, by Daly's equation 20.
 
     The rest is lost: the saves, the work since the last save at each failure, and the restarts,
@@ -119,18 +121,20 @@ class MeasuredSaves(Struct, frozen=True):
     @property
     def apart_s(self) -> float | None:
         """Return the usual time from the end of one save to the end of the next."""
-        return find_median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pair_saves())
+        return find_median(
+            (new.last_ns - old.last_ns) / 1e9 for new, old in self._pair_consecutive_saves()
+        )
 
     @property
     def step_s(self) -> float | None:
         """Return the usual time of one training step, its part of the saves included."""
         return find_median(
             (new.last_ns - old.last_ns) / 1e9 / (new.step - old.step)
-            for new, old in self._pair_saves()
+            for new, old in self._pair_consecutive_saves()
             if new.step is not None and old.step is not None and new.step > old.step
         )
 
-    def _pair_saves(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
+    def _pair_consecutive_saves(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
         # The order is the steps'; a run that went back to an old checkpoint gives no distance.
         return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
 
@@ -140,9 +144,10 @@ def measure_saves(
 ) -> MeasuredSaves:
     """Prove the newest checkpoints until so many are whole, and read their files' times.
 
-    `declared`: as for `survey_place`. Raises OSError where the directory cannot be read.
+    `declared`: as for `list_candidates_in_place`. Raises OSError where the directory cannot be
+    read.
     """
-    candidates, _ = survey_place(directory, declared=declared)
+    candidates, _ = list_candidates_in_place(directory, declared=declared)
     saves: list[MeasuredSave] = []
     formats: dict[str, None] = {}
     for candidate in candidates:
@@ -167,7 +172,7 @@ def read_reported_costs(directory: Path, newest: int) -> tuple[float, ...]:
     last."""
     saves: list[CheckpointSaved] = []
     for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
-        with contextlib.suppress(OSError, NotWhole):
+        with contextlib.suppress(OSError, IncompleteCheckpointError):
             saves += [
                 record
                 for record in read_records(read_small_file(path, "", _LARGEST_HISTORY))

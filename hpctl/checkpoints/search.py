@@ -1,8 +1,8 @@
 """The newest whole checkpoint under a directory, chosen by what the files prove.
 
 A name, a modification time or a `latest` pointer never decides: each of those can be newer than the
-data. A framework is one `Format` in FORMATS: how to recognize one of its checkpoint directories and
-read its step, and how to prove that it is whole.
+data. A framework is one `CheckpointFormat` in FORMATS: how to recognize one of its checkpoint
+directories and read its step, and how to prove that it is whole.
 """
 
 import contextlib
@@ -17,23 +17,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.declared import SetsFound, find_sets, is_part_of_set
+from hpctl.checkpoints.declared import FileSetSearchResult, find_file_sets, is_rank_file
 from hpctl.checkpoints.files import (
     TEMPORARY,
-    Claim,
-    Defect,
-    Format,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    CheckpointDefect,
+    CheckpointFormat,
+    IncompleteCheckpointError,
     Place,
-    Remote,
-    Unfinished,
-    Unprovable,
-    Unproven,
-    for_each,
-    foreign_owner,
+    RemotePath,
+    UnfinishedSaveError,
+    UnprovableCheckpointError,
+    UnprovenContent,
+    find_untrusted_owner,
     list_candidate,
-    step_in,
+    parse_step_from_name,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import (
     accelerate,
@@ -47,7 +47,7 @@ from hpctl.checkpoints.formats import (
     torch_files,
     torchtune,
 )
-from hpctl.checkpoints.marks import NO_MARKS, Marks, PlacedMark, read_marks, written_ns
+from hpctl.checkpoints.marks import NO_MARKS, CheckpointMarks, PlacedMark, read_marks, written_ns
 from hpctl.checkpoints.patterns import FilePattern, suggest_patterns
 
 MAX_ENTRIES = 100_000
@@ -78,7 +78,7 @@ class CompleteCheckpoint(Struct, frozen=True):
     """The mark by which no run resumes from it."""
 
 
-class PassedOver(Struct, frozen=True):
+class SkippedCheckpoint(Struct, frozen=True):
     """A directory that was not chosen. `unreadable`: it may be whole, but the storage failed, or
     a file is larger than hpctl reads.
 
@@ -104,41 +104,41 @@ class CheckpointCandidate(Struct, frozen=True):
 
     path: Place
     format: str
-    claim: Claim
+    claim: CheckpointClaim
 
 
-def _claim_manifest(layout: Listing) -> Claim | Defect | None:
+def _claim_manifest(layout: CandidateListing) -> CheckpointClaim | CheckpointDefect | None:
     document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
     if document is None or isinstance(document, manifest.ForeignManifest):
         return None  # many tools have such a file: another format may recognize the directory
-    if isinstance(document, Defect):
+    if isinstance(document, CheckpointDefect):
         return document
     whole = document
 
-    def prove(deep: bool) -> Defect | None:
+    def prove(deep: bool) -> CheckpointDefect | None:
         return manifest.verify(layout.path, whole, deep=deep)
 
-    return Claim(whole.step, whole.world_size, prove)
+    return CheckpointClaim(whole.step, whole.world_size, prove)
 
 
-FORMATS: tuple[Format, ...] = (
-    Format("generic", _claim_manifest),
+FORMATS: tuple[CheckpointFormat, ...] = (
+    CheckpointFormat("generic", _claim_manifest),
     # A framework that wraps another's files comes before that other.
-    Format("hf-trainer", hf_trainer.claim),
-    Format("accelerate", accelerate.claim),
-    Format("nemo", megatron.claim_nemo),
-    Format("lightning", torch_files.claim_lightning),
-    Format("lightning", deepspeed.claim_lightning),
-    Format("megatron-torch-dist", megatron.claim_dist),
-    Format("megatron-legacy", megatron.claim_legacy),
-    Format("deepspeed", deepspeed.claim),
-    Format("orbax", orbax.claim),
-    Format("torch-dcp", torch_files.claim_dcp),
-    Format("torchtitan-hf", hf_trainer.claim_index),
-    Format("torchtune", torchtune.claim),
-    Format("torch-save", torch_files.claim_file),
-    Format("flax", flax_file.claim),
-    Format(nvrx.FORMAT, nvrx.claim),
+    CheckpointFormat("hf-trainer", hf_trainer.claim),
+    CheckpointFormat("accelerate", accelerate.claim),
+    CheckpointFormat("nemo", megatron.claim_nemo),
+    CheckpointFormat("lightning", torch_files.claim_lightning),
+    CheckpointFormat("lightning", deepspeed.claim_lightning),
+    CheckpointFormat("megatron-torch-dist", megatron.claim_dist),
+    CheckpointFormat("megatron-legacy", megatron.claim_legacy),
+    CheckpointFormat("deepspeed", deepspeed.claim),
+    CheckpointFormat("orbax", orbax.claim),
+    CheckpointFormat("torch-dcp", torch_files.claim_dcp),
+    CheckpointFormat("torchtitan-hf", hf_trainer.claim_index),
+    CheckpointFormat("torchtune", torchtune.claim),
+    CheckpointFormat("torch-save", torch_files.claim_file),
+    CheckpointFormat("flax", flax_file.claim),
+    CheckpointFormat(nvrx.FORMAT, nvrx.claim),
 )
 
 
@@ -146,28 +146,30 @@ DECLARED = "declared"
 """The format of files that --checkpoint-files names, and of one rank's each."""
 
 
-def survey_place(
+def list_candidates_in_place(
     place: Place, world_size: int | None = None, declared: Sequence[FilePattern] = ()
-) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
+) -> tuple[list[CheckpointCandidate], list[SkippedCheckpoint]]:
     """Return the candidates among the immediate children, newest step first, and the others. Raises
     OSError where the place itself cannot be read: that is never "nothing".
 
     The place may also be one of NVRx's local checkpoints itself, or hold several. `declared` are
     patterns of files below it that no format recognizes; they count in a directory, not in S3.
     """
-    passed: list[PassedOver] = []
+    passed: list[SkippedCheckpoint] = []
     found, others = _list_children(place)
-    sets = _declared_sets(place, declared, found)
+    sets = _find_declared_sets(place, declared, found)
     taken = {path for path, _ in found if path.name in sets.names}
     found = [pair for pair in found if pair[0] not in taken]
     others = [name for name in others if name not in sets.names]
     names = frozenset(child.name for child, is_file in found if not is_file)
-    candidates = _list_iterations(Listing(place, names, world_size))
+    candidates = _list_iterations(CandidateListing(place, names, world_size))
     candidates += [CheckpointCandidate(path, DECLARED, each) for path, each in sets.claims]
     if any(each.format == nvrx.FORMAT for each in candidates):
         found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
     for (_, is_file), claimed in zip(
-        found, for_each(place, found, lambda child: claim_place(child[0], world_size)), strict=True
+        found,
+        run_for_each_item(place, found, lambda child: claim_place(child[0], world_size)),
+        strict=True,
     ):
         if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
             candidates += _list_iterations(list_candidate(claimed.path, world_size))
@@ -177,7 +179,7 @@ def survey_place(
             passed.append(claimed)
         else:
             others.append(claimed.path.name)
-    passed = _with_patterns(passed)
+    passed = _add_suggested_patterns(passed)
     if others and not candidates and not any(each.claimed for each in passed):
         unknown = _describe_unknown(place, len(others))
         passed.append(replace(unknown, patterns=suggest_patterns(others)))
@@ -187,17 +189,17 @@ def survey_place(
     return candidates, passed
 
 
-def _declared_sets(
+def _find_declared_sets(
     place: Place, declared: Sequence[FilePattern], found: list[tuple[Place, bool]]
-) -> SetsFound:
-    if isinstance(place, Remote):
-        return SetsFound((), frozenset())
+) -> FileSetSearchResult:
+    if isinstance(place, RemotePath):
+        return FileSetSearchResult((), frozenset())
     files = [path for path, is_file in found if is_file and isinstance(path, Path)]
-    ranks = [path.name for path in files if is_part_of_set(path)]
-    return find_sets(place, declared, ranks)
+    ranks = [path.name for path in files if is_rank_file(path)]
+    return find_file_sets(place, declared, ranks)
 
 
-def _with_patterns(passed: list[PassedOver]) -> list[PassedOver]:
+def _add_suggested_patterns(passed: list[SkippedCheckpoint]) -> list[SkippedCheckpoint]:
     """Add to each directory that no format recognizes the pattern of its names."""
     patterns = suggest_patterns(each.path.name for each in passed if each.holds)
     return [replace(each, patterns=patterns) if each.holds else each for each in passed]
@@ -214,19 +216,21 @@ def has_temporary_name(name: str) -> bool:
     return TEMPORARY in name or orbax.TEMPORARY in name
 
 
-def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
+def claim_place(
+    path: Place, world_size: int | None = None
+) -> CheckpointCandidate | SkippedCheckpoint:
     """Return which format a directory or file is of and what it claims, or why it is passed
     over."""
     if has_temporary_name(path.name):
-        return PassedOver(path, "still under its temporary name", claimed=False)
+        return SkippedCheckpoint(path, "still under its temporary name", claimed=False)
     if not path.name.isprintable():
         # The path goes through a shell variable and one line of text on its way to the job.
-        return PassedOver(path, "its name has unprintable characters", claimed=False)
+        return SkippedCheckpoint(path, "its name has unprintable characters", claimed=False)
     try:
-        owner = foreign_owner(path)
+        owner = find_untrusted_owner(path)
         if owner is not None:
             why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
-            return PassedOver(path, why)
+            return SkippedCheckpoint(path, why)
         try:
             return _claim_listing(path, world_size)
         except OSError as error:
@@ -235,17 +239,17 @@ def claim_place(path: Place, world_size: int | None = None) -> CheckpointCandida
             # NFS answers so for a name that was replaced meanwhile, S3 for an object; the next
             # search of that name finds its successor.
             return _claim_listing(
-                path.without_snapshot() if isinstance(path, Remote) else path, world_size
+                path.without_snapshot() if isinstance(path, RemotePath) else path, world_size
             )
     except OSError as error:
-        return PassedOver(path, storage_error(error), unreadable=True)
-    except NotWhole as defect:
+        return SkippedCheckpoint(path, format_storage_error(error), unreadable=True)
+    except IncompleteCheckpointError as defect:
         return _reject_place(path, defect, None)
 
 
 def prove_candidate(
     candidate: CheckpointCandidate, *, deep: bool
-) -> CompleteCheckpoint | PassedOver:
+) -> CompleteCheckpoint | SkippedCheckpoint:
     """Prove the claim of a candidate."""
     path, name, claim = candidate.path, candidate.format, candidate.claim
     try:
@@ -256,24 +260,24 @@ def prove_candidate(
                 raise
             # Replaced meanwhile: what it claims now may differ, too.
             again = claim_place(
-                path.without_snapshot() if isinstance(path, Remote) else path, claim.world_size
+                path.without_snapshot() if isinstance(path, RemotePath) else path, claim.world_size
             )
-            if isinstance(again, PassedOver):
+            if isinstance(again, SkippedCheckpoint):
                 return again
             claim = again.claim
             defect = claim.prove(deep)
     except OSError as error:
-        return PassedOver(path, storage_error(error), unreadable=True, format=name)
-    except NotWhole as raised:
+        return SkippedCheckpoint(path, format_storage_error(error), unreadable=True, format=name)
+    except IncompleteCheckpointError as raised:
         return _reject_place(path, raised, name)
-    unproven = str(defect) if isinstance(defect, Unproven) else ""
+    unproven = str(defect) if isinstance(defect, UnprovenContent) else ""
     if defect is not None and not unproven:
-        return PassedOver(path, defect, format=name)
+        return SkippedCheckpoint(path, defect, format=name)
     digests = deep and claim.digests
     return CompleteCheckpoint(path, claim.step, claim.world_size, name, digests, unproven=unproven)
 
 
-def storage_error(error: OSError) -> str:
+def format_storage_error(error: OSError) -> str:
     """Return the text of an error of the storage, for a person."""
     what = error.strerror or error
     if error.errno == errno.ESTALE:
@@ -283,27 +287,27 @@ def storage_error(error: OSError) -> str:
     return f"cannot be read: {what}"
 
 
-def _list_iterations(layout: Listing) -> list[CheckpointCandidate]:
+def _list_iterations(layout: CandidateListing) -> list[CheckpointCandidate]:
     return [
         CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.list_claims(layout)
     ]
 
 
-def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
+def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate | SkippedCheckpoint:
     layout = list_candidate(path, world_size)
     for each in FORMATS:
         try:
             claimed = each.claim(layout)
-        except NotWhole as defect:
+        except IncompleteCheckpointError as defect:
             return _reject_place(path, defect, each.name)
-        if isinstance(claimed, Defect):
-            return PassedOver(path, claimed, format=each.name)
+        if isinstance(claimed, CheckpointDefect):
+            return SkippedCheckpoint(path, claimed, format=each.name)
         if claimed is not None:
             return CheckpointCandidate(layout.path, each.name, claimed)
     names = {name for name in layout.names or () if not name.startswith(".")}
     if layout.names is None:
         return _describe_unknown(path, 1)
-    if isinstance(layout.path, Remote):
+    if isinstance(layout.path, RemotePath):
         directories = sum(layout.path.find(name) is None for name in names)
     else:
         directories = 0
@@ -313,22 +317,24 @@ def _claim_listing(path: Place, world_size: int | None) -> CheckpointCandidate |
     return replace(found, holds="") if is_beside_checkpoints(path.name) else found
 
 
-def _describe_unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
+def _describe_unknown(path: Place, files: int, directories: int = 0) -> SkippedCheckpoint:
     """Describe what no format recognizes: still being written, the program's own, or others'."""
     count, one, many = (directories, "directory", "directories")
     if files or not directories:
         count, one, many = (files, "file", "files")
     holds = f"{count} {one if count == 1 else many}" if count else ""
     why = f"{holds}, no known format" if holds else "empty"
-    return PassedOver(path, why, claimed=False, holds=holds)
+    return SkippedCheckpoint(path, why, claimed=False, holds=holds)
 
 
-def _reject_place(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
-    return PassedOver(
+def _reject_place(
+    path: Place, defect: IncompleteCheckpointError, name: str | None
+) -> SkippedCheckpoint:
+    return SkippedCheckpoint(
         path,
         str(defect),
-        unreadable=isinstance(defect, Unprovable),
-        claimed=not isinstance(defect, Unfinished),
+        unreadable=isinstance(defect, UnprovableCheckpointError),
+        claimed=not isinstance(defect, UnfinishedSaveError),
         format=name,
     )
 
@@ -360,7 +366,7 @@ def _list_children(place: Place) -> tuple[list[tuple[Place, bool]], list[str]]:
         elif not is_beside_checkpoints(child.name):
             others.append(child.name)
     names = {child.name for child, _ in found}
-    found = [pair for pair in found if not _names_another(pair[0], names)]
+    found = [pair for pair in found if not _is_link_to_sibling(pair[0], names)]
     return sorted(found, key=lambda pair: str(pair[0])), others
 
 
@@ -369,7 +375,7 @@ def _is_known_file(name: str) -> bool:
     return name.endswith(torch_files.SUFFIXES) or flax_file.NAME.fullmatch(name) is not None
 
 
-def _names_another(child: Place, names: set[str]) -> bool:
+def _is_link_to_sibling(child: Place, names: set[str]) -> bool:
     """Return whether it is a link to one of these next to it: `latest`, which a save replaces."""
     with contextlib.suppress(OSError):
         return isinstance(child, Path) and os.readlink(child) in names - {child.name}
@@ -378,7 +384,7 @@ def _names_another(child: Place, names: set[str]) -> bool:
 
 def _scan_entries(place: Place) -> Iterator[tuple[Place, bool]]:
     """Yield what lies directly below, each with whether it is a file."""
-    if isinstance(place, Remote):
+    if isinstance(place, RemotePath):
         yield from ((child, child.snapshot is not None) for child in place.children())
         return
     with os.scandir(place) as entries:
@@ -407,7 +413,7 @@ class CheckpointTier(Struct, frozen=True):
     local: bool = False
 
 
-class Unseen(Struct, frozen=True):
+class UnsearchedPlace(Struct, frozen=True):
     """A place that could not be searched: there may be a newer checkpoint in it."""
 
     place: str
@@ -416,7 +422,7 @@ class Unseen(Struct, frozen=True):
 
 def parse_tiers(
     texts: Iterable[str], place: Callable[[str], Place]
-) -> tuple[list[CheckpointTier], list[Unseen]]:
+) -> tuple[list[CheckpointTier], list[UnsearchedPlace]]:
     """Return places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
 
     The second value lists those for which `place` raises OSError: they cannot be searched.
@@ -429,18 +435,18 @@ def parse_tiers(
         try:
             kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
         except OSError as error:
-            unseen.append(Unseen(text, _describe_error(error)))
+            unseen.append(UnsearchedPlace(text, _describe_error(error)))
     return list(chain.from_iterable(kinds.values())), unseen
 
 
-class Search(Struct, frozen=True):
+class CheckpointSearchResult(Struct, frozen=True):
     """The result of a search. `passed_over` holds what is newer than `found`, and what has no
     step."""
 
     found: CompleteCheckpoint | None
-    passed_over: tuple[PassedOver, ...] = ()
-    unseen: tuple[Unseen, ...] = ()
-    marks: Marks = NO_MARKS
+    passed_over: tuple[SkippedCheckpoint, ...] = ()
+    unseen: tuple[UnsearchedPlace, ...] = ()
+    marks: CheckpointMarks = NO_MARKS
 
     @property
     def skip(self) -> str:
@@ -462,7 +468,11 @@ class Search(Struct, frozen=True):
         """Return what to know of a file that is saved over in place, and how to replace it; ""
         otherwise."""
         found = self.found
-        if found is None or found.format != "torch-save" or step_in(found.path.name) is not None:
+        if (
+            found is None
+            or found.format != "torch-save"
+            or parse_step_from_name(found.path.name) is not None
+        ):
             return ""
         if found.path.name.endswith(".ckpt") or "best" in found.path.name.lower():
             return ""
@@ -478,23 +488,25 @@ class Search(Struct, frozen=True):
         odd = [p for p in self.passed_over if p.holds]
         if self.verdict != "none" or not odd:
             return ""
-        newest = max(odd, key=lambda each: (step_in(each.path.name) or -1, str(each.path)))
+        newest = max(
+            odd, key=lambda each: (parse_step_from_name(each.path.name) or -1, str(each.path))
+        )
         others = f" (and {len(odd) - 1} more)" if odd[1:] else ""
         options = " ".join(f"--checkpoint-files '{each}'" for each in newest.patterns)
         offer = f"to resume from such files, submit with {options}; " if options else ""
         return f"{newest.holds} in {newest.path}{others}, no known format; {offer}{OWN_FORMAT}"
 
 
-def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
+def find_last_complete_checkpoint(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     places: Place | Sequence[CheckpointTier],
     *,
     deep: bool = False,
     nodes: int = 1,
     world_size: int | None = None,
-    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | PassedOver] | None = None,
+    bring: Callable[[CompleteCheckpoint], CompleteCheckpoint | SkippedCheckpoint] | None = None,
     declared: Sequence[FilePattern] = (),
     most: int | None = None,
-) -> Search:
+) -> CheckpointSearchResult:
     """Return the newest whole checkpoint among the immediate children of a place, or of several
     tiers.
 
@@ -502,16 +514,16 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
     many the job has: on more than one, what lies in a local tier is passed over. `world_size` is
     the number of ranks for formats that do not record it (NVRx local). `bring` may replace the
     chosen checkpoint by another (a copy, for example), or refuse it. `declared` is as for
-    `survey_place`. Checkpoints after step `most` are left out.
+    `list_candidates_in_place`. Checkpoints after step `most` are left out.
 
     I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
     newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
     place cannot be read, FileNotFoundError included: that is never "no checkpoint". Of several
     tiers it is in `unseen`, and the others count.
     """
-    if isinstance(places, Path | Remote):
-        candidates, passed = survey_place(places, world_size, declared)
-        unseen: list[Unseen] = []
+    if isinstance(places, Path | RemotePath):
+        candidates, passed = list_candidates_in_place(places, world_size, declared)
+        unseen: list[UnsearchedPlace] = []
         marks = read_marks([places])
     else:
         candidates, passed, unseen = _survey_tiers(places, nodes, world_size, declared)
@@ -531,28 +543,30 @@ def last_complete(  # noqa: PLR0913 -- the options of `hpctl checkpoint last`
             found = result
             break
         passed.append(result)
-    return Search(found, tuple(passed), tuple(unseen), marks)
+    return CheckpointSearchResult(found, tuple(passed), tuple(unseen), marks)
 
 
-def find_marked(candidates: Sequence[CheckpointCandidate], marks: Marks) -> list[PassedOver | None]:
+def find_marked(
+    candidates: Sequence[CheckpointCandidate], marks: CheckpointMarks
+) -> list[SkippedCheckpoint | None]:
     """Return for each candidate why a mark has it passed over, None where none does.
 
     An object store records when a file was uploaded. So an object counts as a copy where a
     directory has checkpoints of the same step, and all of them are passed over.
     """
-    marked: dict[int, PassedOver | None] = {}
+    marked: dict[int, SkippedCheckpoint | None] = {}
     steps: dict[int, PlacedMark | None] = {}
-    local = [n for n, each in enumerate(candidates) if not isinstance(each.path, Remote)]
-    stored = [n for n, each in enumerate(candidates) if isinstance(each.path, Remote)]
+    local = [n for n, each in enumerate(candidates) if not isinstance(each.path, RemotePath)]
+    stored = [n for n, each in enumerate(candidates) if isinstance(each.path, RemotePath)]
     for number in [*local, *stored]:
         each = candidates[number]
         step = each.claim.step
         if step is None or not marks.may_cover(step):
             continue
         passed = _find_mark(each, marks)
-        if isinstance(each.path, Remote):
+        if isinstance(each.path, RemotePath):
             copied = steps.get(step)
-            marked[number] = passed if copied is None else _pass_over(each, copied)
+            marked[number] = passed if copied is None else _make_skipped_checkpoint(each, copied)
             continue
         marked[number] = passed
         mark = passed.mark if passed is not None else None
@@ -560,18 +574,18 @@ def find_marked(candidates: Sequence[CheckpointCandidate], marks: Marks) -> list
     return [marked.get(number) for number in range(len(candidates))]
 
 
-def _find_mark(candidate: CheckpointCandidate, marks: Marks) -> PassedOver | None:
+def _find_mark(candidate: CheckpointCandidate, marks: CheckpointMarks) -> SkippedCheckpoint | None:
     step = candidate.claim.step
     try:
         mark = marks.find(step, written_ns(candidate.path, candidate.format, step))
     except OSError as error:
-        why = storage_error(error)
-        return PassedOver(candidate.path, why, unreadable=True, format=candidate.format)
-    return None if mark is None else _pass_over(candidate, mark)
+        why = format_storage_error(error)
+        return SkippedCheckpoint(candidate.path, why, unreadable=True, format=candidate.format)
+    return None if mark is None else _make_skipped_checkpoint(candidate, mark)
 
 
-def _pass_over(candidate: CheckpointCandidate, mark: PlacedMark) -> PassedOver:
-    return PassedOver(candidate.path, mark.text, format=candidate.format, mark=mark)
+def _make_skipped_checkpoint(candidate: CheckpointCandidate, mark: PlacedMark) -> SkippedCheckpoint:
+    return SkippedCheckpoint(candidate.path, mark.text, format=candidate.format, mark=mark)
 
 
 def _survey_tiers(
@@ -579,25 +593,27 @@ def _survey_tiers(
     nodes: int,
     world_size: int | None,
     declared: Sequence[FilePattern],
-) -> tuple[list[CheckpointCandidate], list[PassedOver], list[Unseen]]:
+) -> tuple[list[CheckpointCandidate], list[SkippedCheckpoint], list[UnsearchedPlace]]:
     candidates: list[CheckpointCandidate] = []
-    passed: list[PassedOver] = []
-    unseen: list[Unseen] = []
+    passed: list[SkippedCheckpoint] = []
+    unseen: list[UnsearchedPlace] = []
     for tier in tiers:
         try:
-            claiming, others = survey_place(tier.place, world_size, declared)
+            claiming, others = list_candidates_in_place(tier.place, world_size, declared)
         except FileNotFoundError as error:
             # A node's own disk begins empty: a replaced node has not even the directory.
             if not tier.local:
-                unseen.append(Unseen(str(tier.place), _describe_error(error)))
+                unseen.append(UnsearchedPlace(str(tier.place), _describe_error(error)))
             continue
         except OSError as error:
-            unseen.append(Unseen(str(tier.place), _describe_error(error)))
+            unseen.append(UnsearchedPlace(str(tier.place), _describe_error(error)))
             continue
         if tier.local and nodes > 1:
             # The program that wrote NVRx's asks all nodes: no reason to stop a job.
             others += [
-                PassedOver(c.path, _OWN_DISK, claimed=c.format != nvrx.FORMAT, format=c.format)
+                SkippedCheckpoint(
+                    c.path, _OWN_DISK, claimed=c.format != nvrx.FORMAT, format=c.format
+                )
                 for c in claiming
             ]
             claiming = []
@@ -622,12 +638,12 @@ def list_checkpoints(
     deep: bool = False,
     world_size: int | None = None,
     declared: Sequence[FilePattern] = (),
-) -> list[CompleteCheckpoint | PassedOver]:
+) -> list[CompleteCheckpoint | SkippedCheckpoint]:
     """Return all checkpoints, newest first, each proved or with its defect, and with its mark.
     Raises as last_complete."""
-    candidates, passed = survey_place(directory, world_size, declared)
+    candidates, passed = list_candidates_in_place(directory, world_size, declared)
     marked = find_marked(candidates, read_marks([directory]))
-    rows: list[CompleteCheckpoint | PassedOver] = []
+    rows: list[CompleteCheckpoint | SkippedCheckpoint] = []
     for candidate, mark in zip(candidates, marked, strict=True):
         result = prove_candidate(candidate, deep=deep)
         rows.append(result if mark is None else replace(result, mark=mark.mark))
@@ -636,22 +652,26 @@ def list_checkpoints(
 
 def judge_checkpoint(
     path: Place, *, deep: bool = False, world_size: int | None = None
-) -> CompleteCheckpoint | PassedOver:
+) -> CompleteCheckpoint | SkippedCheckpoint:
     """Return one checkpoint, directory or file, proved complete, or what is wrong with it. Ignores
     its mark."""
     candidate = claim_place(path, world_size)
-    return candidate if isinstance(candidate, PassedOver) else prove_candidate(candidate, deep=deep)
+    return (
+        candidate
+        if isinstance(candidate, SkippedCheckpoint)
+        else prove_candidate(candidate, deep=deep)
+    )
 
 
 def judge_with_mark(
     path: Place, *, deep: bool = False, world_size: int | None = None
-) -> CompleteCheckpoint | PassedOver:
+) -> CompleteCheckpoint | SkippedCheckpoint:
     """Return the same, with the mark next to it; an object in S3 has none."""
     candidate = claim_place(path, world_size)
-    if isinstance(candidate, PassedOver):
+    if isinstance(candidate, SkippedCheckpoint):
         return candidate
     row = prove_candidate(candidate, deep=deep)
-    if isinstance(path, Remote):
+    if isinstance(path, RemotePath):
         return row
     (mark,) = find_marked([candidate], read_marks([path.parent]))
     return row if mark is None else replace(row, mark=mark.mark)

@@ -18,14 +18,14 @@ from hpctl.detection import settings as detection_settings
 from hpctl.detection.config import CONFIG, load_agent_config
 from hpctl.detection.machine import build_machine
 from hpctl.detection.outside.ask import SOCKET
-from hpctl.detection.outside.plugins import DIRECTORY, specs_and_checks
-from hpctl.detection.outside.sources import Places
+from hpctl.detection.outside.plugins import DIRECTORY, load_plugins
+from hpctl.detection.outside.sources import SourceLocations
 from hpctl.detection.runner import LoadedCheck
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section, state_column
+from hpctl.toolkit.declared_view import Column, Columns, Layout, RowTable, TextLine, state_column
 from hpctl.vocabulary.identity import InstanceId, NodeName
-from hpctl.wire.heads import AGENT_METRICS_PORT, Head
+from hpctl.wire.heads import AGENT_METRICS_PORT, HeadAddress
 
 if TYPE_CHECKING:
     from hpctl.detection.check_once import CheckRow
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _env_option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
+def _make_env_option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
     """Return an option that the environment may give, too, as HPCTL_AGENT_ and its name."""
     variable = f"HPCTL_AGENT_{flag[2:].replace('-', '_').upper()}"
     return click.option(flag, envvar=variable, help=text, **{"show_default": True, **how})
 
 
 _PATH = click.Path(path_type=Path)
-_KMSG = _env_option(
+_KMSG = _make_env_option(
     "--kmsg", "The kernel's log.", type=_PATH, default=detection_settings.KERNEL_LOG
 )
-_KMSG_ACCEPT_USER = _env_option(
+_KMSG_ACCEPT_USER = _make_env_option(
     "--kmsg-accept-user",
     "Believe log lines that user space wrote. For tests only.",
     is_flag=True,
     show_default=False,
 )
-_ROOT = _env_option(
+_ROOT = _make_env_option(
     "--root",
     "Put before every path under /sys, /proc and /dev that checks read. For tests.",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
     show_default=False,
 )
-_CONFIG = _env_option(
+_CONFIG = _make_env_option(
     "--config", "The agent's file (docs/checks.md); it may be missing.", type=_PATH, default=CONFIG
 )
-_PLUGINS = _env_option(
+_PLUGINS = _make_env_option(
     "--plugins",
     "Directory of this site's own checks (docs/plugins.md); it may be missing.",
     type=_PATH,
@@ -70,34 +70,34 @@ _PLUGINS = _env_option(
 
 
 @click.command()
-@_env_option(
+@_make_env_option(
     "--head",
     "Where the daemon listens: http://HOST:PORT. Several are tried in turn.",
     required=True,
     metavar="URL[,URL]",
 )
-@_env_option(
+@_make_env_option(
     "--node",
     "This node's NodeName. Default: Slurm's node with the address that munged vouches for.",
 )
-@_env_option(
+@_make_env_option(
     "--instance-id", "Default: the EC2 instance id that the firmware names, else the node's name."
 )
-@_env_option(
+@_make_env_option(
     "--boot-id-file",
     "Where the kernel says which boot this is.",
     type=_PATH,
     default=detection_settings.BOOT_ID_FILE,
 )
 @_KMSG
-@_env_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
-@_env_option(
+@_make_env_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
+@_make_env_option(
     "--spool",
     "Directory for what must outlive the agent.",
     type=_PATH,
     default=detection_settings.SPOOL,
 )
-@_env_option(
+@_make_env_option(
     "--heartbeat-s",
     "Seconds between reports without news.",
     type=click.FloatRange(min=0.1),
@@ -106,22 +106,22 @@ _PLUGINS = _env_option(
 @_KMSG_ACCEPT_USER
 @_ROOT
 @_CONFIG
-@_env_option(
+@_make_env_option(
     "--socket",
     "Where scripts of this node report (hpctl agent report) and ask for the verdict.",
     type=_PATH,
     default=Path(SOCKET),
 )
 @_PLUGINS
-@_env_option(
+@_make_env_option(
     "--hma-log", "The log of HyperPod's health agent. Default: the journal of its unit.", type=_PATH
 )
-@_env_option(
+@_make_env_option(
     "--metrics",
     "HOST:PORT for Prometheus on the head nodes; empty for none.",
     default=f"0.0.0.0:{AGENT_METRICS_PORT}",
 )
-@_env_option(
+@_make_env_option(
     "--metrics-allow", "Networks that may read that, too.", default="", metavar="CIDR[,CIDR]"
 )
 @click.option("--verbose", "-v", is_flag=True, envvar="HPCTL_AGENT_VERBOSE", help="Log more.")
@@ -139,24 +139,26 @@ def run(
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
     from hpctl.cli.features import list_test_results, make_order_handler
-    from hpctl.detection.node_name import this_node
+    from hpctl.detection.node_name import find_own_node_name
     from hpctl.detection.service import NodeAgent
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
     )
-    name = NodeName(node) if node else this_node(settings["munge_socket"], settings["spool"])
+    name = (
+        NodeName(node) if node else find_own_node_name(settings["munge_socket"], settings["spool"])
+    )
     NodeAgent(
         detection_settings.AgentSettings(
-            heads=tuple(Head.parse(url) for url in head.split(",") if url),
+            heads=tuple(HeadAddress.parse(url) for url in head.split(",") if url),
             node=name,
             instance=InstanceId(instance_id)
             if instance_id
-            else detection_settings.this_instance(name),
-            boot=detection_settings.this_boot(boot_id_file),
+            else detection_settings.read_own_instance_id(name),
+            boot=detection_settings.read_own_boot_id(boot_id_file),
             config=load_agent_config(config, CHECKS),
-            places=Places(socket, hma_log, plugins),
+            places=SourceLocations(socket, hma_log, plugins),
             **settings,
         ),
         make_order_handler,
@@ -237,8 +239,8 @@ class AgentCheckView(Struct, frozen=True):
     checks: tuple[CheckRow, ...]
 
     layout: ClassVar[Layout] = (
-        Section(lambda view: list(chain.from_iterable(map(_make_check_texts, view.checks)))),
-        Line("{lost} records of {kmsg} were lost before they were read", when="lost"),
+        RowTable(lambda view: list(chain.from_iterable(map(_make_check_texts, view.checks)))),
+        TextLine("{lost} records of {kmsg} were lost before they were read", when="lost"),
     )
 
 
@@ -259,14 +261,14 @@ def run_checks(
     checks = choose_checks(only, [*own, *_load_plugins(plugins)])
     rows, lost = [], 0
     if not only or check_once.LOG in only:
-        row, lost = check_once.look_at_log(kmsg, accept_user=kmsg_accept_user)
+        row, lost = check_once.examine_kernel_log(kmsg, accept_user=kmsg_accept_user)
         rows.append(row)
     nvml = NvmlClient(root=root)
     try:
         here = replace(
             build_machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S)
         )
-        rows += check_once.run_once(checks, here)
+        rows += check_once.run_checks_once(checks, here)
     finally:
         nvml.close()
     return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
@@ -279,7 +281,7 @@ def choose_checks(only: Sequence[str], checks: Sequence[LoadedCheck]) -> list[Lo
     names = [check.spec.name for check in checks]
     for part in only:
         if part != LOG and not any(_matches_name(part, name) for name in names):
-            raise _no_check(part, [LOG, *names])
+            raise _make_unknown_check_error(part, [LOG, *names])
     if not only:
         return list(checks)
 
@@ -294,10 +296,10 @@ def _load_plugins(directory: Path) -> list[LoadedCheck]:
     if not directory.exists():
         return []
 
-    return [LoadedCheck(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
+    return [LoadedCheck(c.spec, c.gather, c.judge, {}) for c in load_plugins(directory)]
 
 
-def _no_check(word: str, names: list[str]) -> click.UsageError:
+def _make_unknown_check_error(word: str, names: list[str]) -> click.UsageError:
     every = [*names, *{n.partition(".")[0] for n in names}]
     hint = output.suggest_names(word, every, "docs/checks.md names all of them")
     return click.UsageError(f"hpctl agent has no check with the name {word!r}: {hint}")

@@ -12,7 +12,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import JsonOnly, Layout, Line, Lines
+from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, TextLine
 
 if TYPE_CHECKING:
     from hpctl.engine.journal.audit_chain import AuditRow
@@ -45,8 +45,8 @@ class AuditView(Struct, frozen=True):
     entries: tuple[AuditEntry, ...]
 
     layout: ClassVar[Layout] = (
-        Lines("entries", _format_entry, unbroken=True),
-        Line("There are no requests yet.", when=lambda view: not view.entries),
+        ItemLines("entries", _format_entry, unbroken=True),
+        TextLine("There are no requests yet.", when=lambda view: not view.entries),
     )
 
 
@@ -60,7 +60,7 @@ class AuditVerifyView(Struct, frozen=True):
     expected: bool | None
     digest: str
 
-    layout: ClassVar[Layout] = (Line("{verdict}"),)
+    layout: ClassVar[Layout] = (TextLine("{verdict}"),)
     json_only: ClassVar[JsonOnly] = ("ok",)
 
     @property
@@ -150,4 +150,4 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     )
     output.show_view("audit-verify", view, as_json)
     if not view.ok:
-        output.exit_with(output.Exit.PROBLEM)
+        output.exit_with(output.ExitCode.PROBLEM)

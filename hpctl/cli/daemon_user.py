@@ -57,7 +57,7 @@ def _list_secret_files(config: Config) -> set[Path]:
     return found
 
 
-def list_grants(config: Config, user: str) -> list[Path]:
+def list_permission_changes(config: Config, user: str) -> list[Path]:
     """Return the files whose group or mode must change: a closed one, and a secret that is open."""
     hidden = _list_secret_files(config)
     loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
@@ -92,7 +92,7 @@ def find_slurm_user(config: Config | None) -> str:
     return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
 
 
-def unit_user() -> str | None:
+def find_unit_user() -> str | None:
     """Whom the installed unit runs the daemon as; None where there is none."""
     args = ("systemctl", "show", "--property=LoadState,User", UNIT)
     shown = ""

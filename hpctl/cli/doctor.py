@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.cli.daemon_user import FIX, find_slurm_user, list_grants, list_unreadable, unit_user
+from hpctl.cli.daemon_user import (
+    FIX,
+    find_slurm_user,
+    find_unit_user,
+    list_permission_changes,
+    list_unreadable,
+)
 from hpctl.engine import config_loading
 from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import join_once
@@ -32,10 +38,10 @@ from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.tables import format_age
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
-from hpctl.vocabulary.pause import find_active
+from hpctl.vocabulary.pause import find_active_pauses
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import SchedulerView
-from hpctl.wire.heads import slurm_confs
+from hpctl.wire.heads import list_slurm_conf_paths
 from hpctl.wire.munge import decode_credential, encode_credential
 
 if TYPE_CHECKING:
@@ -88,11 +94,11 @@ class DoctorFacts:
     def served_view(self) -> SchedulerView | None:
         """Return what the daemon has read of Slurm within ANSWERS; None where none answers, it
         cannot read Slurm, or has not for longer: at rest it leaves slurmctld alone."""
-        from hpctl.engine.world_client import NoWorld, WorldClient
+        from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 
         try:
             found = WorldClient(self.config).read_slurm()
-        except NoWorld:
+        except WorldUnavailableError:
             return None
         return None if found is None or self.now - found.as_of > ANSWERS else found
 
@@ -224,7 +230,7 @@ def check_settings(facts: DoctorFacts) -> Iterator[CheckView]:
     for h in found:
         yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
     yield _check_rights(shown.get("SlurmUser", ""))
-    yield _controller_log(config, shown)
+    yield _check_controller_log(config, shown)
 
 
 def _read_topology(conf: Path) -> dict[str, str] | None:
@@ -251,11 +257,11 @@ def _check_rights(slurm_user: str) -> CheckView:
     return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", hint)
 
 
-def _controller_log(config: Config, shown: Mapping[str, str]) -> CheckView:
+def _check_controller_log(config: Config, shown: Mapping[str, str]) -> CheckView:
     """Where slurmctld's log is followed, Slurm is asked next to nothing at rest."""
-    from hpctl.slurm.controller_log import choose_log
+    from hpctl.slurm.controller_log import choose_log_file
 
-    path, trouble = choose_log(shown, socket.gethostname())
+    path, trouble = choose_log_file(shown, socket.gethostname())
     if path is not None and not os.access(path, os.R_OK):
         trouble = f"{path} cannot be read by this user"
     if not trouble:
@@ -289,11 +295,11 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
     config, now = facts.config, facts.now
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import fold_events, read_leader
+    from hpctl.engine.world_offline import read_leader, replay_journal_events
 
     with contextlib.closing(open_reader(config)) as store:
         info = read_leader(store, now, wait=config.database_url is not None)
-        state = fold_events(store.events())
+        state = replay_journal_events(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all valid", "")
     hint = "systemctl start hpctl-daemon (or: hpctl daemon run); see its log for the cause"
     if info is None:
@@ -314,7 +320,7 @@ def check_daemon(facts: DoctorFacts) -> Iterator[CheckView]:
         if hold.gate == GATE:
             level = "fail" if hold.rule == ESCALATED else "warn"
             yield CheckView("quarantine", level, f"{target}: {hold.why}", f"hpctl explain {target}")
-    for pause in find_active(state.pauses, now):
+    for pause in find_active_pauses(state.pauses, now):
         yield CheckView("pause", "warn", pause.text, pause.lift_command)
     if config.kill_switch.exists():
         what = f"the kill switch {config.kill_switch} is there: nothing is done"
@@ -338,7 +344,7 @@ NETWORK_FILESYSTEMS = frozenset(
 """File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
 
 
-def state_dir(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_state_directory(facts: DoctorFacts) -> Iterator[CheckView]:
     """The state directory is there, writable, on a local file system, and has room."""
     config = facts.config
     path = config.state_dir
@@ -383,7 +389,7 @@ def check_cloud(facts: DoctorFacts) -> Iterator[CheckView]:
         yield from check_scaled_groups(view, config)
 
 
-def instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
+def check_instance_names(facts: DoctorFacts) -> Iterator[CheckView]:
     """Each instance stands for one Slurm node, whatever their names are."""
     slurm = facts.slurm
     view, join = join_once(facts.cloud, slurm)
@@ -411,7 +417,7 @@ def check_unpatched(view: ProviderView, config: Config) -> CheckView:
     return CheckView("software update", "warn", what, hint)
 
 
-def _in_file(recovery: str) -> str:
+def _explain_node_recovery_setting(recovery: str) -> str:
     """How an operator sets NodeRecovery. A cluster without a file gets one from what it is."""
     return (
         f"write node_recovery: {recovery} into cluster.yaml and `hpctl cluster update` it"
@@ -423,18 +429,18 @@ def check_single_replacer(view: ProviderView, mode: Mode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
     if view.automatic and mode is Mode.OWN:
-        hint = f"{_in_file('None')}, or run in mode assist"
+        hint = f"{_explain_node_recovery_setting('None')}, or run in mode assist"
         return CheckView("node recovery", "fail", f"{automatic}: both would replace", hint)
     if not view.automatic and mode is not Mode.OWN:
-        hint = f"run in mode own, or {_in_file('Automatic')}"
+        hint = f"run in mode own, or {_explain_node_recovery_setting('Automatic')}"
         return CheckView("node recovery", "warn", f"{automatic}: nothing replaces a node", hint)
     return CheckView("node recovery", "ok", automatic, "")
 
 
-def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
+def _check_daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
     """The unit runs the daemon as SlurmUser, who reads what the daemon must."""
     config = facts.config
-    user, name = unit_user(), "daemon's user"
+    user, name = find_unit_user(), "daemon's user"
     if user is None:
         return
     owner = find_slurm_user(config)
@@ -443,10 +449,10 @@ def _daemon_user(facts: DoctorFacts) -> Iterator[CheckView]:
         verdict = "warn" if user == "root" else "fail"  # who may not drain
         yield CheckView(name, verdict, what, "as root: hpctl install head")
         return
-    conf = [config.slurm.conf] if config.slurm.conf else slurm_confs()
+    conf = [config.slurm.conf] if config.slurm.conf else list_slurm_conf_paths()
     state = (path for path in config.state_dir.glob("*") if path.is_file())
     try:
-        wrong = list_grants(config, owner) + list_unreadable(
+        wrong = list_permission_changes(config, owner) + list_unreadable(
             owner, [*conf, config.kill_switch.parent]
         )
         lost = list_unreadable(owner, state)
@@ -522,9 +528,9 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("slurm commands", check_commands),
     ("slurmctld", check_controller),
     ("slurm.conf", check_settings),
-    ("state directory", state_dir),
-    ("daemon's user", _daemon_user),
+    ("state directory", check_state_directory),
+    ("daemon's user", _check_daemon_user),
     ("daemon", check_daemon),
     ("cloud", check_cloud),
-    ("instance names", instance_names),
+    ("instance names", check_instance_names),
 )

@@ -15,7 +15,7 @@ import click
 from msgspec import Struct
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.completion import complete_any, list_explainable
+from hpctl.engine.completion import complete_any, list_explainable_targets
 from hpctl.engine.journal.events import (
     ClockSet,
     ConfigurationTaken,
@@ -25,15 +25,15 @@ from hpctl.engine.journal.events import (
     HoldLifted,
     JobReported,
     RequestTaken,
-    name_kind,
+    format_event_kind,
 )
 from hpctl.engine.journal.state import State
-from hpctl.engine.timeline import event_line, find_subject
-from hpctl.engine.world_offline import JournalMemory
+from hpctl.engine.timeline import find_subject, make_event_line
+from hpctl.engine.world_offline import JournalReplayer
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import EARLIEST, json_safe, make_printable
+from hpctl.toolkit.bounds import EARLIEST, escape_json, make_printable
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class JournalEvent(Struct, frozen=True):
     mark: str
 
 
-def name_subjects(event: Event, state: State) -> set[str]:
+def list_event_subjects(event: Event, state: State) -> set[str]:
     """Return what an event is about: ids, nodes, jobs, groups."""
     match event:
         case GateBlocked():
@@ -71,24 +71,24 @@ def name_subjects(event: Event, state: State) -> set[str]:
     about = find_subject(event.recovery, state)
     if isinstance(about, NodeRecovery):
         return {about.id, about.node}
-    if isinstance(about, Change):
+    if isinstance(about, ClusterChange):
         return {about.id, about.opened.group, str(about.opened.node), *about.opened.nodes}
     return {about.id, str(about.attempt.job), about.shown, about.cause, *about.bad_nodes}
 
 
 def follow_journal(
-    store: JournalReader, journal: JournalMemory, since: datetime, targets: tuple[str, ...]
+    store: JournalReader, journal: JournalReplayer, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
     """Yield what is new in the journal, without steps that were just accepted. Raises Unavailable,
     JournalCorrupt."""
     for seq, event in journal.news(store):
         if event.at < since or (
-            targets and name_subjects(event, journal.state).isdisjoint(targets)
+            targets and list_event_subjects(event, journal.state).isdisjoint(targets)
         ):
             continue
-        line = event_line(event, journal.state)
+        line = make_event_line(event, journal.state)
         if line:
-            rid, kind = getattr(event, "recovery", ""), name_kind(type(event))
+            rid, kind = getattr(event, "recovery", ""), format_event_kind(type(event))
             yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
 
 
@@ -117,7 +117,7 @@ def _print_view(view: JournalEvent, as_json: bool) -> None:
         import msgspec
 
         body = {"schema": "hpctl.event/1", **msgspec.to_builtins(view)}
-        output.echo(json_safe(msgspec.json.encode(body).decode()))
+        output.echo(escape_json(msgspec.json.encode(body).decode()))
     else:
         text = make_printable(" ".join(view.text.split()))
         output.echo(f"{view.at:%Y-%m-%d %H:%M:%S}  {text}")
@@ -147,8 +147,8 @@ def events(
 
     loaded, now = config_loading.load_config(config), output.now()
     begun = since or (EARLIEST if targets else now - DAY)
-    past = views.looks_back(now, ended=False, since=since)
-    journal = JournalMemory(None if targets else min(begun, now - DAY), past=past)
+    past = views.needs_retired_entries(now, ended=False, since=since)
+    journal = JournalReplayer(None if targets else min(begun, now - DAY), past=past)
     found = False
     with _ignore_interrupts():
         while True:
@@ -166,8 +166,8 @@ def events(
             if not follow:
                 break
             _wait_for_reader(max(EVERY_S, PATIENCE * opened_s))
-    known = {*map(str, list_explainable(journal.state)), *map(str, health)}
+    known = {*map(str, list_explainable_targets(journal.state)), *map(str, health)}
     if not found:
         for target in set(targets) - known:
-            raise output.no_such("recoveries --all", target, known)
+            raise output.make_not_found_error("recoveries --all", target, known)
         output.echo("hpctl: no event", err=True)

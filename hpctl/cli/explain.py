@@ -13,16 +13,16 @@ from hpctl.engine.completion import complete_any
 from hpctl.engine.explain_view import (
     NO_ORDER,
     ExplainView,
-    explain_view,
+    build_explain_view,
     find_job_preemption,
     is_suspended,
-    job_view,
     list_explainable_names,
+    make_job_view,
 )
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.timeline import TimelineMark
-from hpctl.engine.world import World, waits_for_cloud
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.world import World, is_waiting_for_cloud
+from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import fold_hostlist
@@ -78,36 +78,36 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
 
     rules, parts = make_rules(loaded), list_explain_parts()
     # A job's id may be a task of an array or a component: Slurm says of which job.
-    world = gather_world(loaded, output.now(), slurm=parse_job_id(target) is not None)
-    world = _read_end(loaded, world, target)
-    view = explain_view(world, rules, target, parts)
+    world = read_world_once(loaded, output.now(), slurm=parse_job_id(target) is not None)
+    world = _read_job_end(loaded, world, target)
+    view = build_explain_view(world, rules, target, parts)
     if view is None and parse_job_id(target) is None:
         # The cloud alone knows a node's logical id.
-        named = gather_world(loaded, output.now(), slurm=True, cloud=True)
+        named = read_world_once(loaded, output.now(), slurm=True, cloud=True)
         node = find_node(named, target)
         if node != target:
             world, target = named, node
-            view = explain_view(world, rules, target, parts)
-    if view is not None and view.kind == "node_recovery" and waits_for_cloud(world):
-        world = gather_world(loaded, output.now(), slurm=True, cloud=True)
-        view = explain_view(world, rules, target, parts)
+            view = build_explain_view(world, rules, target, parts)
+    if view is not None and view.kind == "node_recovery" and is_waiting_for_cloud(world):
+        world = read_world_once(loaded, output.now(), slurm=True, cloud=True)
+        view = build_explain_view(world, rules, target, parts)
     daemons = world
     if view is None or (view.kind == "node" and world.slurm is None):
         # Only a node that the journal does not tell of is worth asking Slurm about, and only what
         # is unknown there is looked for in the past.
-        world = gather_world(loaded, output.now(), slurm=True, past=view is None)
-        view = explain_view(world, rules, target, parts)
+        world = read_world_once(loaded, output.now(), slurm=True, past=view is None)
+        view = build_explain_view(world, rules, target, parts)
     if view is None and daemons.slurm is not None and find_named_jobs(daemons, target):
         world = daemons  # which remembers the nodes of a job's last run
-    order = _preemption_order(loaded, world, target)
+    order = _read_preemption_order(loaded, world, target)
     if view is not None and order != NO_ORDER:
-        view = explain_view(world, rules, target, parts, order)
+        view = build_explain_view(world, rules, target, parts, order)
     if view is None and world.slurm is not None:
         from hpctl.engine.run_policies import RunPolicies
 
         ruled, _ = RunPolicies(loaded.run_policy_layers).of(world.slurm)
         policies = {job: each.policy for job, each in ruled.items()}
-        view = job_view(world, policies, target, parts, order)
+        view = make_job_view(world, policies, target, parts, order)
     if view is None:
         lists = "`hpctl nodes`, `hpctl jobs --all` and `hpctl recoveries --all` list what there is"
         hint = output.suggest_names(target, list_explainable_names(world), lists)
@@ -115,7 +115,7 @@ def explain_target(loaded: Config, target: str) -> tuple[ExplainView, str]:
     canceled = find_canceled_job(world, target)
     if canceled is not None:
         view = add_cancellation(view, canceled, _find_canceler(loaded, canceled))
-    return view, decided_by(world, view)
+    return view, explain_decider(world, view)
 
 
 def find_node(w: World, target: str) -> str:
@@ -131,7 +131,7 @@ def find_node(w: World, target: str) -> str:
     return next((name for name, node in nodes if node.address == target), target)
 
 
-def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
+def _read_preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
     """Return what Slurm lets preempt what, where only that tells whether a job was preempted."""
     lost = find_job_preemption(w, target, NO_ORDER)
     uncertain = lost is not None and not lost.certain
@@ -145,7 +145,7 @@ def _preemption_order(loaded: Config, w: World, target: str) -> PreemptionOrder:
         return NO_ORDER
 
 
-def _read_end(loaded: Config, w: World, target: str) -> World:
+def _read_job_end(loaded: Config, w: World, target: str) -> World:
     """Return the world with a job as Slurm has it now, where it was COMPLETING and how it ended was
     not known yet: nothing makes a daemon read Slurm again as soon as it is."""
     named = find_named_jobs(w, target)
@@ -168,7 +168,7 @@ def _find_canceler(loaded: Config, job: SlurmJob) -> str:
     return make_scheduler(loaded).find_canceler(job)
 
 
-def decided_by(w: World, view: ExplainView) -> str:
+def explain_decider(w: World, view: ExplainView) -> str:
     """Return a sentence where a view rests on decisions that no daemon has taken; else ""."""
     if not w.computed or view.kind not in ("node", "hold"):
         return ""
@@ -266,7 +266,7 @@ def _draw_story(out: Console, view: ExplainView) -> None:
     if not view.story:
         return
     first = view.fault_at or view.story[0].at
-    print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_zero(view)})")
+    print_heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC{_describe_time_zero(view)})")
     table = make_grid("", DIM)
     table.columns[1].justify = "right"
     for line in view.story:
@@ -275,7 +275,7 @@ def _draw_story(out: Console, view: ExplainView) -> None:
     out.print(indent_block(table))
 
 
-def _describe_zero(view: ExplainView) -> str:
+def _describe_time_zero(view: ExplainView) -> str:
     """From when its timeline counts."""
     if view.fault_at is None:
         return "; T+0 s is the first line"

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.request_client import ask_daemon
-from hpctl.engine.status_view import StandbyView, standby_views
+from hpctl.engine.status_view import StandbyView, make_standby_views
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
@@ -41,7 +41,7 @@ def _read_heads(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, .
     from hpctl.engine.adapters import open_reader
 
     with closing(open_reader(config)) as store:
-        return store.daemon(), standby_views(store.standbys(), output.now())
+        return store.daemon(), make_standby_views(store.standbys(), output.now())
 
 
 def _list_standby_hosts(config: Config) -> list[str]:
@@ -127,4 +127,6 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
         elif view.done:
             output.echo(f"{view.leads_now} leads")
     unanswered = view.answer == NO_ANSWER or (wait and view.ok and not (view.done or dry_run))
-    output.exit_with(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)
+    output.exit_with(
+        ExitCode.CANNOT_TELL if unanswered else ExitCode.FINE if view.ok else ExitCode.PROBLEM
+    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpctl.detection.service import Hold, Report, TestResults
     from hpctl.detection.settings import AgentSettings
     from hpctl.engine.config import Config
-    from hpctl.engine.explain_view import ExplainParts
+    from hpctl.engine.explain_view import ExplainExtensions
     from hpctl.toolkit.checks_view import CheckView
     from hpctl.vocabulary.model import Finding
 
@@ -26,42 +26,42 @@ if TYPE_CHECKING:
 def list_doctor_checks() -> Mapping[str, Check]:
     """Return what `hpctl doctor` checks after its own, by name."""
     from hpctl.jobs.other_actors import check_other_actors
-    from hpctl.nodes.acceptance.check_command import check_tests
+    from hpctl.nodes.acceptance.check_command import check_acceptance_command
     from hpctl.nodes.evidence.check import check_evidence
     from hpctl.service.checks import check_notifications
 
     return {
         "notifications": check_notifications,
-        "acceptance": check_tests,
+        "acceptance": check_acceptance_command,
         "evidence": check_evidence,
         "other actors": lambda *_: check_other_actors(),
     }
 
 
-def list_explain_parts() -> ExplainParts:
+def list_explain_parts() -> ExplainExtensions:
     """Return what features add to the explanations of `hpctl explain` and the page."""
-    from hpctl.checkpoints.explain import describe_checkpoints
-    from hpctl.engine.explain_view import ExplainParts
-    from hpctl.jobs.explain import describe_crash, describe_end, judge_job
+    from hpctl.checkpoints.explain import describe_newest_checkpoint
+    from hpctl.engine.explain_view import ExplainExtensions
+    from hpctl.jobs.explain import describe_crash_answer, describe_time_limit_end, judge_failed_run
     from hpctl.jobs.run_gates import RUN_GATES
     from hpctl.nodes.acceptance.limits import ORDERS
     from hpctl.nodes.stuck import STUCK
 
-    return ExplainParts(
+    return ExplainExtensions(
         orders=(STUCK, *ORDERS.values()),
         run_gates=(*RUN_GATES,),
-        on_jobs=(describe_checkpoints,),
-        on_crashes=(describe_crash,),
-        on_ends=(describe_end,),
-        on_failures=(judge_job,),
+        on_jobs=(describe_newest_checkpoint,),
+        on_crashes=(describe_crash_answer,),
+        on_ends=(describe_time_limit_end,),
+        on_failures=(judge_failed_run,),
     )
 
 
 def list_test_results() -> Sequence[Callable[[Path], TestResults]]:
     """Return what reads the results that tests leave in the spool of a node's agent."""
-    from hpctl.nodes.acceptance.result import Inbox
+    from hpctl.nodes.acceptance.result import ResultInbox
 
-    return (Inbox,)
+    return (ResultInbox,)
 
 
 def make_order_handler(
@@ -69,14 +69,14 @@ def make_order_handler(
 ) -> Callable[[str], None]:
     """Return what obeys the daemon's orders on a node, each a credential. Parameters as
     `hpctl.detection.service.MakeOrderHandler` has them."""
-    from hpctl.nodes.agent_orders import Handlers, OrderOpener
+    from hpctl.nodes.agent_orders import AgentOrderHandler, Handlers
     from hpctl.nodes.evidence.agent import EvidenceKeeper
-    from hpctl.nodes.gpu_reset import Resets
+    from hpctl.nodes.gpu_reset import GpuResetRunner
     from hpctl.vocabulary.evidence import EvidenceOrder
     from hpctl.vocabulary.reset_order import ResetOrder
 
     handlers: Handlers = {
-        ResetOrder: Resets(settings, hold, report, earlier).begin,
+        ResetOrder: GpuResetRunner(settings, hold, report, earlier).begin,
         EvidenceOrder: EvidenceKeeper(settings, report, earlier).begin,
     }
-    return OrderOpener(settings, handlers).obey
+    return AgentOrderHandler(settings, handlers).obey

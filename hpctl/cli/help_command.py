@@ -37,7 +37,7 @@ def make_context(parent: click.Context, name: str, command: click.Command) -> cl
     )
 
 
-def list_leaves(context: click.Context) -> Iterator[click.Context]:
+def list_leaf_commands(context: click.Context) -> Iterator[click.Context]:
     """Yield what a command holds that can be run, itself included."""
     group = context.command
     if not isinstance(group, click.Group):
@@ -48,7 +48,7 @@ def list_leaves(context: click.Context) -> Iterator[click.Context]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is not None and not command.hidden:
-            yield from list_leaves(make_context(context, name, command))
+            yield from list_leaf_commands(make_context(context, name, command))
 
 
 def _complete_words(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -74,25 +74,25 @@ def help_(ctx: click.Context, words: tuple[str, ...], lists_all: bool) -> None:
         output.echo(context.get_help())
         return
     formatter = context.make_formatter()
-    for title, found in _group_leaves(root, context):
+    for title, found in _group_leaf_commands(root, context):
         with formatter.section(title):
             rows = [(one.command_path, one.command.get_short_help_str(100)) for one in found]
             formatter.write_dl(rows, col_max=50)
     output.echo(formatter.getvalue().strip("\n"))
 
 
-def _group_leaves(
+def _group_leaf_commands(
     root: click.Context, context: click.Context
 ) -> Iterator[tuple[str, list[click.Context]]]:
     """Yield the headings of the short list, each with every command below it."""
     if context is not root:
-        yield context.command_path, [*list_leaves(context)]
+        yield context.command_path, [*list_leaf_commands(context)]
         return
     titles: dict[str, str] = {}
     for title, names in SECTIONS.items():
         titles |= dict.fromkeys(names, title)
     found: dict[str, list[click.Context]] = {title: [] for title in (*SECTIONS, REST)}
-    for leaf in list_leaves(root):
+    for leaf in list_leaf_commands(root):
         name = leaf.command_path.split()[1]
         found[titles.get(name, REST)].append(leaf)
     yield from found.items()

@@ -14,14 +14,19 @@ import click
 from msgspec import Struct
 
 from hpctl.cli.doctor import read_config, run_checks
-from hpctl.cli.install_layout import InstallStepView, Step, machine_at, run_steps
-from hpctl.cli.install_steps import InstallOptions, for_slurms_user, plan_install, site_parameters
+from hpctl.cli.install_layout import InstallStep, InstallStepView, open_machine, run_steps
+from hpctl.cli.install_steps import (
+    InstallOptions,
+    for_slurms_user,
+    plan_install,
+    read_site_parameters,
+)
 from hpctl.cli.uninstall_steps import plan_uninstall
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CHECKLIST, CheckView, DoctorView, choose_exit_code
-from hpctl.toolkit.declared_view import Blank, Layout, Line, Lines
+from hpctl.toolkit.declared_view import BlankLine, ItemLines, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, GOOD, WARN, style_text
 
 if TYPE_CHECKING:
@@ -50,9 +55,9 @@ class InstallView(Struct, frozen=True):
     checks: tuple[CheckView, ...]
 
     layout: ClassVar[Layout] = (
-        Lines("steps", _render_step, unbroken=True),
-        Line(DRY_RUN, when="dry_run"),
-        Blank(when="checks"),
+        ItemLines("steps", _render_step, unbroken=True),
+        TextLine(DRY_RUN, when="dry_run"),
+        BlankLine(when="checks"),
         *CHECKLIST,
     )
 
@@ -110,7 +115,7 @@ def head(
 def _wants_delay(machine: Machine, agreed: bool) -> bool:
     """Return whether batch_sched_delay=0 is to be added to what a site has set; a person is
     asked."""
-    parameters = site_parameters(machine)
+    parameters = read_site_parameters(machine)
     if not parameters or agreed:
         return bool(parameters)
     question = (
@@ -189,7 +194,7 @@ def _make_machine(root: Path, dry_run: bool) -> Machine:
             "only root can install hpctl on this machine",
             "run the same command with sudo, or with --dry-run to see what it would change",
         )
-    return machine_at(root)
+    return open_machine(root)
 
 
 def _install_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool) -> None:
@@ -199,14 +204,17 @@ def _install_role(wish: InstallOptions, dry_run: bool, root: Path, as_json: bool
 
 
 def _show_steps(
-    steps: Iterator[Step], dry_run: bool, as_json: bool, looks: Callable[[], tuple[CheckView, ...]]
+    steps: Iterator[InstallStep],
+    dry_run: bool,
+    as_json: bool,
+    looks: Callable[[], tuple[CheckView, ...]],
 ) -> None:
     taken = tuple(run_steps(steps, dry_run))
     failed = any(step.state == "failed" for step in taken)
     view = InstallView(dry_run, taken, () if failed else looks())
     output.show_view("install", view, as_json)
     found = choose_exit_code(DoctorView(output.now(), view.checks))
-    output.exit_with(Exit.PROBLEM if failed else found)
+    output.exit_with(ExitCode.PROBLEM if failed else found)
 
 
 def _check_installation(wish: InstallOptions) -> tuple[CheckView, ...]:

@@ -67,7 +67,7 @@ class InstallStepView(Struct, frozen=True):
     what: str
 
 
-class Step(Struct, frozen=True):
+class InstallStep(Struct, frozen=True):
     """What is to be so, whether it is, and how it becomes so. `absent`: why it cannot be here."""
 
     name: str
@@ -77,9 +77,9 @@ class Step(Struct, frozen=True):
     absent: str = ""
 
 
-def machine_at(root: Path) -> Machine:
+def open_machine(root: Path) -> Machine:
     """Return the machine below a root, as the lifecycle scripts see it."""
-    scripts = str(bundle.lifecycle_scripts())
+    scripts = str(bundle.find_lifecycle_scripts())
     if scripts not in sys.path:
         sys.path.append(scripts)
     from lifecycle.machine import Machine
@@ -87,7 +87,7 @@ def machine_at(root: Path) -> Machine:
     return Machine(str(root))
 
 
-def run_steps(steps: Iterator[Step], dry_run: bool) -> Iterator[InstallStepView]:
+def run_steps(steps: Iterator[InstallStep], dry_run: bool) -> Iterator[InstallStepView]:
     """Take the steps in order; the first that fails is the last."""
     from lifecycle.failure import Failure
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from hpctl import __version__
-from hpctl.cli.daemon_user import find_slurm_user, grant_access, list_grants
+from hpctl.cli.daemon_user import find_slurm_user, grant_access, list_permission_changes
 from hpctl.cli.install_layout import (
     AGENT_ENV,
     DROP_IN,
@@ -29,7 +29,7 @@ from hpctl.cli.install_layout import (
     PROGRAM,
     ROLES,
     UNITS,
-    Step,
+    InstallStep,
 )
 from hpctl.clusters import bundle
 from hpctl.engine.config import (
@@ -38,7 +38,7 @@ from hpctl.engine.config import (
     Config,
     JournalSection,
     format_example,
-    load,
+    read_config_file,
 )
 from hpctl.engine.journal.creation import create_journal
 from hpctl.toolkit.errors import HpctlError
@@ -71,26 +71,26 @@ class InstallOptions(Struct, frozen=True):
     eager: bool = False
 
 
-def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
+def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[InstallStep]:
     """Yield the steps of a role. Raises HpctlError, before the first, where a word is missing."""
-    environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
+    environment = _render_agent_env(machine, wish.head) if wish.role == "node" else ""
     changed: list[str] = []
     is_new = not machine.path(DEFAULT_PATH).exists()
     yield _make_program_step(machine, changed)
     yield _make_link_step(machine)
     if wish.role == "head":
-        yield _hpctl_yaml(machine, wish)
+        yield _render_hpctl_yaml(machine, wish)
         yield _make_journal_step(machine, is_new)
     if wish.role == "node":
         yield _make_file_step(machine, AGENT_ENV, environment, changed)
     names = UNITS.get(wish.role, ())
-    units = bundle.lifecycle_scripts() / "systemd"
+    units = bundle.find_lifecycle_scripts() / "systemd"
     for name in names:
         text = (units / name).read_text()
         if machine.unit_text(name) != text:
             yield _make_file_step(machine, f"/etc/systemd/system/{name}", text, changed)
     if wish.eager:
-        yield _make_eager_step(machine)
+        yield _make_scheduling_step(machine)
     if wish.slurm:
         yield _make_slurm_step(machine, wish.role)
     if wish.role == "head":
@@ -99,7 +99,7 @@ def plan_install(machine: Machine, wish: InstallOptions) -> Iterator[Step]:
         yield _make_service_step(machine, names[0], changed)
 
 
-def _make_program_step(machine: Machine, changed: list[str]) -> Step:
+def _make_program_step(machine: Machine, changed: list[str]) -> InstallStep:
     what = f"hpctl {__version__} in {HOME}"
     program = machine.path(PROGRAM)
 
@@ -114,7 +114,7 @@ def _make_program_step(machine: Machine, changed: list[str]) -> Step:
     if not machine.real and not done():
         absent = f"put the Debian package into {machine.root} (make package): an environment of"
         absent = f"{absent} Python cannot be made from outside"
-    return Step("program", what, done, lambda: _make_environment(machine, changed), absent)
+    return InstallStep("program", what, done, lambda: _make_environment(machine, changed), absent)
 
 
 def _make_environment(machine: Machine, changed: list[str]) -> None:
@@ -136,7 +136,7 @@ def _make_environment(machine: Machine, changed: list[str]) -> None:
     changed.append(HOME)
 
 
-def _make_link_step(machine: Machine) -> Step:
+def _make_link_step(machine: Machine) -> InstallStep:
     """In every user's PATH: the package has it in /usr/bin."""
     link = machine.path(LINK)
 
@@ -154,16 +154,16 @@ def _make_link_step(machine: Machine) -> Step:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(PROGRAM)
 
-    return Step("PATH", f"{LINK} -> {PROGRAM}", done, run)
+    return InstallStep("PATH", f"{LINK} -> {PROGRAM}", done, run)
 
 
-def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
+def _render_hpctl_yaml(machine: Machine, wish: InstallOptions) -> InstallStep:
     """Return every key with its default; the cluster's name from the words, else from HyperPod's
     file."""
     path = machine.path(DEFAULT_PATH)
     cluster, region = wish.cluster, wish.region
     if not cluster:
-        cluster, region = _on_hyperpod(machine)
+        cluster, region = _read_hyperpod_cluster(machine)
     named = f" for cluster {cluster}" if cluster else ", provider none: drain and requeue only"
     what = f"{DEFAULT_PATH} with every default{named}"
     if path.exists():
@@ -176,10 +176,10 @@ def _hpctl_yaml(machine: Machine, wish: InstallOptions) -> Step:
     # An image has no SlurmUser yet who could own a journal: there the first daemon begins it.
     journal = JournalSection(create=not machine.real)
     text = format_example(Config(cluster=given, journal=journal))
-    return Step("configuration", what, path.exists, lambda: machine.write(path, text))
+    return InstallStep("configuration", what, path.exists, lambda: machine.write(path, text))
 
 
-def _make_journal_step(machine: Machine, is_new: bool) -> Step:
+def _make_journal_step(machine: Machine, is_new: bool) -> InstallStep:
     """Create the journal of a configuration that this installation has written.
 
     Under an older configuration it is not created: an absent file may mean that the file system of
@@ -188,11 +188,11 @@ def _make_journal_step(machine: Machine, is_new: bool) -> Step:
     config = Config(journal=JournalSection(create=not machine.real))
     if machine.real and Path(DEFAULT_PATH).exists():
         with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
-            config = load(DEFAULT_PATH)
+            config = read_config_file(DEFAULT_PATH)
     file = config.state_dir / "journal.db"
     if config.journal.create or config.database_url:
         what = "the daemon begins it where there is none (journal.create)"
-        return Step("journal", what, lambda: True, bool)
+        return InstallStep("journal", what, lambda: True, bool)
     absent = ""
     if not is_new and not file.exists():
         absent = f"{file} is not there: mount its file system, or hpctl journal create"
@@ -203,7 +203,7 @@ def _make_journal_step(machine: Machine, is_new: bool) -> Step:
         python = machine.path(f"{HOME}/bin/python")
         create_journal(config.url, DEFAULT_PATH, str(python) if python.exists() else "")
 
-    return Step("journal", str(file), file.exists, run, absent)
+    return InstallStep("journal", str(file), file.exists, run, absent)
 
 
 def _make_state_directory(config: Config) -> None:
@@ -226,7 +226,7 @@ def _make_state_directory(config: Config) -> None:
     config.state_dir.chmod(0o711)
 
 
-def _on_hyperpod(machine: Machine) -> tuple[str, str]:
+def _read_hyperpod_cluster(machine: Machine) -> tuple[str, str]:
     """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
     path = machine.path("/opt/ml/config/resource_config.json")
     try:
@@ -236,7 +236,7 @@ def _on_hyperpod(machine: Machine) -> tuple[str, str]:
         return "", ""
 
 
-def _agent_env(machine: Machine, head: str) -> str:
+def _render_agent_env(machine: Machine, head: str) -> str:
     """Return the file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
     from lifecycle.slurm_files import set_line
 
@@ -253,30 +253,30 @@ def _agent_env(machine: Machine, head: str) -> str:
     return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
 
 
-def _make_file_step(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
+def _make_file_step(machine: Machine, path: str, text: str, changed: list[str]) -> InstallStep:
     from lifecycle.machine import holds
 
     def run() -> None:
         machine.write(machine.path(path), text)
         changed.append(path)
 
-    return Step("file", path, lambda: holds(machine.path(path), text), run)
+    return InstallStep("file", path, lambda: holds(machine.path(path), text), run)
 
 
-def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
+def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> InstallStep:
     """Enabled, and running where systemd does; restarted where its files are new."""
     if not shutil.which("systemctl"):
-        return Step("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
+        return InstallStep("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
     if machine.real:
         what = f"{unit} enabled" + (" and running" if machine.running else "")
-        return Step(
+        return InstallStep(
             "service",
             what,
             lambda: not changed and machine.up(unit),
             lambda: machine.start(unit, again=bool(changed)),
         )
     options = (f"--root={machine.root}", "--quiet")
-    return Step(
+    return InstallStep(
         "service",
         f"{unit} enabled",
         lambda: machine.works("systemctl", *options, "is-enabled", unit),
@@ -284,23 +284,23 @@ def _make_service_step(machine: Machine, unit: str, changed: list[str]) -> Step:
     )
 
 
-def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
+def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[InstallStep]:
     """Check that the unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
     config, drop_in = None, machine.path(DROP_IN)
     with suppress(HpctlError):  # `hpctl doctor` says what is wrong with it
-        config = load(DEFAULT_PATH) if machine.real else None
+        config = read_config_file(DEFAULT_PATH) if machine.real else None
     user = find_slurm_user(config) if machine.real else slurm_user(machine.root)
     if user != SLURM_USER or drop_in.exists():
         yield _make_file_step(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
         if machine.running and changed:
             machine.run("systemctl", "daemon-reload")
-    for path in list_grants(config, user) if config else ():
+    for path in list_permission_changes(config, user) if config else ():
         what = f"{path} is for {user} to read"
-        yield Step("daemon's user", what, lambda: False, partial(grant_access, path, user))
+        yield InstallStep("daemon's user", what, lambda: False, partial(grant_access, path, user))
         changed.append(str(path))
 
 
-def site_parameters(machine: Machine) -> str:
+def read_site_parameters(machine: Machine) -> str:
     """Return the SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else
     ""."""
     from lifecycle.slurm_files import value
@@ -311,7 +311,7 @@ def site_parameters(machine: Machine) -> str:
     return "" if "batch_sched_delay" in found.lower() else found
 
 
-def _make_eager_step(machine: Machine) -> Step:
+def _make_scheduling_step(machine: Machine) -> InstallStep:
     """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
     conf = describe_node(machine, "head").slurm_etc / "slurm.conf"
 
@@ -325,7 +325,7 @@ def _make_eager_step(machine: Machine) -> Step:
         reconfigure_slurm(machine)
 
     what = f"{DELAY_SETTING} in {conf}"
-    return Step("scheduler", what, lambda: not site_parameters(machine), run)
+    return InstallStep("scheduler", what, lambda: not read_site_parameters(machine), run)
 
 
 def reconfigure_slurm(machine: Machine) -> None:
@@ -348,7 +348,7 @@ def describe_health_check(conf: Path) -> str:
     return f"HealthCheckProgram={program}, every {value(conf, 'HealthCheckInterval') or 0} s"
 
 
-def _make_slurm_step(machine: Machine, role: str) -> Step:
+def _make_slurm_step(machine: Machine, role: str) -> InstallStep:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 
@@ -358,7 +358,7 @@ def _make_slurm_step(machine: Machine, role: str) -> Step:
         f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles;"
         f" {describe_health_check(node.slurm_etc / 'slurm.conf')}"
     )
-    return Step(
+    return InstallStep(
         "Slurm plugins",
         what,
         lambda: bool(slurm_plugins.done(node)),
@@ -371,7 +371,7 @@ def describe_node(machine: Machine, role: str) -> Node:
     """Describe a node as far as steps that are not specific to HyperPod need it."""
     from lifecycle import config, node
 
-    scripts = bundle.lifecycle_scripts()
+    scripts = bundle.find_lifecycle_scripts()
     named: Mapping[str, Any] = dict.fromkeys(
         ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
     )

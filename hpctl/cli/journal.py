@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import json_safe
-from hpctl.toolkit.declared_view import Inner, JsonOnly, Layout, Line
+from hpctl.toolkit.bounds import escape_json
+from hpctl.toolkit.declared_view import InnerView, JsonOnly, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 
 if TYPE_CHECKING:
-    from hpctl.engine.journal.check import Checked, Tell
+    from hpctl.engine.journal.check import JournalSummary, Tell
 
 
 class ProblemView(Struct, frozen=True):
@@ -52,15 +52,15 @@ class JournalView(Struct, frozen=True):
     problem: ProblemView | None
 
     layout: ClassVar[Layout] = (
-        Line("{journal}: {verdict}", unbroken=True),
-        Line("  schema {schema_version}; rows: {counts}", unbroken=True, when="rows"),
-        Line(
+        TextLine("{journal}: {verdict}", unbroken=True),
+        TextLine("  schema {schema_version}; rows: {counts}", unbroken=True, when="rows"),
+        TextLine(
             "  newest event {newest:%Y-%m-%d %H:%M:%S} UTC;"
             " {open_recoveries} recoveries and changes open",
             when="newest",
         ),
-        Line("  {problem.place}: {problem.why}", unbroken=True, when="problem"),
-        Line("  fix: {problem.fix}", unbroken=True, when="problem"),
+        TextLine("  {problem.place}: {problem.why}", unbroken=True, when="problem"),
+        TextLine("  fix: {problem.fix}", unbroken=True, when="problem"),
     )
     json_only: ClassVar[JsonOnly] = ("audit_digest", "digest")
 
@@ -87,9 +87,9 @@ class RestoreView(Struct, frozen=True):
     done: bool
 
     layout: ClassVar[Layout] = (
-        Inner("backup"),
-        Line("{journal}: {present}", unbroken=True),
-        Line("Restored. Start the daemons.", when="done"),
+        InnerView("backup"),
+        TextLine("{journal}: {present}", unbroken=True),
+        TextLine("Restored. Start the daemons.", when="done"),
     )
 
     @property
@@ -120,7 +120,7 @@ def _show_progress_bar(what: str) -> Iterator[Tell]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def _make_view(found: Checked) -> JournalView:
+def _make_view(found: JournalSummary) -> JournalView:
     bad = found.problem
     problem = None if bad is None else ProblemView(bad.table, bad.row, bad.why, bad.fix)
     rows = {name.removeprefix("hpctl_"): count for name, count in found.rows.items()}
@@ -151,13 +151,13 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
 
     FILE: a backup, in place of the configured journal. Exit code: 0 intact, 1 not, 3 not reachable.
     """
-    from hpctl.engine.adapters import readable_url
-    from hpctl.engine.journal.source import file_url
+    from hpctl.engine.adapters import find_readable_url
+    from hpctl.engine.journal.source import make_sqlite_url
 
-    url = file_url(file) if file else readable_url(config_loading.load_config(config))
+    url = make_sqlite_url(file) if file else find_readable_url(config_loading.load_config(config))
     view = _check_journal(url, "checking")
     output.show_view("journal-check", view, as_json)
-    output.exit_with(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+    output.exit_with(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
 
 @journal.command()
@@ -170,15 +170,17 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     FILE is a SQLite file whatever the database is, for root and the daemon alone. Exit code: 0
     whole, 1 not.
     """
-    from hpctl.engine.adapters import readable_url
+    from hpctl.engine.adapters import find_readable_url
     from hpctl.engine.journal import backup as journal_backup
-    from hpctl.engine.journal.source import file_url
+    from hpctl.engine.journal.source import make_sqlite_url
 
     with _show_progress_bar("copying") as tell:
-        journal_backup.copy_journal(readable_url(config_loading.load_config(config)), file, tell)
-    view = _check_journal(file_url(file), "checking")
+        journal_backup.copy_journal(
+            find_readable_url(config_loading.load_config(config)), file, tell
+        )
+    view = _check_journal(make_sqlite_url(file), "checking")
     output.show_view("journal-check", view, as_json)
-    output.exit_with(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+    output.exit_with(output.ExitCode.FINE if view.ok else output.ExitCode.PROBLEM)
 
 
 @journal.command()
@@ -223,8 +225,8 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
         found = replace(_check_journal(source, "checking"), journal=str(file))
         if not found.ok:
             output.show_view("journal-check", found, as_json)
-            output.exit_with(output.Exit.PROBLEM)
-        there = journal_restore.find_target(source, url, output.now())
+            output.exit_with(output.ExitCode.PROBLEM)
+        there = journal_restore.find_restore_target(source, url, output.now())
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
             output.show_view("journal-restore", view, as_json)
@@ -232,7 +234,7 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
                 output.echo(output.DRY_RUN)
             return
         if not yes:
-            output.on_stderr(output.draw_declared, view)
+            output.draw_on_stderr(output.draw_declared, view)
             output.confirm(f"replace {there.events} events?", abort=True)
         with _show_progress_bar("restoring") as tell:
             journal_restore.restore_journal(source, url, output.now(), tell)
@@ -251,11 +253,11 @@ def export(
     as_json: bool,  # noqa: ARG001 -- JSON either way
 ) -> None:
     """Print events as JSON, one a line, oldest first."""
-    from hpctl.engine.adapters import readable_url
+    from hpctl.engine.adapters import find_readable_url
     from hpctl.engine.journal.check import list_events
 
     for seq, kind, payload in list_events(
-        readable_url(config_loading.load_config(config)), since, recovery
+        find_readable_url(config_loading.load_config(config)), since, recovery
     ):
         line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'
-        output.echo(json_safe(line.replace("\n", " ")))
+        output.echo(escape_json(line.replace("\n", " ")))

@@ -284,7 +284,7 @@ def _complete_quietly() -> None:
     signal.alarm(COMPLETED_IN_S)
 
 
-def _help_width() -> int:
+def _find_help_width() -> int:
     """Return as click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
     try:
         columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
@@ -306,25 +306,25 @@ def main() -> None:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         # Nothing is imported here: that opens a file.
-        os.write(2, _describe_shortage(error).encode(errors="replace"))
+        os.write(2, _describe_descriptor_shortage(error).encode(errors="replace"))
         raise SystemExit(3) from None
 
 
 def _run_command() -> None:
-    from hpctl.toolkit.errors import HpctlError, InDoubt, Unavailable
+    from hpctl.toolkit.errors import HpctlError, OrderInDoubt, Unavailable
 
     try:
-        cli.main(prog_name="hpctl", terminal_width=_help_width())
+        cli.main(prog_name="hpctl", terminal_width=_find_help_width())
     except HpctlError as error:
         from hpctl.toolkit.output import echo
 
         echo(f"hpctl: {error}", err=True)
         if error.hint:
             echo(f"  {error.hint}", err=True)
-        raise SystemExit(3 if isinstance(error, Unavailable | InDoubt) else 1) from None
+        raise SystemExit(3 if isinstance(error, Unavailable | OrderInDoubt) else 1) from None
 
 
-def _describe_shortage(error: OSError) -> str:
+def _describe_descriptor_shortage(error: OSError) -> str:
     """Say what was not opened for lack of descriptors, and how many there are."""
     what = f" to open {error.filename}" if error.filename else ""
     if error.errno == errno.ENFILE:

@@ -6,11 +6,11 @@ import click
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.engine.nodes_view import nodes_view
-from hpctl.engine.world import known_nodes
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.nodes_view import make_nodes_view
+from hpctl.engine.world import list_known_nodes
+from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 
 @click.command()
@@ -24,12 +24,12 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
     Exit code: 0, or 3 where Slurm or the cloud could not be asked.
     """
     loaded = config_loading.load_config(config)
-    world = gather_world(loaded, output.now(), slurm=True, cloud=not no_cloud)
-    known = known_nodes(world)
+    world = read_world_once(loaded, output.now(), slurm=True, cloud=not no_cloud)
+    known = list_known_nodes(world)
     for name in names:
         if name not in known:
-            raise output.no_such("nodes", name, [str(n) for n in known])
-    view = nodes_view(world, tuple(n for n in known if not names or n in names))
+            raise output.make_not_found_error("nodes", name, [str(n) for n in known])
+    view = make_nodes_view(world, tuple(n for n in known if not names or n in names))
     output.show_view("nodes", view, as_json)
     blind = world.slurm is None or (not no_cloud and world.cloud is None)
-    output.exit_with(Exit.CANNOT_TELL if blind else Exit.FINE)
+    output.exit_with(ExitCode.CANNOT_TELL if blind else ExitCode.FINE)

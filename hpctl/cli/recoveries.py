@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading, views
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Layout, Line, Section
+from hpctl.toolkit.declared_view import Layout, RowTable, TextLine
 
 
 class RecoveriesView(Struct, frozen=True):
@@ -26,15 +26,15 @@ class RecoveriesView(Struct, frozen=True):
     holds: tuple[views.HoldView, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Line("No recovery is open.", when=lambda view: not (view.nodes or view.jobs)),
+        TextLine("No recovery is open.", when=lambda view: not (view.nodes or view.jobs)),
         views.HOLDS,
-        Section("nodes", title="Nodes"),
-        Section("jobs", title="Jobs"),
+        RowTable("nodes", title="Nodes"),
+        RowTable("jobs", title="Jobs"),
         views.LEFT_OUT,
     )
 
 
-def recoveries_view(
+def make_recoveries_view(
     w: World, *, ended: bool = False, since: datetime | None = None
 ) -> RecoveriesView:
     """Return the tables as a value."""
@@ -44,10 +44,10 @@ def recoveries_view(
     ended_ids += [r.id for r in w.state.jobs.values() if r.ended]
     return RecoveriesView(
         as_of=w.now,
-        nodes=tuple(map(views.node_recovery_view, nodes)),
-        jobs=tuple(views.job_recovery_view(r, w.state) for r in jobs),
+        nodes=tuple(map(views.make_node_recovery_view, nodes)),
+        jobs=tuple(views.make_job_recovery_view(r, w.state) for r in jobs),
         ended_not_shown=sum(rid not in shown for rid in ended_ids),
-        holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        holds=tuple(views.make_hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
     )
 
 
@@ -63,8 +63,8 @@ _which = output.combine_options(
 
 
 def _read_world(config: str, ended: bool, since: datetime | None) -> World:
-    past = views.looks_back(output.now(), ended=ended, since=since)
-    return gather_world(config_loading.load_config(config), output.now(), past=past)
+    past = views.needs_retired_entries(output.now(), ended=ended, since=since)
+    return read_world_once(config_loading.load_config(config), output.now(), past=past)
 
 
 @click.command()
@@ -72,7 +72,7 @@ def _read_world(config: str, ended: bool, since: datetime | None) -> World:
 def recoveries(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Open and ended recoveries."""
     world = _read_world(config, ended, since)
-    view = recoveries_view(world, ended=ended, since=since)
+    view = make_recoveries_view(world, ended=ended, since=since)
     output.show_view("recoveries", view, as_json)
 
 
@@ -90,21 +90,23 @@ class JobsView(Struct, frozen=True):
     reports: tuple[views.JobReportView, ...]
 
     layout: ClassVar[Layout] = (
-        Section("jobs", otherwise="No job is in recovery."),
+        RowTable("jobs", otherwise="No job is in recovery."),
         views.HOLDS,
-        Section("reports", title="Newest report of each job's supervisor"),
+        RowTable("reports", title="Newest report of each job's supervisor"),
         views.LEFT_OUT,
     )
 
 
-def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
+def make_jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -> JobsView:
     """Return the table as a value. A hold belongs here where its target is a job id."""
     _, chosen_jobs = views.choose_recoveries(w.state, ended=ended, since=since)
     shown = {r.id for r in chosen_jobs}
     return JobsView(
         as_of=w.now,
-        jobs=tuple(views.job_recovery_view(r, w.state) for r in chosen_jobs),
-        holds=tuple(views.hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()),
+        jobs=tuple(views.make_job_recovery_view(r, w.state) for r in chosen_jobs),
+        holds=tuple(
+            views.make_hold_view(h) for t, h in sorted(w.state.holds.items()) if t.isdecimal()
+        ),
         ended_not_shown=sum(r.ended and r.id not in shown for r in w.state.jobs.values()),
         reports=_list_job_reports(w, since or w.now - timedelta(days=1)),
     )
@@ -113,7 +115,7 @@ def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -
 def _list_job_reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
     newest = [reports[-1] for reports in w.state.reports.values()]
     lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
-    return tuple(map(views.job_report_view, lately))
+    return tuple(map(views.make_job_report_view, lately))
 
 
 @click.command()
@@ -121,4 +123,4 @@ def _list_job_reports(w: World, since: datetime) -> tuple[views.JobReportView, .
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
     """Affected jobs and the state of their recovery."""
     world = _read_world(config, ended, since)
-    output.show_view("jobs", jobs_view(world, ended=ended, since=since), as_json)
+    output.show_view("jobs", make_jobs_view(world, ended=ended, since=since), as_json)

@@ -13,7 +13,7 @@ from hpctl.engine.status_view import choose_exit_code, read_status
 from hpctl.engine.world_reader import WorldReader
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 WATCH_S = "2"
 """How long `--watch` pauses by default, in seconds."""
@@ -43,7 +43,7 @@ def status(watch: float | None, config: str, as_json: bool) -> None:
     output.exit_with(last)
 
 
-def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -> Exit:
+def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -> ExitCode:
     view = read_status(reader)
     if clears:
         click.clear()
@@ -51,14 +51,14 @@ def _print_status(reader: WorldReader, as_json: bool, *, clears: bool = False) -
     return choose_exit_code(view)
 
 
-def _watch_status(reader: WorldReader, every_s: float, as_json: bool) -> Exit:
+def _watch_status(reader: WorldReader, every_s: float, as_json: bool) -> ExitCode:
     """Print the status until Ctrl-C; the verdict of the last one.
 
     A terminal is cleared before each; elsewhere, and as JSON, each follows the one before.
     """
     gc.enable()
     clears = sys.stdout.isatty() and not as_json
-    last = Exit.CANNOT_TELL
+    last = ExitCode.CANNOT_TELL
     try:
         while True:
             last = _print_status(reader, as_json, clears=clears)

@@ -25,11 +25,11 @@ from hpctl.cli.explain import draw_story as draw_story
 from hpctl.cli.explain import explain_target
 from hpctl.engine import config_loading
 from hpctl.engine.attention import PersonTask
-from hpctl.engine.estimates import Estimator
+from hpctl.engine.estimates import RecoveryTimeEstimator
 from hpctl.engine.instance_resolver import make_natural_key
-from hpctl.engine.job_losses import find_losses, group_hits
-from hpctl.engine.nodes_view import nodes_view
-from hpctl.engine.status_view import StatusView, status_view
+from hpctl.engine.job_losses import find_job_downtime, group_recoveries_by_job
+from hpctl.engine.nodes_view import make_nodes_view
+from hpctl.engine.status_view import StatusView, make_status_view
 from hpctl.engine.world import World
 from hpctl.engine.world_reader import WorldReader
 from hpctl.nodes import decisions_command, orders_command
@@ -38,7 +38,7 @@ from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.hostlist import fold_hostlist, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.toolkit.tables import (
     BAD,
     DIM,
@@ -122,7 +122,7 @@ class TopModel(Struct, frozen=True):
 
 def make_model(w: World) -> TopModel:
     """Return everything as rows, what needs attention first."""
-    status = status_view(w)
+    status = make_status_view(w)
     rows = {"nodes": _list_nodes(w), "jobs": _list_jobs(w), "recoveries": _list_recoveries(status)}
     for table in rows.values():
         table.sort(key=lambda row: (row.urgency, make_natural_key(row.cells[0])))
@@ -168,7 +168,7 @@ def _format_commands(task: PersonTask) -> str:
 
 def _list_nodes(w: World) -> list[TopRow]:
     found = []
-    for n in nodes_view(w).nodes:
+    for n in make_nodes_view(w).nodes:
         state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
         heard = format_age(n.last_heard, w.now).removesuffix(" ago")
         cells = _make_cells(n.name, state, n.condition, n.rule, heard, n.treatment)
@@ -180,7 +180,7 @@ def _list_nodes(w: World) -> list[TopRow]:
 
 def _list_jobs(w: World) -> list[TopRow]:
     jobs = w.slurm.jobs if w.slurm else {}
-    hits, estimator = group_hits(w), Estimator(w)
+    hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     found = []
     for number in jobs.keys() | w.state.open_jobs.keys():
         job, rec = jobs.get(number), w.state.job_recovery(number)
@@ -189,7 +189,7 @@ def _list_jobs(w: World) -> list[TopRow]:
         hold = w.state.holds.get(str(number))
         doing = str(rec.phase) if rec else f"held: {hold.gate}" if hold else ""
         again = estimator.estimate_job(rec) if rec else None
-        lost = find_losses(w, job, hits.get(number, []), w.now).text
+        lost = find_job_downtime(w, job, hits.get(number, []), w.now).text
         cells = _make_cells(
             about.shown,
             job.state if job else "-",
@@ -208,7 +208,7 @@ def _list_jobs(w: World) -> list[TopRow]:
 @functools.lru_cache(4096)
 def _fold_names(names: tuple[NodeName, ...]) -> str:
     """Return names as a hostlist; kept, because a job has the same nodes at the next reading."""
-    return fold_hostlist(names) if all(map(valid_name, names)) else ",".join(names)
+    return fold_hostlist(names) if all(map(is_host_name, names)) else ",".join(names)
 
 
 def _format_nodes(job: SlurmJob | None, rec: JobRecovery | None) -> str:
@@ -299,7 +299,9 @@ class TopScreen:
 
     def draw(self, shown: TopModel, note: str, height: int, width: int = 80) -> RenderableType:
         """Return the screen, `height` lines of it."""
-        problems = [] if TABS[self.tab] == "problems" else problem_lines(shown, height // SHARE)
+        problems = (
+            [] if TABS[self.tab] == "problems" else format_problem_lines(shown, height // SHARE)
+        )
         self.room = max(1, height - LINES - len(problems))
         if self.story:
             self.room = height - 1
@@ -320,7 +322,7 @@ class TopScreen:
         foot = style_text(f"filter: {self.filter}_") if self.typing else style_text(KEYS, DIM)
         foot.no_wrap = True
         tabs = self._draw_tabs(shown, len(rows))
-        return stack_parts([*draw_head(shown, note), *problems, tabs, table, *blank, foot])
+        return stack_parts([*draw_header(shown, note), *problems, tabs, table, *blank, foot])
 
     def _choose_columns(self, rows: list[TopRow], width: int) -> list[int]:
         """Return the columns that are shown: those that say something, as far as there is room."""
@@ -344,7 +346,7 @@ class TopScreen:
         return line
 
 
-def draw_head(shown: TopModel, note: str = "") -> list[Text]:
+def draw_header(shown: TopModel, note: str = "") -> list[Text]:
     """Three lines about everything."""
     s = shown.status
     first = style_text(s.cluster or "hpctl", HEAD)
@@ -377,7 +379,7 @@ def _draw_counts(shown: TopModel) -> Text:
     return text
 
 
-def problem_lines(shown: TopModel, most: int) -> list[Text]:
+def format_problem_lines(shown: TopModel, most: int) -> list[Text]:
     """Return what needs a person, one line each, and how many more there are."""
     rows = [row for row in shown.rows["problems"] if row.urgency == 0]
     lines = []
@@ -406,10 +408,10 @@ def _make_column(name: str, last: bool, width: int) -> tuple[str, dict[str, obje
 def draw_once(out: Console, shown: tuple[TopModel, str]) -> None:
     """Draw all rows of a view, for a pipe."""
     found, view = shown
-    for line in draw_head(found):
+    for line in draw_header(found):
         out.print(line)
     if view != "problems":
-        for line in problem_lines(found, len(found.rows["problems"])):
+        for line in format_problem_lines(found, len(found.rows["problems"])):
             out.print(line, no_wrap=True, crop=False, overflow="ignore")
     rows = [HEADINGS[view], *(row.cells for row in found.rows[view])]
     out.print(format_plain_columns(rows), no_wrap=True, crop=False)
@@ -444,7 +446,7 @@ class TopReader(threading.Thread):
 
 
 @contextmanager
-def _raw_keyboard(fd: int) -> Iterator[None]:
+def _use_raw_keyboard(fd: int) -> Iterator[None]:
     """Keys one by one, without echo; Ctrl-C and Ctrl-Z are keys as well."""
     saved = termios.tcgetattr(fd)
     try:
@@ -498,7 +500,7 @@ def _run_until_request(
 ) -> tuple[str, TopRow | None]:
     """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
     fd, drawn = sys.stdin.fileno(), None
-    with _raw_keyboard(fd), out.screen(hide_cursor=True) as shown:
+    with _use_raw_keyboard(fd), out.screen(hide_cursor=True) as shown:
         while True:
             seen = (reader.model, reader.note or _format_age(reader.model), out.size)
             if seen != drawn:

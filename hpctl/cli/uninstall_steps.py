@@ -22,7 +22,7 @@ from hpctl.cli.install_layout import (
     PLUGINS,
     SLURM_FILES,
     UNITS,
-    Step,
+    InstallStep,
 )
 from hpctl.cli.install_steps import ADDED_LINE, DELAY_SETTING, describe_node, reconfigure_slurm
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from lifecycle.machine import Machine
 
 
-def plan_uninstall(machine: Machine, purge: bool) -> Iterator[Step]:
+def plan_uninstall(machine: Machine, purge: bool) -> Iterator[InstallStep]:
     """Yield everything that is not the Debian package's; journal and configuration only to
     purge."""
     yield _make_slurm_conf_step(machine)
     # A socket first: it would start its service again.
     for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
-        yield _no_unit(machine, unit)
+        yield _make_unit_removal_step(machine, unit)
     link = machine.path(LINK)
-    yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
+    yield InstallStep("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
     yield _make_program_step(machine)
     for name in KEPT:
         kept = machine.path(name)
         if kept.exists() and purge:
-            yield Step("purge", f"no {name}", lambda: False, partial(shutil.rmtree, kept))
+            yield InstallStep("purge", f"no {name}", lambda: False, partial(shutil.rmtree, kept))
         elif kept.exists():
-            yield Step("kept", f"{name} (--purge removes it)", lambda: True, bool)
+            yield InstallStep("kept", f"{name} (--purge removes it)", lambda: True, bool)
 
 
-def _make_program_step(machine: Machine) -> Step:
+def _make_program_step(machine: Machine) -> InstallStep:
     """Return the program; where this very process runs from it, when that ends."""
     home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
     what = f"no {HOME}"
@@ -58,10 +58,10 @@ def _make_program_step(machine: Machine) -> Step:
         what = f"no {PLUGINS}; `apt-get remove hpctl` removes the rest"
     own = Path(sys.prefix).is_relative_to(home)
     run = partial(atexit.register, shutil.rmtree, home) if own else partial(shutil.rmtree, home)
-    return Step("program", what, lambda: not home.exists(), run)
+    return InstallStep("program", what, lambda: not home.exists(), run)
 
 
-def _make_slurm_conf_step(machine: Machine) -> Step:
+def _make_slurm_conf_step(machine: Machine) -> InstallStep:
     """Remove our scripts from Slurm's files: a Prolog that does not exist drains every node."""
     directory = describe_node(machine, "head").slurm_etc
     ours = re.compile(
@@ -80,10 +80,10 @@ def _make_slurm_conf_step(machine: Machine) -> Step:
             machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
         reconfigure_slurm(machine)
 
-    return Step("Slurm plugins", f"none of ours in {directory}", done, run)
+    return InstallStep("Slurm plugins", f"none of ours in {directory}", done, run)
 
 
-def _no_unit(machine: Machine, unit: str) -> Step:
+def _make_unit_removal_step(machine: Machine, unit: str) -> InstallStep:
     """Stopped, disabled, and without a file of ours in /etc."""
     own = machine.path("/etc/systemd/system")
     drop_in = [machine.path(DROP_IN)] if unit == UNITS["head"][0] else []
@@ -107,4 +107,4 @@ def _no_unit(machine: Machine, unit: str) -> Step:
         if machine.running:
             machine.run("systemctl", "daemon-reload")
 
-    return Step("service", f"{unit} stopped and disabled", done, run)
+    return InstallStep("service", f"{unit} stopped and disabled", done, run)

@@ -33,7 +33,7 @@ def submit(
 
     Where the answer of Slurm is lost the error says so: look with `squeue --me` before you repeat.
     """
-    words = [command.find_hpctl(), "sbatch", "--parsable", *option_words(options)]
+    words = [command.find_hpctl(), "sbatch", "--parsable", *format_option_words(options)]
     if isinstance(script, (str, os.PathLike)):
         words += [os.fspath(script), *arguments]
     elif arguments:
@@ -71,7 +71,7 @@ def checkpoints(place: AnyJob | os.PathLike[str], *, files: Sequence[str] = ()) 
     return Checkpoints.of(command.ask_hpctl("checkpoint", "ls", *words))
 
 
-def option_words(options: dict[str, Option]) -> list[str]:
+def format_option_words(options: dict[str, Option]) -> list[str]:
     """Return options as words of a command line."""
     words: list[str] = []
     for name, value in options.items():

@@ -31,7 +31,7 @@ from submitit.slurm import slurm
 
 from . import calls, command, slurm_queue
 from .errors import ClientError
-from .waiting import LastEnds, ask_jobs
+from .waiting import FinalJobStates, ask_jobs
 
 PARAMETERS = frozenset(
     {
@@ -62,7 +62,7 @@ class HpctlInfoWatcher(slurm.SlurmInfoWatcher):  # type: ignore[misc,unused-igno
 
     def __init__(self, delay_s: int = 15) -> None:
         super().__init__(delay_s=delay_s)
-        self._ends = LastEnds(ask_jobs)
+        self._ends = FinalJobStates(ask_jobs)
 
     def update(self) -> None:
         """Read the jobs that have not ended."""
@@ -159,7 +159,7 @@ class HpctlExecutor(slurm.SlurmExecutor):
         own.setdefault("policy", self._write_policy())
         text = slurm._make_sbatch_string(command=command, folder=self.folder, **theirs)
         shebang, _, rest = text.partition("\n")
-        lines = [f"#HPCTL {word}" for word in calls.option_words(own)]
+        lines = [f"#HPCTL {word}" for word in calls.format_option_words(own)]
         return "\n".join([shebang, *lines, rest])
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:

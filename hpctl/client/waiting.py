@@ -37,7 +37,7 @@ def wait(job: AnyJob, timeout: float | None = None) -> JobEnd:
     2 s, then less and less often, down to once in 15 s. Raises WaitTimeoutError, JobNotFoundError,
     and ClientError where Slurm has not answered for ten minutes.
     """
-    waiter = _Waiter(job if isinstance(job, Job) else Job(str(job)), timeout)
+    waiter = _JobWaiter(job if isinstance(job, Job) else Job(str(job)), timeout)
     pause_s = FIRST_S
     while True:
         end = waiter.look()
@@ -47,7 +47,7 @@ def wait(job: AnyJob, timeout: float | None = None) -> JobEnd:
         pause_s = min(LONGEST_S, pause_s * FACTOR)
 
 
-class LastEnds:
+class FinalJobStates:
     """Tells the last end of a job from one after which it is started again.
 
     `ask` returns the object of `hpctl jobs --all --json`, or raises ClientError.
@@ -101,7 +101,7 @@ def ask_jobs() -> dict[str, Any]:
     return command.ask_hpctl("jobs", "--all")
 
 
-class _Waiter:
+class _JobWaiter:
     """One wait for one job."""
 
     def __init__(self, job: Job, timeout: float | None) -> None:
@@ -110,7 +110,7 @@ class _Waiter:
         self._began = time.monotonic()
         self._answered = self._began
         self._seen: QueuedJob | None = None
-        self._ends = LastEnds(ask_jobs)
+        self._ends = FinalJobStates(ask_jobs)
 
     def pause(self, for_s: float) -> None:
         """Sleep, at most until the timeout. Raises WaitTimeoutError where it has passed."""

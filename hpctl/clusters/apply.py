@@ -16,12 +16,24 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.clusters.diff import Diff, diff_cluster, fill_open_values, is_controller, rebuild_request
-from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.diff import (
+    ClusterDiff,
+    diff_cluster,
+    fill_open_values,
+    is_controller,
+    rebuild_request,
+)
+from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_lookup import find_group
-from hpctl.clusters.order_call import node_key
+from hpctl.clusters.order_call import choose_node_id
 from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.toolkit.errors import (
+    CallRefused,
+    HpctlError,
+    OrderInDoubt,
+    ResourceNotFound,
+    Unavailable,
+)
 from hpctl.vocabulary.ports import Aws
 
 _MENDS = {
@@ -41,7 +53,7 @@ _OUTDATED = (
 )
 
 
-class Patience(Struct, frozen=True):
+class PollSchedule(Struct, frozen=True):
     """How an order in doubt is looked for: `looks` times, `every_s` apart."""
 
     sleep: Callable[[float], None]
@@ -50,23 +62,23 @@ class Patience(Struct, frozen=True):
 
 
 def send_order(
-    send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: Patience
+    send: Callable[[], Mapping[str, Any]], taken: Callable[[], bool], patience: PollSchedule
 ) -> Mapping[str, Any]:
     """Return the answer to an order, {} where it got none but was seen to be taken.
 
-    Raises Refused, Absent, and InDoubt where a second sending got no answer either.
+    Raises Refused, ResourceNotFound, and OrderInDoubt where a second sending got no answer either.
     """
     try:
         return send()
-    except InDoubt:
-        if poll_until_taken(taken, patience):
+    except OrderInDoubt:
+        if poll_until_effective(taken, patience):
             return {}
     try:
         return send()
-    except InDoubt as error:
-        if poll_until_taken(taken, patience):
+    except OrderInDoubt as error:
+        if poll_until_effective(taken, patience):
             return {}
-        raise InDoubt(
+        raise OrderInDoubt(
             f"AWS did not confirm the request: {error}; hpctl sent it twice, and the cluster "
             "shows no effect of it",
             "check the cluster with `hpctl cluster describe`, and run the same command again: it "
@@ -75,7 +87,7 @@ def send_order(
         ) from error
 
 
-def poll_until_taken(taken: Callable[[], bool], patience: Patience) -> bool:
+def poll_until_effective(taken: Callable[[], bool], patience: PollSchedule) -> bool:
     """Return whether an effect shows within the patience. A look that fails has seen nothing."""
     for left in range(patience.looks, 0, -1):
         try:
@@ -92,19 +104,19 @@ def describe_cluster(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
     """DescribeCluster's answer; None where there is no such cluster."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
-    except Absent:
+    except ResourceNotFound:
         return None
 
 
 def require_cluster(aws: Aws, cluster: str) -> Mapping[str, Any]:
-    """DescribeCluster's answer. Raises Absent, with how to find what there is."""
+    """DescribeCluster's answer. Raises ResourceNotFound, with how to find what there is."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
-    except Absent as error:
-        raise add_fix(error, cluster) from error
+    except ResourceNotFound as error:
+        raise add_refusal_hint(error, cluster) from error
 
 
-def add_fix(error: Refused, cluster: str) -> Refused:
+def add_refusal_hint(error: CallRefused, cluster: str) -> CallRefused:
     """Return the same refusal, with what to do about its code."""
     outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
     hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
@@ -131,14 +143,14 @@ _UPDATABLE = (
 )  # fmt: skip
 
 
-class Created(Struct, frozen=True):
+class CreateResult(Struct, frozen=True):
     """`adopted`: the cluster was there already, made from the same spec."""
 
     arn: str
     adopted: bool
 
 
-def create_cluster(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
+def create_cluster(aws: Aws, request: Mapping[str, Any], patience: PollSchedule) -> CreateResult:
     """Create a cluster, or adopt the one that an earlier, interrupted create has made.
 
     Raises HpctlError where a cluster of this name is there and differs, or has failed.
@@ -154,15 +166,15 @@ def create_cluster(aws: Aws, request: Mapping[str, Any], patience: Patience) -> 
             lambda: describe_cluster(aws, name) is not None,
             patience,
         )
-    except Refused as error:
+    except CallRefused as error:
         if error.code == "ResourceInUse" and (found := describe_cluster(aws, name)) is not None:
             return adopt_cluster(request, found)
-        raise add_fix(error, name) from error
+        raise add_refusal_hint(error, name) from error
     arn = answer.get("ClusterArn") or (describe_cluster(aws, name) or {}).get("ClusterArn", "")
-    return Created(str(arn), adopted=False)
+    return CreateResult(str(arn), adopted=False)
 
 
-def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
+def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> CreateResult:
     """Take a cluster that is there for the one requested. Raises HpctlError where it is not."""
     name, status = str(request["ClusterName"]), str(found["ClusterStatus"])
     if status == "Deleting":
@@ -187,7 +199,7 @@ def adopt_cluster(request: Mapping[str, Any], found: Mapping[str, Any]) -> Creat
             "`hpctl cluster update --dry-run` shows the differences, `hpctl cluster update` "
             "applies them",
         )
-    return Created(str(found["ClusterArn"]), adopted=True)
+    return CreateResult(str(found["ClusterArn"]), adopted=True)
 
 
 class UpdatePlan(Struct, frozen=True):
@@ -216,7 +228,7 @@ class UpdatePlan(Struct, frozen=True):
 
 
 def plan_update(
-    requested: Mapping[str, Any], found: Mapping[str, Any], changes: Diff
+    requested: Mapping[str, Any], found: Mapping[str, Any], changes: ClusterDiff
 ) -> UpdatePlan:
     """Return what to order for a diff. Raises HpctlError where a part of it is impossible.
 
@@ -233,7 +245,7 @@ def plan_update(
         there_ = have.get(name)
         if name not in touched:
             continue
-        new = restate_group(group, there_)
+        new = build_group_update(group, there_)
         if there_ is not None and (less := int(there_["InstanceCount"]) - new["InstanceCount"]) > 0:
             shrink[name] = less
             new["InstanceCount"] = there_["InstanceCount"]
@@ -273,7 +285,9 @@ def count_instances(request: Mapping[str, Any]) -> dict[str, int]:
     return {g["InstanceGroupName"]: int(g["InstanceCount"]) for g in request["InstanceGroups"]}
 
 
-def restate_group(group: Mapping[str, Any], there_: Mapping[str, Any] | None) -> dict[str, Any]:
+def build_group_update(
+    group: Mapping[str, Any], there_: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return a group for UpdateCluster: what the spec omits stays as it is, except the image,
     which the service chooses where the spec names none.
     """
@@ -281,7 +295,7 @@ def restate_group(group: Mapping[str, Any], there_: Mapping[str, Any] | None) ->
     return {k: v for k, v in full.items() if k not in IMAGES or k in group}
 
 
-def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
+def apply_cluster_update(aws: Aws, wanted: UpdatePlan, patience: PollSchedule) -> None:
     """Order UpdateCluster, as far as it grows and changes, and the tags.
 
     Raises HpctlError: before anything is ordered where the counts are no longer those of the plan:
@@ -289,7 +303,7 @@ def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
     """
     sagemaker = aws.service("sagemaker")
     found = require_cluster(aws, wanted.cluster)
-    moved = _name_moved_targets(wanted, found)
+    moved = _find_changed_targets(wanted, found)
     if moved:
         raise HpctlError(
             f"cluster {wanted.cluster} was changed by another user or program while this command "
@@ -307,7 +321,7 @@ def order_update(aws: Aws, wanted: UpdatePlan, patience: Patience) -> None:
         sagemaker.order("delete_tags", ResourceArn=found["ClusterArn"], TagKeys=gone)
 
 
-def _name_moved_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
+def _find_changed_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
     """Return which groups have another target by now than when they were looked at."""
     now = {g["InstanceGroupName"]: g.get("TargetCount", 0) for g in found["InstanceGroups"]}
     return "; ".join(
@@ -317,16 +331,24 @@ def _name_moved_targets(wanted: UpdatePlan, found: Mapping[str, Any]) -> str:
     )
 
 
-def drop_groups(
-    aws: Aws, cluster: str, groups: tuple[str, ...], patience: Patience, emptied: Collection[str]
+def delete_instance_groups(
+    aws: Aws,
+    cluster: str,
+    groups: tuple[str, ...],
+    patience: PollSchedule,
+    emptied: Collection[str],
 ) -> None:
     """Order the deletion of whole groups. `emptied` are the nodes that were ordered away before.
 
     Raises HpctlError where others have come meanwhile, on which jobs may run.
     """
     found = require_cluster(aws, cluster)
-    for row in node_rows(aws, cluster, details=False):
-        if row.group in groups and row.status != "ShuttingDown" and node_key(row) not in emptied:
+    for row in read_node_rows(aws, cluster, details=False):
+        if (
+            row.group in groups
+            and row.status != "ShuttingDown"
+            and choose_node_id(row) not in emptied
+        ):
             raise HpctlError(
                 f"group {row.group} was not deleted: another user or program added node "
                 f"{row.display_name} to it while this command ran",
@@ -341,17 +363,17 @@ def drop_groups(
         _send_update(aws, cluster, {"InstanceGroupsToDelete": going}, patience)
 
 
-def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: Patience) -> int:
+def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: PollSchedule) -> int:
     """Order instances until a group has a target of `count`; how many that are.
 
     Raises HpctlError, also where the service refuses a part: then with what it did take.
     """
     # Before the count is read: what another command adds in between shows there, or here.
-    newest = _newest_event(aws, cluster, group)
+    newest = _find_newest_event_id(aws, cluster, group)
     found = require_cluster(aws, cluster)
     more = count - int(find_group(found, group).get("TargetCount", 0))
     added = 0
-    for operation, request in grow_orders(found, group, count, newest):
+    for operation, request in plan_growth_calls(found, group, count, newest):
         if operation == "UpdateCluster":
             _send_update(aws, cluster, request, patience)
         else:
@@ -360,19 +382,19 @@ def grow_group(aws: Aws, cluster: str, group: str, count: int, patience: Patienc
     return max(more, 0)
 
 
-def _newest_event(aws: Aws, cluster: str, group: str) -> str:
+def _find_newest_event_id(aws: Aws, cluster: str, group: str) -> str:
     """Return the id of the last thing that the service did to a group; something random if
     unknown."""
     try:
         answer = aws.service("sagemaker").read(
             "list_cluster_events", ClusterName=cluster, InstanceGroupName=group, MaxResults=1
         )
-    except (Refused, Unavailable):
+    except (CallRefused, Unavailable):
         return uuid.uuid4().hex
     return "".join(str(event["EventId"]) for event in answer.get("Events", ()))
 
 
-def grow_orders(
+def plan_growth_calls(
     found: Mapping[str, Any], group: str, count: int, newest: str = ""
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return the calls that give a group a target of `count`: none where it has so many.
@@ -410,7 +432,7 @@ def grow_orders(
     )
 
 
-def delete_cluster(aws: Aws, cluster: str, patience: Patience) -> bool:
+def delete_cluster(aws: Aws, cluster: str, patience: PollSchedule) -> bool:
     """Order a cluster's deletion; False where that is under way or done already."""
     found = describe_cluster(aws, cluster)
     if found is None or found["ClusterStatus"] == "Deleting":
@@ -425,14 +447,14 @@ def delete_cluster(aws: Aws, cluster: str, patience: Patience) -> bool:
         send_order(
             lambda: sagemaker.order("delete_cluster", ClusterName=cluster), is_deleting, patience
         )
-    except Absent:
+    except ResourceNotFound:
         return True
-    except Refused as error:
-        raise add_fix(error, cluster) from error
+    except CallRefused as error:
+        raise add_refusal_hint(error, cluster) from error
     return True
 
 
-def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Patience) -> None:
+def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: PollSchedule) -> None:
     sagemaker = aws.service("sagemaker")
 
     def is_updated() -> bool:
@@ -445,11 +467,11 @@ def _send_update(aws: Aws, cluster: str, request: dict[str, Any], patience: Pati
             is_updated,
             patience,
         )
-    except Refused as error:
+    except CallRefused as error:
         if error.code == "ConflictException":
             status = str(require_cluster(aws, cluster)["ClusterStatus"])
             raise make_busy_error(cluster, status) from error
-        raise add_fix(error, cluster) from error
+        raise add_refusal_hint(error, cluster) from error
 
 
 def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -466,17 +488,21 @@ def _matches_request(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool
 
 
 def _add_nodes(
-    aws: Aws, cluster: str, request: Mapping[str, Any], so_far: tuple[int, int], patience: Patience
+    aws: Aws,
+    cluster: str,
+    request: Mapping[str, Any],
+    so_far: tuple[int, int],
+    patience: PollSchedule,
 ) -> None:
     """One BatchAddClusterNodes. `so_far`: how many were added, of how many that shall be."""
     added, more = so_far
     wanted = request["NodesToAdd"][0]
     try:
-        answer = _with_token(
+        answer = _send_with_client_token(
             aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
         )
-    except Refused as error:
-        result = add_fix(error, cluster)
+    except CallRefused as error:
+        result = add_refusal_hint(error, cluster)
         raise type(result)(
             f"{result}; {added} of {more} were added", result.hint, code=result.code
         ) from error
@@ -492,20 +518,22 @@ def _add_nodes(
         )
 
 
-def _with_token(order: Any, request: Mapping[str, Any], patience: Patience) -> Mapping[str, Any]:
+def _send_with_client_token(
+    order: Any, request: Mapping[str, Any], patience: PollSchedule
+) -> Mapping[str, Any]:
     """Send with the same token until it is answered: the one order that needs no look."""
     for left in range(patience.looks, 0, -1):
         try:
             answer: Mapping[str, Any] = order("batch_add_cluster_nodes", **request)
             return answer
-        except InDoubt:
+        except OrderInDoubt:
             if left == 1:
                 raise
             patience.sleep(patience.every_s)
     raise AssertionError("patience has at least one look")
 
 
-def _make_impossible_error(changes: Diff) -> HpctlError:
+def _make_impossible_error(changes: ClusterDiff) -> HpctlError:
     lines = [f"{c.place}: {c.old} -> {c.new}: {c.consequence}" for c in changes.impossible_changes]
     return HpctlError(
         "\n  ".join(

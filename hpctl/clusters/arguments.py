@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hpctl.clusters.bundle import S3Prefix
 
 
-class PrefixType(ParsedArgument):
+class S3PrefixType(ParsedArgument):
     """`s3://bucket/prefix` of a bundle."""
 
     name = "s3-uri"
@@ -22,7 +22,7 @@ class PrefixType(ParsedArgument):
         return S3Prefix.parse(str(value))
 
 
-class WordType(ParsedArgument):
+class SpecFieldType(ParsedArgument):
     """A value that one of the annotated types of `hpctl.clusters.spec.field_types` takes.
 
     `word` is that type's name: the module is imported only when a value is there.
@@ -37,7 +37,9 @@ class WordType(ParsedArgument):
         from hpctl.clusters.spec import field_types
 
         annotated: Any = getattr(field_types, self.word)
-        like = next(part for part in get_args(annotated) if isinstance(part, field_types.Like))
+        like = next(
+            part for part in get_args(annotated) if isinstance(part, field_types.TextPattern)
+        )
         text = str(value).strip()
         try:
             return like.check(text)
@@ -45,7 +47,7 @@ class WordType(ParsedArgument):
             raise ValueError(f"{text!r} {error}") from error
 
 
-class LustreType(ParsedArgument):
+class FsxLustreType(ParsedArgument):
     """An FSx for Lustre file system: `DNS-NAME/MOUNT-NAME`."""
 
     name = "dns-name/mount-name"
@@ -57,5 +59,5 @@ class LustreType(ParsedArgument):
         dns_name, slash, mount_name = str(value).partition("/")
         if not slash:
             raise ValueError(f"{value!r} has no mount name: write DNS-NAME/MOUNT-NAME")
-        dns, mount = WordType("FsxDnsName", self.name), WordType("MountName", self.name)
+        dns, mount = SpecFieldType("FsxDnsName", self.name), SpecFieldType("MountName", self.name)
         return dns.read(dns_name), mount.read(mount_name)

@@ -23,18 +23,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
 _HERE = Path(__file__).resolve().parent.parent
 
 
-def lifecycle_scripts() -> Path:
+def find_lifecycle_scripts() -> Path:
     """Return the directory of what HyperPod runs on a node at birth. Raises HpctlError."""
     return _find_resource("lifecycle_scripts")
 
 
-def slurm_plugins() -> Path:
+def find_slurm_plugins() -> Path:
     """Return the directory of hpctl's plugins for Slurm. Raises HpctlError."""
     return _find_resource("slurm_plugins")
 
@@ -105,10 +105,10 @@ class BundleParts(Struct, frozen=True):
     """What the wheels are for, in the words of bundle_fit.Target."""
 
 
-def lay_out_bundle(target: Path, parts: BundleParts) -> None:
+def write_bundle_files(target: Path, parts: BundleParts) -> None:
     """Put a bundle's files into an empty directory. Raises HpctlError."""
-    _copy_tree(lifecycle_scripts(), target)
-    _copy_tree(slurm_plugins(), target / "slurm_plugins")
+    _copy_tree(find_lifecycle_scripts(), target)
+    _copy_tree(find_slurm_plugins(), target / "slurm_plugins")
     for source in parts.additions:
         if source.is_dir():
             _copy_tree(source, target / source.resolve().name)
@@ -154,7 +154,7 @@ def read_bundle(directory: Path) -> Bundle:
     return bundle
 
 
-def require_replaceable(target: Path) -> None:
+def check_bundle_directory(target: Path) -> None:
     """Raise HpctlError where writing a bundle there would destroy something else."""
     if target.is_dir() and ((target / MANIFEST).exists() or not any(target.iterdir())):
         return
@@ -181,19 +181,19 @@ def _parse_manifest(manifest: str) -> dict[str, str]:
 
 
 def _list_files(directory: Path) -> Iterator[BundleFile]:
-    paths = (p for p in directory.rglob("*") if p.is_file() and not _left_out(p, directory))
+    paths = (p for p in directory.rglob("*") if p.is_file() and not _is_excluded(p, directory))
     for path in sorted(paths, key=lambda one: one.relative_to(directory).as_posix()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         yield BundleFile(path.relative_to(directory).as_posix(), path.stat().st_size, digest)
 
 
-def _left_out(path: Path, top: Path) -> bool:
+def _is_excluded(path: Path, top: Path) -> bool:
     return any(part in _LEFT_OUT for part in path.relative_to(top).parts)
 
 
 def _copy_tree(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
-        if path.is_file() and not _left_out(path, source):
+        if path.is_file() and not _is_excluded(path, source):
             _copy_file(path, target / path.relative_to(source))
 
 
@@ -250,15 +250,16 @@ class PushPlan(Struct, frozen=True):
     left_over: tuple[str, ...]
 
 
-def plan_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
-    """Compare a bundle with what its prefix holds. Raises Absent, Refused, Unavailable."""
+def plan_bundle_push(aws: Aws, bundle: Bundle, to: S3Prefix) -> PushPlan:
+    """Compare a bundle with what its prefix holds. Raises ResourceNotFound, Refused,
+    Unavailable."""
     s3 = aws.service("s3")
     there: dict[str, str] = {}
     try:
         for item in s3.pages("list_objects_v2", "Contents", Bucket=to.bucket, Prefix=to.key("")):
             there[str(item["Key"])] = str(item["ETag"]).strip('"')
-    except Absent as error:
-        raise Absent(
+    except ResourceNotFound as error:
+        raise ResourceNotFound(
             f"the S3 bucket {to.bucket} does not exist",
             "create the bucket in the cluster's region, and run the command again",
         ) from error
@@ -278,15 +279,15 @@ def push_bundle(
     planned: PushPlan,
     notify: Callable[[str], None] = lambda _path: None,
 ) -> None:
-    """Send what a plan names, in its order. Raises Absent, Refused, InDoubt."""
+    """Send what a plan names, in its order. Raises ResourceNotFound, Refused, OrderInDoubt."""
     s3 = aws.service("s3")
     for path in planned.send:
         notify(path)
         _put_object(s3, bundle, to, path)
 
 
-def prune_prefix(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
-    """Delete what lies in the prefix and in no bundle. Raises Refused, InDoubt."""
+def delete_stale_objects(aws: Aws, to: S3Prefix, planned: PushPlan) -> None:
+    """Delete what lies in the prefix and in no bundle. Raises Refused, OrderInDoubt."""
     s3 = aws.service("s3")
     for path in planned.left_over:
         s3.order("delete_object", Bucket=to.bucket, Key=to.key(path))
@@ -299,22 +300,24 @@ def _compute_etag(bundle: Bundle, path: str) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _put_object(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:
+def _put_object(s3: ServiceClient, bundle: Bundle, to: S3Prefix, path: str) -> None:
     content = (bundle.directory / path).read_bytes()
     # S3 itself compares: what arrives otherwise is refused.
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
     key = to.key(path)
-    repeat_order(s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest)
+    retry_idempotent_order(
+        s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest
+    )
 
 
-def repeat_order(s3: Service, operation: str, **request: Any) -> None:
+def retry_idempotent_order(s3: ServiceClient, operation: str, **request: Any) -> None:
     """An order that is sent again where it may have been taken: the second is the same as the
-    first. Raises Refused, and InDoubt in the end.
+    first. Raises Refused, and OrderInDoubt in the end.
     """
     for left in range(TRIES, 0, -1):
         try:
             s3.order(operation, **request)
-        except InDoubt:
+        except OrderInDoubt:
             if left == 1:
                 raise
         else:

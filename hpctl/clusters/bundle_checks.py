@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.tables import BAD, GOOD, WARN
 
@@ -47,21 +47,21 @@ def find_bundle_problems(directory: Path) -> tuple[BundleProblem, ...]:
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         name = path.relative_to(directory).as_posix()
         total += path.stat().st_size
-        found += [BundleProblem(name, what) for what in _of_file(path, name)]
+        found += [BundleProblem(name, what) for what in _check_bundle_file(path, name)]
     if total > LARGEST:
         found.append(BundleProblem(".", f"has {total} bytes, over {LARGEST}"))
-    found += [BundleProblem(WHEELS, what) for what in _of_wheels(directory / WHEELS)]
+    found += [BundleProblem(WHEELS, what) for what in _check_wheels(directory / WHEELS)]
     if (directory / WHEELS).is_dir():
         found += [
             BundleProblem(place, why) for place, why in bundle_wheels.find_wheel_problems(directory)
         ]
-    found += [BundleProblem(PYTHON, what) for what in _of_packed_python(directory / PYTHON)]
+    found += [BundleProblem(PYTHON, what) for what in _check_packed_python(directory / PYTHON)]
     if not found:
-        found += _of_settings(directory)
+        found += _check_settings(directory)
     return tuple(found)
 
 
-def _of_file(path: Path, name: str) -> Iterator[str]:
+def _check_bundle_file(path: Path, name: str) -> Iterator[str]:
     if any(ord(letter) < 32 or letter == "\\" for letter in name):
         yield "has a name that a MANIFEST cannot hold"
     if path.stat().st_size > LARGEST_FILE:
@@ -72,10 +72,12 @@ def _of_file(path: Path, name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             yield f"is not UTF-8 text: byte {error.start}"
             return
-        yield from _of_shell(path, text) if path.suffix == ".sh" else _OF_TEXT[path.suffix](text)
+        yield from (
+            _check_shell_script(path, text) if path.suffix == ".sh" else _OF_TEXT[path.suffix](text)
+        )
 
 
-def _of_shell(path: Path, text: str) -> Iterator[str]:
+def _check_shell_script(path: Path, text: str) -> Iterator[str]:
     first = text.partition("\n")[0]
     if "\r" in text:
         yield f"has CRLF line ends (line {text[: text.index(chr(13))].count(chr(10)) + 1})"
@@ -95,7 +97,7 @@ def _of_shell(path: Path, text: str) -> Iterator[str]:
         yield f"{shell} -n: {checked.stderr.strip().splitlines()[-1].replace(str(path), path.name)}"
 
 
-def _of_python(text: str) -> Iterator[str]:
+def _check_python_file(text: str) -> Iterator[str]:
     try:
         ast.parse(text, feature_version=PYTHON_FLOOR)
     except SyntaxError as error:
@@ -103,23 +105,23 @@ def _of_python(text: str) -> Iterator[str]:
         yield f"line {error.lineno}: not Python {floor}: {error.msg}"
 
 
-def _of_json(text: str) -> Iterator[str]:
+def _check_json_file(text: str) -> Iterator[str]:
     try:
         json.loads(text)
     except ValueError as error:
         yield f"not JSON: {error}"
 
 
-_OF_TEXT = {".py": _of_python, ".json": _of_json}
+_OF_TEXT = {".py": _check_python_file, ".json": _check_json_file}
 
 
-def _of_wheels(directory: Path) -> Iterator[str]:
+def _check_wheels(directory: Path) -> Iterator[str]:
     for path in directory.glob("*"):
         if path.suffix != ".whl":
             yield f"{path.name} is no wheel: a node has nothing to build it with"
 
 
-def _of_packed_python(packed: Path) -> Iterator[str]:
+def _check_packed_python(packed: Path) -> Iterator[str]:
     """Check whether a node finds bin/python3 in it; that it runs where it is put only a node can
     tell."""
     if not packed.is_file():
@@ -134,7 +136,7 @@ def _of_packed_python(packed: Path) -> Iterator[str]:
         yield "has neither bin/python3 nor python/bin/python3"
 
 
-def _of_settings(directory: Path) -> list[BundleProblem]:
+def _check_settings(directory: Path) -> list[BundleProblem]:
     """Return what the scripts themselves say of config.json and the users file."""
     answer = subprocess.run(
         [sys.executable, "-IB", str(directory / "lifecycle"), "check", "--bundle", str(directory)],
@@ -212,10 +214,10 @@ class RunState(Struct, frozen=True):
     steps: tuple[StepState, ...]
 
     layout: ClassVar[Layout] = (
-        Line("{node} {role} of {group}, {instance_id}, {mode}"),
-        Line("{end}", style=lambda run: STATE_STYLES.get(run.state, "")),
-        Line(lambda run: f"bundle {run.bundle[:12] or '(unsigned)'}"),
-        Section("steps", gap=True),
+        TextLine("{node} {role} of {group}, {instance_id}, {mode}"),
+        TextLine("{end}", style=lambda run: STATE_STYLES.get(run.state, "")),
+        TextLine(lambda run: f"bundle {run.bundle[:12] or '(unsigned)'}"),
+        RowTable("steps", gap=True),
     )
 
     @property
@@ -266,7 +268,7 @@ class Trial(Struct, frozen=True):
     run: RunState | None
 
 
-def run_as(bundle: Path, role: str, mode: str, root: Path) -> Trial:
+def run_bundle_as_role(bundle: Path, role: str, mode: str, root: Path) -> Trial:
     """Run the entry script as a node of a role, below an empty directory.
 
     Groups are those of the bundle's provisioning_parameters.json, where it has one. What needs

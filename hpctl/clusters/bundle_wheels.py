@@ -90,7 +90,7 @@ def read_wheel_target(bundle: Path) -> WheelTarget:
     return target
 
 
-def packed_python(archive: Path) -> str:
+def find_packed_python_version(archive: Path) -> str:
     """Return the version of the Python in an archive, by its library's folder; "" where it has
     none."""
     try:
@@ -109,17 +109,17 @@ def find_wheel_problems(bundle: Path) -> Iterator[tuple[str, str]]:
     except (ValueError, TypeError) as error:
         yield FILE, f"says no Python: {error}"
         return
-    packed = packed_python(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""
+    packed = find_packed_python_version(bundle / PYTHON) if (bundle / PYTHON).is_file() else ""
     if packed and packed != target.python:
         yield PYTHON, f"has Python {packed}, and the wheels are for {target.python}"
-    for lack in find_lacking_wheels(bundle / WHEELS, target):
+    for lack in find_missing_wheels(bundle / WHEELS, target):
         yield WHEELS, lack.why
 
 
-def find_lacking_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
+def find_missing_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
     """Return what hpctl and pip need there, and theirs in turn, that no wheel of a directory
     gives."""
-    wheels = _Wheels(house, target)
+    wheels = _WheelDirectory(house, target)
     todo, seen, found = (
         [("the bundle", "hpctl"), ("the bundle", "pip")],
         set[str](),
@@ -139,7 +139,7 @@ def find_lacking_wheels(house: Path, target: WheelTarget) -> list[MissingWheel]:
     return sorted(found, key=lambda lack: lack.requirement)
 
 
-class _Wheels:
+class _WheelDirectory:
     """The wheels of a directory, as one target's pip sees them."""
 
     def __init__(self, house: Path, target: WheelTarget) -> None:
@@ -235,7 +235,7 @@ def download_wheels(
     _run_pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):
-        missing = [lack.requirement for lack in find_lacking_wheels(house, target)]
+        missing = [lack.requirement for lack in find_missing_wheels(house, target)]
         if not missing:
             return
         _run_pip([*args, *missing])
@@ -281,10 +281,10 @@ def copy_installed_wheels(target: Path, python: str) -> None:
         )
     target.mkdir(parents=True, exist_ok=True)
     needed = _read_metadata(_pack_own_wheel(target)).get_all("Requires-Dist") or []
-    with_needs(["pip", *_select_required(needed)], target)
+    copy_wheels_with_dependencies(["pip", *_select_required_names(needed)], target)
 
 
-def with_needs(names: Sequence[str], target: Path) -> None:
+def copy_wheels_with_dependencies(names: Sequence[str], target: Path) -> None:
     """Fill a directory with the wheels of installed packages and of all that they need."""
     todo, seen = list(names), set[str]()
     while todo:
@@ -298,10 +298,10 @@ def with_needs(names: Sequence[str], target: Path) -> None:
         except importlib.metadata.PackageNotFoundError:
             continue  # a marker that is not for this machine
         repack_wheel(found, target)
-        todo += _select_required(found.requires or [])
+        todo += _select_required_names(found.requires or [])
 
 
-def _select_required(requirements: Sequence[str]) -> list[str]:
+def _select_required_names(requirements: Sequence[str]) -> list[str]:
     """The names that are needed whatever extras are chosen."""
     plain = (line for line in requirements if "extra ==" not in line)
     return [match[0] for line in plain if (match := re.match(r"[\w.-]+", line))]
@@ -315,7 +315,7 @@ def _pack_own_wheel(target: Path) -> Path:
         found = None
     if found is not None and any(str(file) == "hpctl/__init__.py" for file in found.files or ()):
         return repack_wheel(found, target)
-    source = bundle.lifecycle_scripts().parent
+    source = bundle.find_lifecycle_scripts().parent
     _run_pip(["wheel", "--no-deps", "--wheel-dir", str(target), str(source)])
     return next(iter(sorted(target.glob("hpctl-*.whl"))))
 

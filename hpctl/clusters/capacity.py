@@ -12,8 +12,16 @@ from typing import Any, ClassVar, Final
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Lines, Section, number_column
-from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    ItemLines,
+    Layout,
+    RowTable,
+    TextLine,
+    number_column,
+)
+from hpctl.toolkit.errors import CallRefused, HpctlError, ResourceNotFound, Unavailable
 from hpctl.toolkit.tables import BAD
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.ports import Aws
@@ -88,7 +96,7 @@ class PlanCapacity(Struct, frozen=True):
     )
 
 
-class ZoneText(Struct, frozen=True):
+class ZoneCapacityText(Struct, frozen=True):
     """The text of a group in one zone. The group's own figures are in its first row alone."""
 
     group: str
@@ -120,8 +128,8 @@ class ZoneText(Struct, frozen=True):
     )
 
 
-def _zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneText:
-    return ZoneText(
+def _make_zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneCapacityText:
+    return ZoneCapacityText(
         group=zone.group,
         instance_type=zone.instance_type,
         status=group.status if group else "",
@@ -137,8 +145,8 @@ def _zone_text(zone: ZoneCapacity, group: GroupCapacity | None) -> ZoneText:
     )
 
 
-def _empty_group_text(group: GroupCapacity) -> ZoneText:
-    return ZoneText(
+def _make_empty_group_text(group: GroupCapacity) -> ZoneCapacityText:
+    return ZoneCapacityText(
         group=group.group,
         instance_type=group.instance_type,
         status=group.status,
@@ -169,11 +177,11 @@ class CapacityView(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Line("{cluster} is {status}"),
-        Section("zone_texts"),
-        Section("plans", gap=True),
-        Lines("problems", style=BAD),
-        Lines("unknown", "Not known: {}"),
+        TextLine("{cluster} is {status}"),
+        RowTable("zone_texts"),
+        RowTable("plans", gap=True),
+        ItemLines("problems", style=BAD),
+        ItemLines("unknown", "Not known: {}"),
     )
 
     @property
@@ -182,11 +190,11 @@ class CapacityView(Struct, frozen=True):
         return any(zone.idle is not None for zone in self.zones)
 
     @property
-    def zone_texts(self) -> list[ZoneText]:
+    def zone_texts(self) -> list[ZoneCapacityText]:
         """Return one row for each zone of a group, then the groups that have no instance."""
         left = {group.group: group for group in self.groups}
-        rows = [_zone_text(zone, left.pop(zone.group, None)) for zone in self.zones]
-        return [*rows, *map(_empty_group_text, left.values())]
+        rows = [_make_zone_text(zone, left.pop(zone.group, None)) for zone in self.zones]
+        return [*rows, *map(_make_empty_group_text, left.values())]
 
 
 def count_capacity(  # noqa: PLR0913 -- one answer of each source that was asked
@@ -231,7 +239,7 @@ def _read_group(answer: Mapping[str, Any]) -> GroupCapacity:
         instance_type=str(answer.get("InstanceType", "")),
         target=int(answer.get("TargetCount", 0)),
         status=str(answer.get("Status", "")),
-        plan=plan_name(str(answer.get("TrainingPlanArn", ""))),
+        plan=parse_plan_name(str(answer.get("TrainingPlanArn", ""))),
     )
 
 
@@ -288,22 +296,22 @@ def read_plans(
     arns = [str(g.get("TrainingPlanArn") or "") for g in description.get("InstanceGroups", ())]
     plans: list[PlanCapacity] = []
     unknown: list[str] = []
-    for name in dict.fromkeys(plan_name(arn) for arn in arns if arn):
+    for name in dict.fromkeys(parse_plan_name(arn) for arn in arns if arn):
         try:
             answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
-        except (Refused, Unavailable) as error:
+        except (CallRefused, Unavailable) as error:
             unknown.append(f"training plan {name}: {error}")
             continue
-        plans += _split_plan(name, answer)
+        plans += _split_reserved_capacities(name, answer)
     return tuple(plans), tuple(unknown)
 
 
-def plan_name(arn: str) -> str:
+def parse_plan_name(arn: str) -> str:
     """Return the name in a training plan's ARN."""
     return arn.rpartition("training-plan/")[2]
 
 
-def _split_plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
+def _split_reserved_capacities(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
     """Return one entry for each of its reserved capacities; one for the plan where it has none."""
     parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
@@ -335,8 +343,8 @@ def list_plans(aws: Aws) -> Iterator[Plan]:
 
 
 def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
-    """Return a plan by name or ARN, and what of it could not be read. Raises Absent with the
-    nearest.
+    """Return a plan by name or ARN, and what of it could not be read. Raises ResourceNotFound with
+    the nearest.
 
     Its reserved capacities are DescribeReservedCapacity's, with `UltraServers`; beside them stand
     the `TrainingPlanExtensions`.
@@ -345,10 +353,12 @@ def read_plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     answer = describe_plan(aws, name)
     if answer is None:
         every = [str(one["TrainingPlanName"]) for one in list_plans(aws)]
-        near = get_close_matches(plan_name(name), every, n=2) or every[:5]
+        near = get_close_matches(parse_plan_name(name), every, n=2) or every[:5]
         there = f"is it {' or '.join(near)}?" if near else "there is none at all"
         hint = f"{there} (region {aws.region}; another one: --region, --profile)"
-        raise Absent(f"AWS has no training plan {name!r} in this account and region", hint)
+        raise ResourceNotFound(
+            f"AWS has no training plan {name!r} in this account and region", hint
+        )
     for part in answer.get("ReservedCapacitySummaries", ()):
         arn = {"ReservedCapacityArn": part["ReservedCapacityArn"]}
         more: dict[str, Any] = {}
@@ -372,9 +382,9 @@ def describe_plan(aws: Aws, name: str) -> Plan | None:
     """DescribeTrainingPlan's answer; None where there is no such plan."""
     try:
         return aws.service("sagemaker").read(
-            "describe_training_plan", TrainingPlanName=plan_name(name)
+            "describe_training_plan", TrainingPlanName=parse_plan_name(name)
         )
-    except Absent:
+    except ResourceNotFound:
         return None
 
 

@@ -23,12 +23,12 @@ from hpctl.clusters.request import (
     CLUSTER,
     GROUP,
     NODE_TYPES,
-    create_request,
-    group_request,
+    make_create_request,
+    make_group_request,
 )
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, build_spec, check_spec
 from hpctl.clusters.spec.field_types import ApiSection, SpecSection
-from hpctl.clusters.spec.schema import field_docs
+from hpctl.clusters.spec.schema import read_field_docs
 from hpctl.clusters.validate.facts import ServiceModel
 from hpctl.toolkit.errors import HpctlError
 
@@ -58,7 +58,7 @@ OFFERS: Mapping[str, str] = {
 """Keys of a group that a first file leaves out, each with an example."""
 
 
-class Answers(Struct, frozen=True):
+class ClusterInitAnswers(Struct, frozen=True):
     """What a first file says. `scripts` is the S3 prefix of the lifecycle scripts, "" for none.
 
     `entry` is the script that runs there once the AMI has set a node up; `lustre` is a file
@@ -85,7 +85,7 @@ class Answers(Struct, frozen=True):
     mode: str = ""
 
 
-def build_spec_from_answers(answers: Answers) -> ClusterSpec:
+def build_spec_from_answers(answers: ClusterInitAnswers) -> ClusterSpec:
     """Return the spec that the answers make. Raises SpecError where they contradict each other."""
     groups = [_make_group(answers, "controller", "controller", (answers.controller_type,), 1)]
     if answers.login_type:
@@ -114,7 +114,12 @@ def build_spec_from_answers(answers: Answers) -> ClusterSpec:
 
 
 def _make_group(
-    answers: Answers, name: str, role: str, types: tuple[str, ...], count: int, **more: Any
+    answers: ClusterInitAnswers,
+    name: str,
+    role: str,
+    types: tuple[str, ...],
+    count: int,
+    **more: Any,
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {"name": name, "count": count, "role": role, **more}
     answer |= {"instance_type": types[0]} if len(types) == 1 else {"instance_types": list(types)}
@@ -136,7 +141,7 @@ SMALL = 60
 """Characters of a list or structure that is written on one line."""
 
 
-def to_yaml(
+def format_spec_yaml(
     spec: ClusterSpec,
     head: Sequence[str] = (),
     offers: Mapping[str, str] | None = None,
@@ -153,19 +158,19 @@ def to_yaml(
         lines += [*(["#"] if lines and not text.startswith("- ") else []), *_format_comment(text)]
     if lines:
         lines.append("")
-    answer = _as_dict(spec)
+    answer = _convert_spec_to_dict(spec)
     for key, value in answer.items():
         lines += _format_comment(_describe_key(ClusterSpec, key))
         if key == "instance_groups":
             lines += ["instance_groups:", *_write_groups(value, remarks or {})]
-            lines += _write_offers(set(chain.from_iterable(value)), offers or {})
+            lines += _write_optional_keys(set(chain.from_iterable(value)), offers or {})
         else:
             lines += _format_yaml({key: value})
         lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _as_dict(spec: ClusterSpec) -> dict[str, Any]:
+def _convert_spec_to_dict(spec: ClusterSpec) -> dict[str, Any]:
     """Return what a file has to say, the groups last: they are long."""
     answer = _to_yaml_value(spec)
     groups = answer.pop("instance_groups")
@@ -210,7 +215,7 @@ def _write_groups(
         yield from ("  - " + lines[0], *("    " + line for line in lines[1:]))
 
 
-def _write_offers(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
+def _write_optional_keys(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
     for key, example in offers.items():
         if key not in there:
             yield from ("    " + line for line in _format_comment(_describe_key(GroupSpec, key)))
@@ -218,7 +223,7 @@ def _write_offers(there: set[str], offers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _describe_key(kind: type[SpecSection], key: str) -> str:
-    return field_docs(kind).get(key, "")
+    return read_field_docs(kind).get(key, "")
 
 
 def _format_comment(text: str) -> list[str]:
@@ -234,7 +239,7 @@ def _format_comment(text: str) -> list[str]:
 def _format_yaml(answer: Mapping[str, Any]) -> list[str]:
     """Return a key and its value, as people would write them."""
     inside = any(isinstance(value, list | dict) for value in answer.values())
-    dumper = _Dumper if inside else yaml.SafeDumper
+    dumper = _ClusterFileDumper if inside else yaml.SafeDumper
     text: str = yaml.dump(
         dict(answer),
         Dumper=dumper,
@@ -246,7 +251,7 @@ def _format_yaml(answer: Mapping[str, Any]) -> list[str]:
     return text.splitlines()
 
 
-class _Dumper(yaml.SafeDumper):
+class _ClusterFileDumper(yaml.SafeDumper):
     """Small lists and structures on one line, the others indented below their key."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -272,12 +277,12 @@ def _fits_one_line(nodes: Sequence[yaml.Node]) -> bool:
 
 
 __all__ = [
+    "build_spec_from_request",
+    "format_spec_yaml",
+    "import_request_json",
     "import_spec",
     "list_unknown_settings",
-    "read_images",
-    "spec_from",
-    "spec_of_json",
-    "to_yaml",
+    "read_group_images",
 ]
 
 Roles = Mapping[str, tuple[str, str | None]]
@@ -298,7 +303,7 @@ def import_spec(
     configured by the API, groups' roles from `parameters`, the provisioning_parameters.json beside
     the scripts. Raises HpctlError for a cluster that no spec can say.
     """
-    _for_slurm(describe)
+    _require_slurm_cluster(describe)
     request = diff.rebuild_request(describe)
     for group in request["InstanceGroups"]:
         for key in _NO_WISH:
@@ -308,10 +313,10 @@ def import_spec(
     tags = {key: value for key, value in (tags or {}).items() if not key.startswith("aws:")}
     if tags:
         request["Tags"] = [{"Key": key, "Value": value} for key, value in tags.items()]
-    return spec_from(request, parameters)
+    return build_spec_from_request(request, parameters)
 
 
-def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
+def import_request_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
     """Return the spec of a create-cluster request, as the AWS CLI's `--cli-input-json` takes it.
 
     `path` names it in errors. Raises SpecError with every place that the service's model refuses,
@@ -325,11 +330,11 @@ def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
     if wrong:
         places = [(".".join(map(str, place)) or "the request", what) for place, what in wrong]
         raise SpecError(path, [f"{place}: {what}" for place, what in places])
-    _for_slurm(request)
-    return spec_from(request)
+    _require_slurm_cluster(request)
+    return build_spec_from_request(request)
 
 
-def _for_slurm(answer: Mapping[str, Any]) -> None:
+def _require_slurm_cluster(answer: Mapping[str, Any]) -> None:
     name = answer.get("ClusterName", "")
     if "Eks" in answer.get("Orchestrator", {}) or answer.get("RestrictedInstanceGroups"):
         raise HpctlError(
@@ -338,7 +343,7 @@ def _for_slurm(answer: Mapping[str, Any]) -> None:
         )
 
 
-def read_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def read_group_images(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the AMI of each group, as keys of the file that would pin it.
 
     Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
@@ -369,7 +374,7 @@ def list_unknown_settings(
     return [*lines, chosen] if images else lines
 
 
-def spec_from(
+def build_spec_from_request(
     request: Mapping[str, Any], parameters: Mapping[str, Any] | None = None
 ) -> ClusterSpec:
     """Return the spec of a CreateCluster request; what the models have no word for goes to `raw`.
@@ -379,7 +384,7 @@ def spec_from(
     name = str(request["ClusterName"])
     groups = request["InstanceGroups"]
     style = "api" if any("SlurmConfig" in group for group in groups) else "provisioning_parameters"
-    roles, section = provisioning.read_back(parameters or {})
+    roles, section = provisioning.parse_parameters(parameters or {})
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     answer = {
         **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
@@ -392,7 +397,7 @@ def spec_from(
         "provisioning_parameters": section if style != "api" else None,
     }
     spec = build_spec(_select_known_keys(ClusterSpec, answer), f"cluster {name}")
-    return check_spec(_with_raw(spec, request), f"cluster {name}")
+    return check_spec(_add_raw_values(spec, request), f"cluster {name}")
 
 
 def _read_group(request: Mapping[str, Any], roles: Roles) -> dict[str, Any]:
@@ -422,7 +427,7 @@ def _select_known_keys(kind: type[SpecSection], answer: Mapping[str, Any]) -> di
     """Return an answer with the keys of a section, at any depth. An API section is in the API's
     words.
 
-    What the sections have no word for is found again in `_with_raw`.
+    What the sections have no word for is found again in `_add_raw_values`.
     """
     names = kind.api_names() if issubclass(kind, ApiSection) else {}
     found = {}
@@ -453,14 +458,14 @@ def _select_vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {"subnets": answer["Subnets"], "security_groups": answer["SecurityGroupIds"]}
 
 
-def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
+def _add_raw_values(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
     """Return the spec with everything in `raw` that its fields do not say of the request."""
     groups = tuple(
-        replace(group, raw=_find_missing_values(theirs, group_request(spec, group)))
+        replace(group, raw=_find_missing_values(theirs, make_group_request(spec, group)))
         for group, theirs in zip(spec.groups, request["InstanceGroups"], strict=True)
     )
     rest = {key: value for key, value in request.items() if key != "InstanceGroups"}
-    raw = _find_missing_values(rest, create_request(spec))
+    raw = _find_missing_values(rest, make_create_request(spec))
     return replace(spec, instance_groups=groups, raw=raw)
 
 

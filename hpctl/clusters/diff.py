@@ -111,7 +111,7 @@ class SpecChange(Struct, frozen=True):
     consequence: str
 
 
-class Diff(Struct, frozen=True):
+class ClusterDiff(Struct, frozen=True):
     """All differences between a spec and a cluster, in the order of the spec."""
 
     cluster: str
@@ -177,7 +177,7 @@ def diff_cluster(
     requested: Mapping[str, Any],
     description: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
-) -> Diff:
+) -> ClusterDiff:
     """Return how a CreateCluster request differs from DescribeCluster's answer.
 
     `tags` are those of the cluster, None where they were not read. Groups are compared by name.
@@ -214,7 +214,7 @@ def diff_cluster(
             for key in dict.fromkeys((*asked, *tags))
             if tags.get(key) != asked.get(key)
         ]
-    found = Diff(str(requested["ClusterName"]), tuple(changes))
+    found = ClusterDiff(str(requested["ClusterName"]), tuple(changes))
     return replace(found, changes=tuple(map(_strip_counts, changes))) if found.migrates else found
 
 
@@ -230,7 +230,7 @@ def _diff_group(
 ) -> list[SpecChange]:
     count = int(group["InstanceCount"])
     if there is None:
-        types = format_types(group)
+        types = format_instance_types(group)
         adds = f"a new group: {count} instance(s) of {types} are made, and paid for"
         return [SpecChange(DiffKind.ADD, name, None, f"{count} x {types}", adds)]
     have = int(there["InstanceCount"])
@@ -297,7 +297,7 @@ def _find_nearest_entry(table: Mapping[str, str], place: str) -> str:
 
 
 def _make_removal(name: str, there: Mapping[str, Any]) -> SpecChange:
-    old = f"{there['InstanceCount']} x {format_types(there)}"
+    old = f"{there['InstanceCount']} x {format_instance_types(there)}"
     if is_controller(there):
         why = "the controller group cannot be removed: delete the cluster"
         return SpecChange(DiffKind.IMPOSSIBLE, name, old, None, why)
@@ -311,7 +311,7 @@ def is_controller(group: Mapping[str, Any]) -> bool:
     return bool(group.get("SlurmConfig", {}).get("NodeType") == "Controller")
 
 
-def format_types(group: Mapping[str, Any], between: str = ", ") -> str:
+def format_instance_types(group: Mapping[str, Any], between: str = ", ") -> str:
     """Return the instance types of a requested group, the preferred first."""
     flexible = group.get("InstanceRequirements", {}).get("InstanceTypes", ())
     return between.join(flexible) or str(group.get("InstanceType", "?"))

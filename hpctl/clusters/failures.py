@@ -13,15 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.progress import NodeProgress, where_of_group
+from hpctl.clusters.progress import NodeProgress, find_group_placement
 from hpctl.sagemaker.failure_causes import (
-    Cause,
+    InstancePlacement,
     NodeFailureCause,
-    Where,
+    NodeFailureKind,
     classify_message,
     explain_node_failure,
 )
-from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
 from hpctl.vocabulary.ports import Aws
 
 TAIL = 300
@@ -38,7 +38,7 @@ _FAILED = re.compile(r"\b(fail(ed|ure)?|fatal|error)\b|Traceback|[A-Z]\w+(Error|
 _CLUES = re.compile(r"no such file|permission denied|not found|timed out|cannot|unable", re.I)
 
 
-class LogPlace(Struct, frozen=True):
+class LifecycleLogLocation(Struct, frozen=True):
     """Where an instance's lifecycle log is."""
 
     group: str
@@ -48,7 +48,7 @@ class LogPlace(Struct, frozen=True):
         return f"{self.group} {self.stream}"
 
 
-class FailedLine(Struct, frozen=True):
+class FailedLogLine(Struct, frozen=True):
     """The line that says what failed, and the step it names. `unread`: why there is none.
 
     `unreachable`: the service did not answer, and another log would fail in the same way.
@@ -60,15 +60,17 @@ class FailedLine(Struct, frozen=True):
     unreachable: bool = False
 
 
-def log_place(cluster_arn: str, cluster: str, group: str, instance_id: str) -> LogPlace:
+def locate_lifecycle_log(
+    cluster_arn: str, cluster: str, group: str, instance_id: str
+) -> LifecycleLogLocation:
     """Return where the log of an instance of a group is."""
     cluster_id = cluster_arn.rpartition("/")[2]
-    return LogPlace(
+    return LifecycleLogLocation(
         f"/aws/sagemaker/Clusters/{cluster}/{cluster_id}", f"LifecycleConfig/{group}/{instance_id}"
     )
 
 
-def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
+def read_failed_line(aws: Aws, where: LifecycleLogLocation) -> FailedLogLine:
     """Read the newest lines and pick the one with the cause. Never raises: the failure is reported
     elsewhere, and a log that cannot be read must not hide it.
     """
@@ -80,32 +82,32 @@ def failed_line(aws: Aws, where: LogPlace) -> FailedLine:
             limit=TAIL,
             startFromHead=False,
         )
-    except Absent:
-        return FailedLine(unread="the log has not reached CloudWatch Logs (yet)")
+    except ResourceNotFound:
+        return FailedLogLine(unread="the log has not reached CloudWatch Logs (yet)")
     except HpctlError as error:
-        return FailedLine(unread=str(error), unreachable=isinstance(error, Unavailable))
+        return FailedLogLine(unread=str(error), unreachable=isinstance(error, Unavailable))
     lines = [str(event.get("message", "")).rstrip() for event in answer.get("events", ())]
     return find_failed_line([line for line in lines if line.strip()])
 
 
-def find_failed_line(lines: list[str]) -> FailedLine:
+def find_failed_line(lines: list[str]) -> FailedLogLine:
     """Return the line of a failed script's log that says most, searched from the end."""
     if not lines:
-        return FailedLine(unread="the log is empty")
+        return FailedLogLine(unread="the log is empty")
     steps = [(n, m["step"]) for n, line in enumerate(lines) if (m := _STEP.search(line))]
     for pattern in (_OURS, _FAILED, _CLUES):
         for at in range(len(lines) - 1, -1, -1):
             if pattern.search(lines[at]) and not _PLATFORM.search(lines[at]):
                 step = next((name for n, name in reversed(steps) if n <= at), "")
-                return FailedLine(lines[at].strip(), step)
-    return FailedLine(lines[-1].strip(), steps[-1][1] if steps else "")
+                return FailedLogLine(lines[at].strip(), step)
+    return FailedLogLine(lines[-1].strip(), steps[-1][1] if steps else "")
 
 
 EXPLAINED = 5
 """Failed nodes whose logs are read: a thousand nodes may fail, and for one reason."""
 
 
-def of_rows(
+def list_failed_nodes(
     aws: Aws, description: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
 ) -> tuple[NodeProgress, ...]:
     """Return the failed of these nodes, the first EXPLAINED of them with their trouble.
@@ -126,43 +128,46 @@ def of_rows(
         for row in rows
     ]
     failed = [node for node in nodes if node.has_failed]
-    places: dict[str, Where] = {}
+    places: dict[str, InstancePlacement] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):
         trouble = explain_failure(aws, description, node, places)
-        if trouble.cause is Cause.LIFECYCLE and not dark:
+        if trouble.cause is NodeFailureKind.LIFECYCLE and not dark:
             # Logs that cannot be reached cost half a minute each time: once is enough.
-            trouble, dark = with_log(aws, description, node, trouble)
+            trouble, dark = add_lifecycle_log(aws, description, node, trouble)
         failed[at] = replace(node, trouble=trouble)
     return tuple(failed)
 
 
 def explain_failure(
-    aws: Aws, description: Mapping[str, Any], node: NodeProgress, places: dict[str, Where]
+    aws: Aws,
+    description: Mapping[str, Any],
+    node: NodeProgress,
+    places: dict[str, InstancePlacement],
 ) -> NodeFailureCause:
     """Return what a failure means. `places` keeps where each group's instances should have come
     from."""
-    if classify_message(node.message) is not Cause.CAPACITY:
+    if classify_message(node.message) is not NodeFailureKind.CAPACITY:
         return explain_node_failure(node.message)
     if node.group not in places:
         groups: Mapping[str, Mapping[str, Any]] = {
             str(g.get("InstanceGroupName")): g for g in description.get("InstanceGroups", ())
         }
-        places[node.group] = where_of_group(aws, groups.get(node.group, {}), description)
+        places[node.group] = find_group_placement(aws, groups.get(node.group, {}), description)
     return explain_node_failure(node.message, places[node.group])
 
 
-def with_log(
+def add_lifecycle_log(
     aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: NodeFailureCause
 ) -> tuple[NodeFailureCause, bool]:
     """Return the trouble with its instance's lifecycle log, and whether no log can be reached at
     all."""
-    where = log_place(
+    where = locate_lifecycle_log(
         str(description["ClusterArn"]),
         str(description["ClusterName"]),
         node.group,
         node.instance_id,
     )
-    read = failed_line(aws, where)
+    read = read_failed_line(aws, where)
     text = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))
     return text, read.unreachable

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, PROTECTED, NodeRow
 from hpctl.engine.instance_resolver import join_once
-from hpctl.engine.view import jobs_on
+from hpctl.engine.view import group_jobs_by_node
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.cloud_facts import LEAVING, Instance, InstanceStatus, ProviderView
 from hpctl.vocabulary.identity import InstanceId, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
-def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
+def join_slurm_states(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, ...]:
     """Return the rows with Slurm's name, state, reason and running jobs, joined as the daemon joins
     them.
 
@@ -33,7 +33,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     }  # fmt: skip
     provider, join = join_once(ProviderView(slurm.as_of, instances=answer), slurm)
     names = [provider.instances[key].node or NodeName("") for key in at]
-    holding = jobs_on([name for name in names if name in slurm.nodes], slurm.jobs)
+    holding = group_jobs_by_node([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []
     for key, name, row in zip(at, names, listed, strict=True):
         node = slurm.nodes.get(name)
@@ -58,7 +58,7 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     return tuple(joined)
 
 
-def with_health(
+def join_health(
     rows: Iterable[NodeRow], assessments: Mapping[NodeName, Assessment]
 ) -> tuple[NodeRow, ...]:
     """Return the rows with what hpctl's daemon makes of each node's own instance."""
@@ -75,7 +75,7 @@ def with_health(
     return tuple(joined)
 
 
-def with_instance_names(
+def join_instance_names(
     rows: Iterable[NodeRow], resource_config: Mapping[str, Any]
 ) -> tuple[NodeRow, ...]:
     """Return the rows with `<group>-<n>` from a node's resource_config.json: by instance id, else

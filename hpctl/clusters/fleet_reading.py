@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from hpctl.clusters.fleet import AT_ONCE, PAGE, PROTECTED, Fleet, NodeRow
 from hpctl.engine.instance_resolver import make_natural_key
-from hpctl.toolkit.errors import Absent, Refused, Unavailable
+from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
 from hpctl.vocabulary.instance_join import guess_node_name, parse_host_address
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
 
-def node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
-    """Return every node of a cluster. Raises Absent where there is no such cluster, and as reads
-    do."""
+def read_node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
+    """Return every node of a cluster. Raises ResourceNotFound where there is no such cluster, and
+    as reads do."""
     return read_fleet(aws, cluster, details=details).rows
 
 
@@ -40,12 +40,12 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
         rows = [row if more is None else more.result() for row, more in asked]
     finally:
         pool.shutdown(cancel_futures=True)
-    role_of = map_roles(whole)
+    role_of = map_group_roles(whole)
     named = [replace(row, role=role_of.get(row.group, "")) for row in rows if row is not None]
     return Fleet(whole, tuple(sorted(named, key=_sort_key)))
 
 
-def _describe_cluster(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
+def _describe_cluster(sagemaker: ServiceClient, cluster: str) -> Mapping[str, Any]:
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
@@ -56,7 +56,7 @@ def read_targets(aws: Aws, cluster: str) -> dict[str, int]:
     return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
 
 
-def map_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
+def map_group_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     """Group to role, by SlurmConfig; nothing of a cluster that has none."""
     return {
         str(group["InstanceGroupName"]): str(group["SlurmConfig"]["NodeType"]).lower()
@@ -65,7 +65,7 @@ def map_roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
+def _list_summaries(sagemaker: ServiceClient, cluster: str) -> Iterator[Mapping[str, Any]]:
     """Yield every summary; with logical ids, and so with nodes that have no instance yet, if it can
     be.
 
@@ -77,7 +77,7 @@ def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, A
     )
     try:
         first = next(pages, None)
-    except Refused as error:
+    except CallRefused as error:
         if error.code != "ValidationException":
             raise
         yield from sagemaker.pages("list_cluster_nodes", "ClusterNodeSummaries", **request)
@@ -87,7 +87,9 @@ def _list_summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, A
         yield from pages
 
 
-def _read_details(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
+def _read_details(
+    sagemaker: ServiceClient, cluster: str, summary: Mapping[str, Any]
+) -> NodeRow | None:
     """Return the row with all that DescribeClusterNode knows; None where the node is gone."""
     keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
     for ask, key in keys.items():
@@ -97,7 +99,7 @@ def _read_details(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) 
             answer = sagemaker.read(
                 "describe_cluster_node", ClusterName=cluster, **{ask: summary[key]}
             )
-        except Absent:
+        except ResourceNotFound:
             continue
         except Unavailable as error:
             return replace(_make_row(summary), unread=str(error))

@@ -13,7 +13,7 @@ SKEW = timedelta(minutes=5)
 _VERDICT = re.compile(r"(replacement|reboot)Required:\s*(true|false)", re.IGNORECASE)
 
 
-def health_verdict(
+def read_health_verdict(
     aws: Aws, arn: str, cluster: str, instance: str, since: datetime
 ) -> tuple[str, str]:
     """Return what an instance's own log says it needs (`replacement`, `reboot` or nothing), and its

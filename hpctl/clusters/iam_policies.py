@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from hpctl.toolkit.errors import HpctlError
 
 
-class On(Enum):
+class ActionResource(Enum):
     """What an action is allowed on. Which actions know which: the Service Authorization Reference.
 
     ANY: AWS knows no resource for it.
@@ -43,13 +43,13 @@ class On(Enum):
     FSX_ROLE = "fsx-role"
 
 
-Table = Mapping[str, Mapping[On, str]]
+Table = Mapping[str, Mapping[ActionResource, str]]
 """By boto3's service, and by what they are allowed on: operations, divided by blanks."""
 
 HEAD_NODE: Table = {
     "sagemaker": {
         # describe_cluster_node: where the host names of a list do not spell Slurm's addresses.
-        On.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
+        ActionResource.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
         " batch_reboot_cluster_nodes batch_replace_cluster_nodes"
     }
 }
@@ -58,41 +58,45 @@ HEAD_NODE: Table = {
 AUTOSCALE: Table = {
     "sagemaker": {
         # update_cluster: where NodeProvisioningMode is not Continuous.
-        On.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes update_cluster"
+        ActionResource.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes update_cluster"
     }
 }
 """What it calls besides where autoscaling is on."""
 
 OPERATOR: Table = {
     "sagemaker": {
-        On.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
+        ActionResource.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
         " batch_reboot_cluster_nodes batch_replace_cluster_nodes delete_cluster delete_tags"
         " describe_cluster describe_cluster_event describe_cluster_node list_cluster_events"
         " list_cluster_nodes list_cluster_operations list_tags start_cluster_health_check"
         " update_cluster update_cluster_software",
-        On.NEW_CLUSTER: "create_cluster",
-        On.RESERVED: "describe_reserved_capacity list_ultra_servers_by_reserved_capacity",
-        On.TRAINING_PLAN: "describe_training_plan describe_training_plan_extension_history",
-        On.ANY: "list_clusters list_training_plans",
+        ActionResource.NEW_CLUSTER: "create_cluster",
+        ActionResource.RESERVED: "describe_reserved_capacity "
+        "list_ultra_servers_by_reserved_capacity",
+        ActionResource.TRAINING_PLAN: "describe_training_plan "
+        "describe_training_plan_extension_history",
+        ActionResource.ANY: "list_clusters list_training_plans",
     },
     "ec2": {
-        On.ANY: "describe_images describe_instance_type_offerings describe_instance_types"
+        ActionResource.ANY: "describe_images describe_instance_type_offerings "
+        "describe_instance_types"
         " describe_network_interfaces describe_route_tables describe_security_groups"
         " describe_subnets describe_vpc_attribute describe_vpc_endpoints"
     },
     "fsx": {
-        On.DATA_LINK: "create_data_repository_association describe_data_repository_associations",
-        On.FILE_SYSTEM: "describe_file_caches describe_file_systems",
+        ActionResource.DATA_LINK: "create_data_repository_association "
+        "describe_data_repository_associations",
+        ActionResource.FILE_SYSTEM: "describe_file_caches describe_file_systems",
     },
-    "iam": {On.ROLE: "get_role simulate_principal_policy"},
-    "logs": {On.LOG_STREAMS: "get_log_events"},
+    "iam": {ActionResource.ROLE: "get_role simulate_principal_policy"},
+    "logs": {ActionResource.LOG_STREAMS: "get_log_events"},
     "s3": {
-        On.OBJECTS: "delete_object get_object put_object",
-        On.BUCKET: "get_bucket_location list_objects_v2",
+        ActionResource.OBJECTS: "delete_object get_object put_object",
+        ActionResource.BUCKET: "get_bucket_location list_objects_v2",
     },
-    "secretsmanager": {On.SECRET: "describe_secret"},
-    "service-quotas": {On.ANY: "list_aws_default_service_quotas list_service_quotas"},
-    "ssm": {On.SESSION: "start_session"},
+    "secretsmanager": {ActionResource.SECRET: "describe_secret"},
+    "service-quotas": {ActionResource.ANY: "list_aws_default_service_quotas list_service_quotas"},
+    "ssm": {ActionResource.SESSION: "start_session"},
 }
 """What `hpctl cluster` and its siblings call, at an operator's workstation or in CI."""
 
@@ -136,7 +140,7 @@ _CLUSTER_ARN = re.compile(
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
-class Scope(Struct, frozen=True):
+class PolicyScope(Struct, frozen=True):
     """What a policy is narrowed to. `*` is anything."""
 
     region: str = "*"
@@ -196,7 +200,7 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
     alarms: tuple[str, ...] = (),
     autoscale: bool = False,
     evidence: str = "",
-) -> Scope:
+) -> PolicyScope:
     """Make a scope of names and of settings; a cluster's ARN gives region and account as well.
 
     Raises HpctlError for what is no name, and for names that contradict each other.
@@ -219,7 +223,7 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
         )
     if account and not re.fullmatch(r"\d{12}", account):
         raise HpctlError(f"{account!r} is not an AWS account id", "write the account's 12 digits")
-    return Scope(
+    return PolicyScope(
         region or "*",
         account or "*",
         cluster or "*",
@@ -234,17 +238,17 @@ def make_scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to
     )
 
 
-def head_node(to: Scope) -> tuple[Statement, ...]:
+def list_head_node_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what a controller needs beside the nodes' policy: the daemon, and the accounting's
     secret."""
-    operations = HEAD_NODE["sagemaker"][On.CLUSTER]
+    operations = HEAD_NODE["sagemaker"][ActionResource.CLUSTER]
     if to.autoscale:
-        operations = f"{operations} {AUTOSCALE['sagemaker'][On.CLUSTER]}"
-    daemon = _collect_statements({"sagemaker": {On.CLUSTER: operations}}, to)
-    return (*daemon, *read_evidence(to), *accounting_secret(to.secret))
+        operations = f"{operations} {AUTOSCALE['sagemaker'][ActionResource.CLUSTER]}"
+    daemon = _collect_statements({"sagemaker": {ActionResource.CLUSTER: operations}}, to)
+    return (*daemon, *list_evidence_read_statements(to), *list_secret_statements(to.secret))
 
 
-def read_evidence(to: Scope) -> tuple[Statement, ...]:
+def list_evidence_read_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what a head node needs to check, copy and delete evidence in S3; nothing where it is
     in a directory."""
     if not to.evidence:
@@ -257,7 +261,7 @@ def read_evidence(to: Scope) -> tuple[Statement, ...]:
     )
 
 
-def write_evidence(to: Scope) -> tuple[Statement, ...]:
+def list_evidence_write_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what each node needs to keep evidence in S3; nothing where it is in a directory."""
     if not to.evidence:
         return ()
@@ -265,19 +269,19 @@ def write_evidence(to: Scope) -> tuple[Statement, ...]:
     return (Statement("Evidence", ("s3:PutObject",), (objects,)),)
 
 
-def accounting_secret(arn: str) -> tuple[Statement, ...]:
+def list_secret_statements(arn: str) -> tuple[Statement, ...]:
     """Return what slurmdbd's set-up on a controller needs; nothing without a secret."""
     if not arn:
         return ()
     return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
 
 
-def list_operator_statements(to: Scope) -> tuple[Statement, ...]:
+def list_operator_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what `hpctl cluster` needs."""
     return _collect_statements(OPERATOR, to)
 
 
-def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
+def list_alarm_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what an execution role needs where alarms roll an update back; nothing without one.
 
     SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
@@ -289,23 +293,26 @@ def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
     return (Statement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
 
 
-def execution_role(to: Scope) -> tuple[Statement, ...]:
+def list_execution_role_statements(to: PolicyScope) -> tuple[Statement, ...]:
     """Return what HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
     namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
     return (
-        *rollback_alarms(to),
-        *write_evidence(to),
-        _make_statement("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
+        *list_alarm_statements(to),
+        *list_evidence_write_statements(to),
+        _make_statement("LogGroups", "logs:CreateLogGroup", ActionResource.LOGS, to),
         _make_statement(
-            "LogStreams", "logs:CreateLogStream DescribeLogStreams PutLogEvents", On.LOG_STREAMS, to
+            "LogStreams",
+            "logs:CreateLogStream DescribeLogStreams PutLogEvents",
+            ActionResource.LOG_STREAMS,
+            to,
         ),
-        _make_statement("Metrics", "cloudwatch:PutMetricData", On.ANY, to, namespace),
-        _make_statement("LifecycleScripts", "s3:GetObject", On.OBJECTS, to),
-        _make_statement("LifecyclePrefix", "s3:ListBucket", On.BUCKET, to),
+        _make_statement("Metrics", "cloudwatch:PutMetricData", ActionResource.ANY, to, namespace),
+        _make_statement("LifecycleScripts", "s3:GetObject", ActionResource.OBJECTS, to),
+        _make_statement("LifecyclePrefix", "s3:ListBucket", ActionResource.BUCKET, to),
         _make_statement(
             "Sessions",
             "ssmmessages:CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel",
-            On.ANY,
+            ActionResource.ANY,
             to,
         ),
         _make_statement(
@@ -313,15 +320,19 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
             "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface"
             " DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces"
             " DescribeSecurityGroups DescribeSubnets DescribeVpcs DetachNetworkInterface",
-            On.ANY,
+            ActionResource.ANY,
             to,
         ),
-        _make_statement("InterfaceTags", "ec2:CreateTags", On.INTERFACE, to),
+        _make_statement("InterfaceTags", "ec2:CreateTags", ActionResource.INTERFACE, to),
     )
 
 
 def _make_statement(
-    sid: str, text: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
+    sid: str,
+    text: str,
+    on: ActionResource,
+    to: PolicyScope,
+    condition: Mapping[str, Mapping[str, str]] = {},
 ) -> Statement:
     """Return a statement of `service:Action Action ...`."""
     service, _, names = text.partition(":")
@@ -330,9 +341,9 @@ def _make_statement(
     )
 
 
-PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
-    "head-node": head_node,
-    "execution-role": execution_role,
+PERSONAS: Mapping[str, Callable[[PolicyScope], tuple[Statement, ...]]] = {
+    "head-node": list_head_node_statements,
+    "execution-role": list_execution_role_statements,
     "operator": list_operator_statements,
 }
 
@@ -352,7 +363,7 @@ def make_trust_policy() -> dict[str, Any]:
     }
 
 
-def _collect_statements(table: Table, to: Scope) -> tuple[Statement, ...]:
+def _collect_statements(table: Table, to: PolicyScope) -> tuple[Statement, ...]:
     """Return one statement for each service and kind of resource."""
     found = []
     for service, kinds in table.items():
@@ -367,7 +378,7 @@ def _sort_actions(service: str, names: str) -> tuple[str, ...]:
     return tuple(sorted(actions))
 
 
-def _list_extra_statements(table: Table, to: Scope) -> Iterator[Statement]:
+def _list_extra_statements(table: Table, to: PolicyScope) -> Iterator[Statement]:
     """Yield what a caller needs besides the operation's own action."""
     called: set[str] = set()
     for kinds in table.values():
@@ -375,15 +386,15 @@ def _list_extra_statements(table: Table, to: Scope) -> Iterator[Statement]:
             called.update(names.split())
     if PASSES_ROLES & called:
         condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
-        yield _make_statement("PassRoles", "iam:PassRole", On.ROLE, to, condition)
+        yield _make_statement("PassRoles", "iam:PassRole", ActionResource.ROLE, to, condition)
     if LINKS_DATA & called:
         # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
         needed = "iam:AttachRolePolicy CreateServiceLinkedRole PutRolePolicy"
-        yield _make_statement("FsxRoleForS3", needed, On.FSX_ROLE, to)
+        yield _make_statement("FsxRoleForS3", needed, ActionResource.FSX_ROLE, to)
 
 
-def _make_sid(service: str, on: On) -> str:
-    text = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
+def _make_sid(service: str, on: ActionResource) -> str:
+    text = f"{service}-{on.name.lower() if on is not ActionResource.ANY else 'look'}"
     return "".join(word.capitalize() for word in re.split("[-_]", text))
 
 
@@ -397,34 +408,40 @@ def _make_arn(service: str, what: str) -> str:
     return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
 
 
-_RESOURCES: Mapping[On, tuple[str, ...]] = {
-    On.ANY: ("*",),
-    On.CLUSTER: (_make_arn("sagemaker", "cluster/{to.cluster_id}"),),
-    On.NEW_CLUSTER: (_make_arn("sagemaker", "cluster/*"),),
-    On.TRAINING_PLAN: (_make_arn("sagemaker", "training-plan/*"),),
-    On.RESERVED: (
+_RESOURCES: Mapping[ActionResource, tuple[str, ...]] = {
+    ActionResource.ANY: ("*",),
+    ActionResource.CLUSTER: (_make_arn("sagemaker", "cluster/{to.cluster_id}"),),
+    ActionResource.NEW_CLUSTER: (_make_arn("sagemaker", "cluster/*"),),
+    ActionResource.TRAINING_PLAN: (_make_arn("sagemaker", "training-plan/*"),),
+    ActionResource.RESERVED: (
         _make_arn("sagemaker", "training-plan/*"),
         _make_arn("sagemaker", "reserved-capacity/*"),
     ),
-    On.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
-    On.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
-    On.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
-    On.FILE_SYSTEM: (_make_arn("fsx", "file-system/*"), _make_arn("fsx", "file-cache/*")),
-    On.DATA_LINK: (_make_arn("fsx", "file-system/*"), _make_arn("fsx", "association/*")),
-    On.LOGS: (_make_arn("logs", "log-group:{to.log_group}"),),
-    On.LOG_STREAMS: (_make_arn("logs", "log-group:{to.log_group}:log-stream:*"),),
-    On.SECRET: (_make_arn("secretsmanager", "secret:*"),),
-    On.SESSION: (
+    ActionResource.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
+    ActionResource.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
+    ActionResource.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
+    ActionResource.FILE_SYSTEM: (
+        _make_arn("fsx", "file-system/*"),
+        _make_arn("fsx", "file-cache/*"),
+    ),
+    ActionResource.DATA_LINK: (
+        _make_arn("fsx", "file-system/*"),
+        _make_arn("fsx", "association/*"),
+    ),
+    ActionResource.LOGS: (_make_arn("logs", "log-group:{to.log_group}"),),
+    ActionResource.LOG_STREAMS: (_make_arn("logs", "log-group:{to.log_group}:log-stream:*"),),
+    ActionResource.SECRET: (_make_arn("secretsmanager", "secret:*"),),
+    ActionResource.SESSION: (
         _make_arn("sagemaker", "cluster/{to.cluster_id}"),
         *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    On.INTERFACE: (_make_arn("ec2", "network-interface/*"),),
-    On.FSX_ROLE: (
+    ActionResource.INTERFACE: (_make_arn("ec2", "network-interface/*"),),
+    ActionResource.FSX_ROLE: (
         "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
         "s3.data-source.lustre.fsx.amazonaws.com/*",
     ),
 }
 
 
-def _list_arns(on: On, to: Scope) -> tuple[str, ...]:
+def _list_arns(on: ActionResource, to: PolicyScope) -> tuple[str, ...]:
     return tuple(one.format(to=to) for one in _RESOURCES[on])

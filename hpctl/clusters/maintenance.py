@@ -43,7 +43,7 @@ class GroupWork(Struct, frozen=True):
     total: int
 
 
-class Work(Struct, frozen=True):
+class MaintenanceProgress(Struct, frozen=True):
     """One look. `done` is the last; `failed` says what went wrong, empty where nothing did."""
 
     status: str

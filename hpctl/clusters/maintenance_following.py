@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, Work
-from hpctl.clusters.maintenance_orders import find_running_checks
-from hpctl.toolkit.errors import InDoubt, Unavailable
+from hpctl.clusters.fleet_reading import read_node_rows
+from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, MaintenanceProgress
+from hpctl.clusters.maintenance_orders import has_running_checks
+from hpctl.toolkit.errors import OrderInDoubt, Unavailable
 from hpctl.vocabulary.ports import Aws
 
 
-class Following(Struct):
+class MaintenanceFollower(Struct):
     """Looks at a cluster until an order for some of its groups is done.
 
     `before` is what DescribeCluster said before the order: what differs from it is the order's.
@@ -32,42 +32,44 @@ class Following(Struct):
     _seen: bool = False
     _begun: float = field(default=0.0)
 
-    def software(self) -> Iterator[Work]:
+    def software(self) -> Iterator[MaintenanceProgress]:
         """Until every group's SoftwareUpdateStatus is an end."""
         return self._follow_until(self._judge_software, "SoftwareUpdateStatus")
 
-    def health(self) -> Iterator[Work]:
+    def health(self) -> Iterator[MaintenanceProgress]:
         """Until no deep health check is under way and no node is being checked or replaced."""
         return self._follow_until(self._judge_health_checks, "Status")
 
     def _follow_until(
-        self, judged: Callable[[Mapping[str, Any], Work], Work], status: str
-    ) -> Iterator[Work]:
+        self,
+        judged: Callable[[Mapping[str, Any], MaintenanceProgress], MaintenanceProgress],
+        status: str,
+    ) -> Iterator[MaintenanceProgress]:
         self._begun = self.clock()
-        last = Work("", ())
+        last = MaintenanceProgress("", ())
         while True:
             try:
                 description = self.aws.service("sagemaker").read(
                     "describe_cluster", ClusterName=self.cluster
                 )
-                rows = node_rows(self.aws, self.cluster, details=False)
-                last = judged(description, self._read_work(description, rows, status))
+                rows = read_node_rows(self.aws, self.cluster, details=False)
+                last = judged(description, self._read_progress(description, rows, status))
             except Unavailable as error:
-                last = Work(last.status, last.groups, unread=str(error))
+                last = MaintenanceProgress(last.status, last.groups, unread=str(error))
             yield last
             if last.done:
                 return
             if self.clock() - self._begun > self.timeout_s:
-                raise InDoubt(
+                raise OrderInDoubt(
                     f"stopped waiting after {self.timeout_s:.0f} s: SageMaker has not finished, "
                     "and continues",
                     "`hpctl cluster describe` and `hpctl cluster instances` show the progress",
                 )
             self.sleep(self.every_s)
 
-    def _read_work(
+    def _read_progress(
         self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str
-    ) -> Work:
+    ) -> MaintenanceProgress:
         groups = []
         for answer in description.get("InstanceGroups", ()):
             name = str(answer.get("InstanceGroupName", ""))
@@ -87,13 +89,15 @@ class Following(Struct):
                     total=len(mine),
                 )
             )
-        return Work(str(description["ClusterStatus"]), tuple(groups))
+        return MaintenanceProgress(str(description["ClusterStatus"]), tuple(groups))
 
     def _is_lagging(self) -> bool:
         """Return whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
-    def _judge_software(self, description: Mapping[str, Any], work: Work) -> Work:
+    def _judge_software(
+        self, description: Mapping[str, Any], work: MaintenanceProgress
+    ) -> MaintenanceProgress:
         active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
         changed = bool(self.before) and _list_image_changes(description) != _list_image_changes(
             self.before
@@ -104,17 +108,19 @@ class Following(Struct):
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
         failure = str(description.get("FailureMessage", ""))
         text = "; ".join([*bad, *([failure] if bad and failure else [])])
-        return Work(work.status, work.groups, done=True, failed=text)
+        return MaintenanceProgress(work.status, work.groups, done=True, failed=text)
 
-    def _judge_health_checks(self, _description: Mapping[str, Any], work: Work) -> Work:
+    def _judge_health_checks(
+        self, _description: Mapping[str, Any], work: MaintenanceProgress
+    ) -> MaintenanceProgress:
         counts = chain.from_iterable(group.nodes.items() for group in work.groups)
         moving = any(number for status, number in counts if status not in _SETTLED)
-        active = moving or find_running_checks(self.aws.service("sagemaker"), self.cluster)
+        active = moving or has_running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
         if active or self._is_lagging():
             return work
         # Each node's outcome is reported separately: another of the group may have failed before.
-        return Work(work.status, work.groups, done=True)
+        return MaintenanceProgress(work.status, work.groups, done=True)
 
 
 def _list_image_changes(description: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.maintenance import CHECKING, DOUBT_LOOKS, DOUBT_S, IDS, UPDATING
-from hpctl.toolkit.errors import HpctlError, InDoubt, Refused, Unavailable
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.toolkit.errors import CallRefused, HpctlError, OrderInDoubt, Unavailable
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
 NO_BATCHES = (
     "rolling batches are for clusters with EKS (AWS's notes on HyperPod): with Slurm all nodes may "
@@ -16,7 +16,7 @@ NO_BATCHES = (
 )
 
 
-def batch_size(text: str) -> dict[str, Any]:
+def parse_batch_size(text: str) -> dict[str, Any]:
     """`2` or `10%` as a RollingUpdatePolicy has it. Raises ValueError."""
     number = int(text.removesuffix("%"))
     if number < 1 or (text.endswith("%") and number > 100):
@@ -38,11 +38,11 @@ class SoftwareUpdate(Struct, frozen=True):
     alarms: Sequence[str] = ()
 
 
-def software_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
+def make_software_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
     """Make UpdateClusterSoftware's request. Raises ValueError."""
     batch, rollback = update.batch, update.rollback_batch
-    rolling = {"MaximumBatchSize": batch_size(batch)} if batch else {}
-    rolling |= {"RollbackMaximumBatchSize": batch_size(rollback)} if rollback else {}
+    rolling = {"MaximumBatchSize": parse_batch_size(batch)} if batch else {}
+    rolling |= {"RollbackMaximumBatchSize": parse_batch_size(rollback)} if rollback else {}
     if rollback and not batch:
         raise ValueError("a rollback batch needs a batch")
     deployment: dict[str, Any] = {"RollingUpdatePolicy": rolling} if rolling else {}
@@ -60,7 +60,7 @@ def software_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
     }
 
 
-def health_request(
+def make_health_check_request(
     cluster: str, rows: Sequence[NodeRow], whole: Sequence[str], checks: Sequence[str]
 ) -> dict[str, Any]:
     """StartClusterHealthCheck's request for these nodes and all nodes of the groups in `whole`.
@@ -96,25 +96,25 @@ def send_order(
     under_way: Callable[[], bool],
     sleep: Callable[[float], None],
 ) -> None:
-    """Send it once; in doubt look, and send it once more. Raises Refused, InDoubt."""
+    """Send it once; in doubt look, and send it once more. Raises Refused, OrderInDoubt."""
     sagemaker = aws.service("sagemaker")
     try:
         sagemaker.order(operation, **request)
         return
-    except InDoubt:
+    except OrderInDoubt:
         for _ in range(DOUBT_LOOKS):
             sleep(DOUBT_S)
             if under_way():
                 return
     try:
         sagemaker.order(operation, **request)
-    except Refused:
+    except CallRefused:
         # What was in doubt and is refused now is under way: that is what conflicts with it.
         if not under_way():
             raise
 
 
-def is_updating(aws: Aws, cluster: str) -> bool:
+def is_software_updating(aws: Aws, cluster: str) -> bool:
     """Return whether a software update is known to be under way. False where it is unknown."""
     try:
         description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -126,16 +126,16 @@ def is_updating(aws: Aws, cluster: str) -> bool:
     )
 
 
-def is_checking(aws: Aws, cluster: str) -> bool:
-    """Return whether deep health checks on demand are under way. Raises nothing but Absent,
-    Refused."""
+def is_health_check_running(aws: Aws, cluster: str) -> bool:
+    """Return whether deep health checks on demand are under way. Raises nothing but
+    ResourceNotFound, Refused."""
     try:
-        return find_running_checks(aws.service("sagemaker"), cluster)
+        return has_running_checks(aws.service("sagemaker"), cluster)
     except Unavailable:
         return False
 
 
-def find_running_checks(sagemaker: Service, cluster: str) -> bool:
+def has_running_checks(sagemaker: ServiceClient, cluster: str) -> bool:
     """Return whether the service lists deep health checks that are under way."""
     try:
         found = sagemaker.pages(
@@ -146,7 +146,7 @@ def find_running_checks(sagemaker: Service, cluster: str) -> bool:
             Status="InProgress",
         )
         return any(True for _ in found)
-    except Refused:
+    except CallRefused:
         # An operator's policy from before the operation was there: the nodes tell as well.
         rows = sagemaker.pages(
             "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster, MaxResults=100

@@ -15,20 +15,20 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from hpctl.clusters.bundle import MANIFEST, repeat_order
+from hpctl.clusters.bundle import MANIFEST, retry_idempotent_order
 from hpctl.clusters.request import (
     FILE,
     LARGEST,
     NODE_TYPES,
     list_parameter_files,
-    read_back,
-    read_object,
+    parse_parameters,
+    read_s3_object,
 )
-from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from hpctl.vocabulary.ports import Aws
 
 
-class Legacy(Struct, frozen=True):
+class LegacyParametersFile(Struct, frozen=True):
     """One provisioning_parameters.json. `there`: it is in S3 now, not only in the backup."""
 
     bucket: str
@@ -40,11 +40,11 @@ class Legacy(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.key}"
 
 
-class Migration(Struct, frozen=True):
+class ClusterMigration(Struct, frozen=True):
     """The files of a cluster that migrates, and the directory of their backups."""
 
     backup: Path
-    files: tuple[Legacy, ...] = ()
+    files: tuple[LegacyParametersFile, ...] = ()
     strategy: str = field(default="")
 
     def save(self) -> None:
@@ -66,18 +66,20 @@ class Migration(Struct, frozen=True):
         s3 = aws.service("s3")
         for file in self.files:
             if file.there:
-                repeat_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
+                retry_idempotent_order(s3, "delete_object", Bucket=file.bucket, Key=file.key)
 
     def restore(self, aws: Aws) -> None:
         """Put every file back where it was."""
         s3 = aws.service("s3")
         for file in self.files:
-            repeat_order(s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content)
+            retry_idempotent_order(
+                s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content
+            )
 
 
 def begin_migration(
     aws: Aws, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path
-) -> Migration:
+) -> ClusterMigration:
     """Look for a described cluster's files, and whether the request says what they say.
 
     A file that an update which was killed has removed is taken from its backup. Raises HpctlError
@@ -89,32 +91,34 @@ def begin_migration(
         if file.there:
             _check_manifest(aws, file)
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
-    return Migration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
+    return ClusterMigration(backup, files, str(slurm.get("SlurmConfigStrategy", "")))
 
 
-def _find_legacy_files(aws: Aws, found: Mapping[str, Any], backup: Path) -> Iterator[Legacy]:
+def _find_legacy_files(
+    aws: Aws, found: Mapping[str, Any], backup: Path
+) -> Iterator[LegacyParametersFile]:
     s3 = aws.service("s3")
     for bucket, key in list_parameter_files(found):
         try:
-            content = read_object(s3, bucket, key)
-        except Absent:
+            content = read_s3_object(s3, bucket, key)
+        except ResourceNotFound:
             saved = _save_backup(backup, bucket, key)
             if saved.is_file():
-                yield Legacy(bucket, key, saved.read_bytes(), there=False)
+                yield LegacyParametersFile(bucket, key, saved.read_bytes(), there=False)
             continue
         if len(content) >= LARGEST:
             raise HpctlError(
                 f"hpctl does not read s3://{bucket}/{key}: it is larger than {LARGEST} bytes",
                 "check that the cluster file names the right place of lifecycle scripts",
             )
-        yield Legacy(bucket, key, content)
+        yield LegacyParametersFile(bucket, key, content)
 
 
 def _save_backup(backup: Path, bucket: str, key: str) -> Path:
     return backup / quote(f"{bucket}/{key}", safe="")
 
 
-def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
+def _check_legacy_file(file: LegacyParametersFile, request: Mapping[str, Any]) -> None:
     """Raise HpctlError where something would be lost with the file, or could not be undone."""
     try:
         answer = json.loads(file.content)
@@ -132,7 +136,7 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
             "database and their failover",
             "do not migrate: keep slurm_config: provisioning_parameters in the cluster file",
         )
-    roles, _ = read_back(answer)
+    roles, _ = parse_parameters(answer)
     groups = {str(g["InstanceGroupName"]): g for g in request["InstanceGroups"]}
     for name, (role, partition) in roles.items():
         slurm = groups.get(name, {}).get("SlurmConfig", {})
@@ -140,8 +144,8 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
         if name in groups and lines != (NODE_TYPES[role], partition):
             raise HpctlError(
                 f"cannot migrate: {file} makes group {name} "
-                f"{_role_text(NODE_TYPES[role], partition)}, but the cluster file "
-                f"{_role_text(*lines)}; a role can never be changed after the migration",
+                f"{_format_role(NODE_TYPES[role], partition)}, but the cluster file "
+                f"{_format_role(*lines)}; a role can never be changed after the migration",
                 f"write the role of {file} into the cluster file; the partition can be changed "
                 "after the migration",
             )
@@ -159,16 +163,16 @@ def _check_legacy_file(file: Legacy, request: Mapping[str, Any]) -> None:
             )
 
 
-def _role_text(role: Any, partition: Any) -> str:
+def _format_role(role: Any, partition: Any) -> str:
     return f"{role or 'nothing'}{f' in partition {partition}' if partition else ''}"
 
 
-def _check_manifest(aws: Aws, file: Legacy) -> None:
+def _check_manifest(aws: Aws, file: LegacyParametersFile) -> None:
     """Raise HpctlError where a bundle of hpctl's vouches for the file: nodes would refuse it."""
     key = file.key.removesuffix(FILE) + MANIFEST
     try:
-        lines = read_object(aws.service("s3"), file.bucket, key).decode(errors="replace")
-    except Absent:
+        lines = read_s3_object(aws.service("s3"), file.bucket, key).decode(errors="replace")
+    except ResourceNotFound:
         return
     if any(line.partition("  ")[2] == FILE for line in lines.splitlines()):
         raise HpctlError(

@@ -6,19 +6,20 @@ from itertools import chain
 from typing import Any
 
 from hpctl.clusters.fleet import NodeRow, NoSuchNode
-from hpctl.toolkit.errors import Absent
+from hpctl.toolkit.errors import ResourceNotFound
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 
 
 def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a group of a described cluster. Raises Absent with the nearest that there are."""
+    """Return a group of a described cluster. Raises ResourceNotFound with the nearest that there
+    are."""
     groups: dict[str, Mapping[str, Any]] = {
         str(group["InstanceGroupName"]): group for group in description.get("InstanceGroups", ())
     }
     if name not in groups:
         near = difflib.get_close_matches(name, groups, n=2)
         fix = f"did you mean {' or '.join(near)}? " if near else ""
-        raise Absent(
+        raise ResourceNotFound(
             f"cluster {description['ClusterName']} has no instance group {name!r}",
             f"{fix}its groups are: {', '.join(groups)}",
         )
@@ -34,7 +35,7 @@ def resolve_node(
     `known` is `by_name` of the rows, for who resolves many.
     """
     wanted = name.strip().casefold()
-    found = (by_name(rows) if known is None else known).get(wanted, ())
+    found = (group_by_name(rows) if known is None else known).get(wanted, ())
     if len(found) == 1:
         return found[0]
     if found:
@@ -55,7 +56,7 @@ def resolve_node(
     raise NoSuchNode(f"the cluster has no node {name!r}", fix)
 
 
-def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
+def group_by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
     """Return the nodes of each name, in lower case."""
     found: dict[str, list[NodeRow]] = {}
     for row in rows:
@@ -64,14 +65,14 @@ def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
     return found
 
 
-def resolve_all(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
+def resolve_nodes(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
     """Return each node once, in the order named; a name may be a Slurm hostlist. Raises NoSuchNode.
 
     The error tells of every name that is wrong.
     """
     found: dict[NodeRow, None] = {}
     wrong: list[str] = []
-    known = by_name(rows)
+    known = group_by_name(rows)
     for name in names:
         try:
             for one in expand_hostlist(name):

@@ -7,14 +7,14 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
-from hpctl.clusters.order_call import node_key
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_call import choose_node_id
+from hpctl.clusters.order_terms import NodeAction
 from hpctl.clusters.progress import FAILURE
 from hpctl.engine.instance_resolver import make_natural_key
-from hpctl.engine.view import jobs_on
+from hpctl.engine.view import group_jobs_by_node
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 PREFIX = "operator:"
@@ -25,9 +25,9 @@ _MARK = re.compile(rf"{PREFIX}(replace|reboot|delete):(\S+) ")
 
 
 ALLOWED = {
-    Verb.REPLACE: ("Running", "Failure", "Failed"),
-    Verb.REBOOT: ("Running",),
-    Verb.DELETE: (),
+    NodeAction.REPLACE: ("Running", "Failure", "Failed"),
+    NodeAction.REBOOT: ("Running",),
+    NodeAction.DELETE: (),
 }
 """The API's states in which a node takes an order; none named: any."""
 
@@ -55,7 +55,7 @@ class OrderTarget(Struct, frozen=True):
     slurmd: str = ""
 
 
-def node_name(target: OrderTarget) -> NodeName:
+def choose_node_name(target: OrderTarget) -> NodeName:
     """Return the name that a target's recovery has: Slurm's, or its place where it has none."""
     return NodeName(target.row.node or target.instance)
 
@@ -63,7 +63,7 @@ def node_name(target: OrderTarget) -> NodeName:
 class NodeOrderPlan(Struct, frozen=True):
     """An order for nodes of a cluster, and who gives it. `refusal` is why none of it may be."""
 
-    verb: Verb
+    verb: NodeAction
     cluster: str
     targets: tuple[OrderTarget, ...]
     refusal: str = ""
@@ -77,22 +77,22 @@ class NodeOrderPlan(Struct, frozen=True):
         return bool(self.refusal) or any(target.refusal for target in self.targets)
 
 
-def make_reason(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
+def make_drain_reason(verb: NodeAction, row: NodeRow, by: str, slurmd: str = "") -> str:
     """Return the Reason of a drain: what was ordered, for which instance, by whom.
 
     The instance makes it durable: a later reader of the node knows whether the order is done. Which
     slurmd was there then tells later whether the machine has come back or is only about to go.
     """
-    return f"{PREFIX}{verb}:{node_key(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
+    return f"{PREFIX}{verb}:{choose_node_id(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
 
 
-def format_start(node: SlurmNode) -> str:
+def format_slurmd_start(node: SlurmNode) -> str:
     """Return when its slurmd began, as a Reason has it; "" for unknown."""
     return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
 
 
 def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from another source
-    verb: Verb,
+    verb: NodeAction,
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     slurm: SchedulerView | None,
@@ -103,7 +103,7 @@ def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from anot
     """Look at each node. `daemon`: hpctl's daemon lives, and treats what its Reasons name."""
     here: Mapping[NodeName, list[SlurmJob]] = {}
     if slurm is not None:
-        here = jobs_on([NodeName(row.node) for row in rows], slurm.jobs)
+        here = group_jobs_by_node([NodeName(row.node) for row in rows], slurm.jobs)
     targets = []
     for row in rows:
         name = NodeName(row.node)
@@ -120,15 +120,15 @@ def plan_order(  # noqa: PLR0913 -- each is a separate fact or choice, from anot
 
 
 def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
-    verb: Verb,
+    verb: NodeAction,
     row: NodeRow,
     jobs: Sequence[SlurmJob],
     node: SlurmNode | None,
     by: str,
     daemon: bool,
 ) -> OrderTarget:
-    slurmd = format_start(node) if node is not None and verb is not Verb.DELETE else ""
-    reason = make_reason(verb, row, by, slurmd) if node is not None else ""
+    slurmd = format_slurmd_start(node) if node is not None and verb is not NodeAction.DELETE else ""
+    reason = make_drain_reason(verb, row, by, slurmd) if node is not None else ""
     marked = _MARK.match(node.reason) if node is not None and node.drained else None
     if node is not None and marked and marked[1] == verb:
         # An earlier command's drain: its Reason continues, whichever command resumes the order.
@@ -139,11 +139,13 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
                 row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd
             )
         refusal = _find_refusal(verb, row, node, daemon)
-        other = f"it was drained for {instance}, which is gone: {node_key(row)} came in its place"
-        warning = other if instance != node_key(row) else ""
+        other = (
+            f"it was drained for {instance}, which is gone: {choose_node_id(row)} came in its place"
+        )
+        warning = other if instance != choose_node_id(row) else ""
         return OrderTarget(
             row,
-            node_key(row),
+            choose_node_id(row),
             tuple(jobs),
             node,
             reason,
@@ -159,25 +161,27 @@ def _plan_target(  # noqa: PLR0913 -- as `plan`, for one node
         warning = "it is a login node: users who work there are disconnected"
     refusal = _find_refusal(verb, row, node, daemon)
     return OrderTarget(
-        row, node_key(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
+        row, choose_node_id(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd
     )
 
 
-def _is_order_pending(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
+def _is_order_pending(
+    verb: NodeAction, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]
+) -> bool:
     """Return whether the order that a Reason speaks of was taken, and is still to be waited for.
 
     A replacement that failed is over: its instance is replaced in its turn.
     A reboot leaves no trace but its Reason, and is ordered only where no job is left: to give the
     node back and reboot it again is safer than to reboot it twice.
     """
-    if verb is Verb.REPLACE:
-        if instance != node_key(row):
+    if verb is NodeAction.REPLACE:
+        if instance != choose_node_id(row):
             return row.status not in FAILURE
         return row.status not in ALLOWED[verb]
-    return not jobs if verb is Verb.REBOOT else row.status == "ShuttingDown"
+    return not jobs if verb is NodeAction.REBOOT else row.status == "ShuttingDown"
 
 
-def _find_refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
+def _find_refusal(verb: NodeAction, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
     if row.role == "controller":
         return "it is the controller: the service neither replaces nor deletes it, and hpctl does"\
             " not reboot what Slurm runs on"  # fmt: skip
@@ -186,10 +190,10 @@ def _find_refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool
         return f"the API does not say whether it is a controller, and {where}"
     if row.unread and row.slurm_state == NOT_FOUND:
         return f"jobs may run there: which Slurm node it is, is unknown: {row.unread}"
-    owner = reason_owner(node.reason) if node is not None and node.drained else None
+    owner = parse_reason_owner(node.reason) if node is not None and node.drained else None
     if owner is not None and daemon:
         return f"hpctl's daemon treats it ({owner}): `hpctl cancel {owner}` first"
-    if not row.instance_id and verb is not Verb.DELETE:
+    if not row.instance_id and verb is not NodeAction.DELETE:
         return "it has no instance yet"
     if ALLOWED[verb] and row.status not in ALLOWED[verb]:
         wanted = " or ".join(ALLOWED[verb][:2])
@@ -200,7 +204,7 @@ def _find_refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool
 GOING = ("ShuttingDown", "NotFound")
 
 
-class Pick(Struct, frozen=True):
+class RemovalCandidate(Struct, frozen=True):
     """A node that is to go, and why it is this one. `rank` 0 goes first."""
 
     row: NodeRow
@@ -208,42 +212,48 @@ class Pick(Struct, frozen=True):
     why: str
 
 
-def rank_node(row: NodeRow) -> Pick:
+def rank_for_removal(row: NodeRow) -> RemovalCandidate:
     """Return how readily a node is given up."""
     if not row.instance_id:
-        return Pick(row, 0, "no instance yet")
+        return RemovalCandidate(row, 0, "no instance yet")
     if row.status != "Running":
-        return Pick(row, 0, f"{row.status} in HyperPod")
+        return RemovalCandidate(row, 0, f"{row.status} in HyperPod")
     if row.slurm_reason.startswith(f"{PREFIX}delete:"):
-        return Pick(row, 1, "an earlier command has drained it for this")
+        return RemovalCandidate(row, 1, "an earlier command has drained it for this")
     if row.health == "faulty":
-        return Pick(row, 2, f"faulty: {row.health_why}")
+        return RemovalCandidate(row, 2, f"faulty: {row.health_why}")
     if row.jobs:
-        return Pick(row, 6, f"{len(row.jobs)} job(s) run there")
+        return RemovalCandidate(row, 6, f"{len(row.jobs)} job(s) run there")
     closed = {"DRAIN", "FAIL", "NOT_RESPONDING"} & set(row.slurm_flags)
     if row.slurm_state == "DOWN" or closed:
-        return Pick(row, 3, f"{'+'.join([row.slurm_state, *sorted(closed)])} in Slurm, no job")
+        return RemovalCandidate(
+            row, 3, f"{'+'.join([row.slurm_state, *sorted(closed)])} in Slurm, no job"
+        )
     if row.slurm_state == NOT_FOUND:
-        return Pick(row, 3, "Slurm does not know it")
+        return RemovalCandidate(row, 3, "Slurm does not know it")
     if row.slurm_state == UNKNOWN:
-        return Pick(row, 5, "what runs there is unknown")
-    return Pick(row, 4, "idle" if row.slurm_state == "IDLE" else f"{row.slurm_state}, no job")
+        return RemovalCandidate(row, 5, "what runs there is unknown")
+    return RemovalCandidate(
+        row, 4, "idle" if row.slurm_state == "IDLE" else f"{row.slurm_state}, no job"
+    )
 
 
-def pick_nodes(rows: Sequence[NodeRow], group: str, target: int, count: int) -> tuple[Pick, ...]:
+def pick_nodes(
+    rows: Sequence[NodeRow], group: str, target: int, count: int
+) -> tuple[RemovalCandidate, ...]:
     """The nodes to give up so that a group of `target` has `count`: broken, then idle, the last
     name first; with jobs at last.
 
     Fewer, perhaps none, where some are going already: whether `target` includes those is
     unknown, and no group may end with less than was asked for.
     """
-    own = [rank_node(r) for r in rows if r.group == group and r.status not in GOING]
+    own = [rank_for_removal(r) for r in rows if r.group == group and r.status not in GOING]
     own.sort(key=lambda p: make_natural_key(p.row.node or p.row.logical_id), reverse=True)
     own.sort(key=lambda p: (p.rank, len(p.row.jobs)))
     return tuple(own[: max(0, min(target, len(own)) - count)])
 
 
-def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
+def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[RemovalCandidate, ...]:
     """Return the nodes that a user chose. Raises HpctlError where one is not of the group."""
     for row in rows:
         if row.group != group:
@@ -252,4 +262,4 @@ def pick_named_nodes(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
                 "was changed",
                 "`hpctl cluster delete-nodes` removes nodes of any group",
             )
-    return tuple(rank_node(row) for row in rows)
+    return tuple(rank_for_removal(row) for row in rows)

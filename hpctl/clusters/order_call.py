@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.order_terms import OPERATIONS, Verb
-from hpctl.toolkit.errors import InDoubt, Refused
+from hpctl.clusters.order_terms import OPERATIONS, NodeAction
+from hpctl.toolkit.errors import CallRefused, OrderInDoubt
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.ports import Service
+from hpctl.vocabulary.ports import ServiceClient
 
 
-def node_key(row: NodeRow) -> str:
+def choose_node_id(row: NodeRow) -> str:
     """Return what an order names a node by: its instance, or its place where it has none yet."""
     return row.instance_id or row.logical_id
 
 
 def call_service(
-    sagemaker: Service, cluster: str, verb: Verb, rows: Sequence[NodeRow]
+    sagemaker: ServiceClient, cluster: str, verb: NodeAction, rows: Sequence[NodeRow]
 ) -> dict[str, Outcome]:
     """Send one call; return its answer for each node. A whole refusal is each one's."""
     ids = [row.instance_id for row in rows if row.instance_id]
@@ -27,18 +27,18 @@ def call_service(
     request |= {"NodeLogicalIds": logical} if logical else {}
     try:
         answer = sagemaker.order(OPERATIONS[verb], **request)
-    except Refused as error:
+    except CallRefused as error:
         whole = Outcome.rejected(error.code, f"{error} {error.hint}".strip())
         return dict.fromkeys((*ids, *logical), whole)
-    except InDoubt as error:
+    except OrderInDoubt as error:
         return dict.fromkeys((*ids, *logical), Outcome.ambiguous("InDoubt", str(error)))
     taken = {*answer.get("Successful", ()), *answer.get("SuccessfulNodeLogicalIds", ())}
     entries = [*answer.get("Failed", ()), *answer.get("FailedNodeLogicalIds", ())]
     failed = {str(entry.get("NodeId") or entry.get("NodeLogicalId")): entry for entry in entries}
-    return {one: _of_one(one in taken, failed.get(one)) for one in (*ids, *logical)}
+    return {one: _classify_node_answer(one in taken, failed.get(one)) for one in (*ids, *logical)}
 
 
-def _of_one(taken: bool, failed: Mapping[str, Any] | None) -> Outcome:
+def _classify_node_answer(taken: bool, failed: Mapping[str, Any] | None) -> Outcome:
     if failed is None:
         if taken:
             return Outcome.accepted()

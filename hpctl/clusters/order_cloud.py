@@ -12,10 +12,10 @@ from types import MappingProxyType
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.fleet_reading import read_fleet
 from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget
-from hpctl.clusters.order_call import call_service, node_key
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_call import call_service, choose_node_id
+from hpctl.clusters.order_terms import NodeAction
 from hpctl.clusters.progress import FAILURE
-from hpctl.toolkit.errors import Absent, Refused, Unavailable
+from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
 from hpctl.vocabulary.cloud_facts import (
     GONE,
     IN_USE,
@@ -30,7 +30,7 @@ from hpctl.vocabulary.ports import Aws
 
 
 class OrderProvider:
-    """`hpctl.vocabulary.ports.Provider` for the nodes of one order."""
+    """`hpctl.vocabulary.ports.CloudProvider` for the nodes of one order."""
 
     calls: Mapping[tuple[str, str], int] = MappingProxyType({})
 
@@ -52,15 +52,16 @@ class OrderProvider:
         """How many instances each group was last asked to have."""
 
     def view(self) -> ProviderView:
-        """Return cluster and nodes as the API lists them. Raises Unavailable, Absent, Refused."""
+        """Return cluster and nodes as the API lists them. Raises Unavailable, ResourceNotFound,
+        Refused."""
         fleet = read_fleet(self._aws, self._plan.cluster, details=False)
         if self._before is None:
             self._before = frozenset(row.instance_id for row in fleet.rows)
-        self.listed = {node_key(row): row for row in fleet.rows}
+        self.listed = {choose_node_id(row): row for row in fleet.rows}
         self.rows = self._find_rows(fleet.rows)
         groups = _list_groups(fleet)
         self.targets_of_groups = {name: group.target for name, group in groups.items()}
-        instances = [self._instance(row) for row in fleet.rows]
+        instances = [self._make_instance(row) for row in fleet.rows]
         return ProviderView(
             as_of=self._now(),
             present=True,
@@ -72,32 +73,32 @@ class OrderProvider:
     def find_instance_id(self, row: NodeRow) -> InstanceId:
         """Return the id by which the order knows a node: of its place, where that had no instance
         when the order was planned."""
-        return InstanceId(row.logical_id if row.logical_id in self._names else node_key(row))
+        return InstanceId(row.logical_id if row.logical_id in self._names else choose_node_id(row))
 
     def find_replaced(self) -> dict[NodeName, str]:
         """Return the targets whose planned instance another one has replaced, and that one's id."""
         rows = {name: row for name, row in self.rows.items() if not self._targets[name].under_way}
         return {
-            name: node_key(row)
+            name: choose_node_id(row)
             for name, row in rows.items()
             if self.find_instance_id(row) != self._targets[name].instance
         }
 
     def find_instances(self) -> dict[NodeName, Instance]:
         """Return the instance of each target now."""
-        return {name: self._instance(row) for name, row in self.rows.items()}
+        return {name: self._make_instance(row) for name, row in self.rows.items()}
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchRebootClusterNodes."""
-        return self._order(Verb.REBOOT, instances)
+        return self._send_order(NodeAction.REBOOT, instances)
 
     def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchReplaceClusterNodes."""
-        return self._order(Verb.REPLACE, instances)
+        return self._send_order(NodeAction.REPLACE, instances)
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Call BatchDeleteClusterNodes. One that is gone already is Accepted."""
-        found = dict(self._order(Verb.DELETE, instances))
+        found = dict(self._send_order(NodeAction.DELETE, instances))
         for instance, outcome in found.items():
             if outcome.code in GONE or (
                 # A call that is refused as a whole names one reason for all of its nodes.
@@ -110,7 +111,9 @@ class OrderProvider:
         """Refuse: an order for nodes adds none."""
         return Outcome.rejected("not_ordered", "an order for nodes adds none")
 
-    def _order(self, verb: Verb, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+    def _send_order(
+        self, verb: NodeAction, instances: Sequence[InstanceId]
+    ) -> Mapping[InstanceId, Outcome]:
         sagemaker = self._aws.service("sagemaker")
         rows = [self._find_row(instance) for instance in instances]
         answers = call_service(sagemaker, self._plan.cluster, verb, rows)
@@ -118,13 +121,13 @@ class OrderProvider:
         for instance in instances:
             outcome = answers[instance]
             target = self._targets[self._names[instance]]
-            found[instance] = _after_earlier(outcome) if target.adopted else outcome
+            found[instance] = _adjust_repeated_outcome(outcome) if target.adopted else outcome
         return found
 
     def _find_row(self, instance: InstanceId) -> NodeRow:
         """Return the row that an order names: of the instance, or of a place that has none yet."""
         row = self._targets[self._names[instance]].row
-        return row if node_key(row) == instance else NodeRow(instance_id=instance)
+        return row if choose_node_id(row) == instance else NodeRow(instance_id=instance)
 
     def _is_gone(self, instance: InstanceId) -> bool:
         row = self._find_row(instance)
@@ -132,15 +135,15 @@ class OrderProvider:
         service = self._aws.service("sagemaker")
         try:
             service.read("describe_cluster_node", ClusterName=self._plan.cluster, **way)
-        except Absent:
+        except ResourceNotFound:
             return True
-        except (Refused, Unavailable):
+        except (CallRefused, Unavailable):
             pass
         return False
 
     def _find_rows(self, rows: Sequence[NodeRow]) -> dict[NodeName, NodeRow]:
         found: dict[NodeName, NodeRow] = {}
-        deletes = self._plan.verb is Verb.DELETE
+        deletes = self._plan.verb is NodeAction.DELETE
         for name, target in self._targets.items():
             old = next((r for r in rows if target.instance in (r.instance_id, r.logical_id)), None)
             if deletes and old is not None:
@@ -160,7 +163,7 @@ class OrderProvider:
         """
         place = target.row.logical_id
         fresh = [r for r in rows if r.instance_id and r.instance_id != target.instance]
-        if self._plan.verb is Verb.DELETE:
+        if self._plan.verb is NodeAction.DELETE:
             return next((r for r in fresh if place and r.logical_id == place), None)
         for row in fresh:
             by_place = bool(row.logical_id and place)
@@ -172,7 +175,7 @@ class OrderProvider:
         new = [r for r in new if r.instance_id not in known]
         return new[0] if len(self._targets) == 1 and len(new) == 1 else None
 
-    def _instance(self, row: NodeRow) -> Instance:
+    def _make_instance(self, row: NodeRow) -> Instance:
         known = {str(status) for status in InstanceStatus}
         status = row.status if row.status in known else str(InstanceStatus.UNKNOWN)
         status = str(InstanceStatus.FAILURE) if row.status in FAILURE else status
@@ -196,7 +199,7 @@ def _list_groups(fleet: Fleet) -> dict[str, InstanceGroup]:
     }
 
 
-def _after_earlier(outcome: Outcome) -> Outcome:
+def _adjust_repeated_outcome(outcome: Outcome) -> Outcome:
     """What an answer says where an earlier command may have given the order already.
 
     A refusal says nothing of the first order, which may be what it is refused for.

@@ -4,7 +4,7 @@ from hpctl.clusters import failures
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.node_order_plan import OrderTarget
 from hpctl.clusters.progress import FAILURE
-from hpctl.sagemaker.failure_causes import Cause, Where, explain_node_failure
+from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureKind, explain_node_failure
 from hpctl.vocabulary.ports import Aws
 
 
@@ -27,10 +27,12 @@ class InstanceFailures:
         return self._known[row.instance_id]
 
     def _read(self, row: NodeRow) -> tuple[str, str]:
-        cause = explain_node_failure(row.message, Where((row.instance_type,)))
+        cause = explain_node_failure(row.message, InstancePlacement((row.instance_type,)))
         text = row.message or "the new instance failed"
-        if cause.cause is Cause.LIFECYCLE:
-            where = failures.log_place(self._arn, self._cluster, row.group, row.instance_id)
-            read = failures.failed_line(self._aws, where)
+        if cause.cause is NodeFailureKind.LIFECYCLE:
+            where = failures.locate_lifecycle_log(
+                self._arn, self._cluster, row.group, row.instance_id
+            )
+            read = failures.read_failed_line(self._aws, where)
             text = f"{text} The log {where}: {read.line or read.unread}"
         return text, cause.fix

@@ -2,29 +2,29 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_node_name
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_failures import InstanceFailures
-from hpctl.clusters.order_lateness import OrderLateness
+from hpctl.clusters.order_lateness import LatenessTracker
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_progress import (
     OrderFacts,
     OrderNodeProgress,
     describe_progress,
-    describe_unopened,
-    describe_unread,
+    describe_unopened_order,
+    describe_unread_order,
 )
 from hpctl.clusters.order_terms import OrderOptions
 from hpctl.clusters.order_view import list_job_ids
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import jobs_on
+from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
 
-class OrderFollow:
+class DaemonOrderFollower:
     """Looks at the daemon's recoveries until each has ended. Changes nothing."""
 
     def __init__(
@@ -39,14 +39,14 @@ class OrderFollow:
         tells, and `ports.slurm` is not asked."""
         self._plan, self._refusals = plan, refusals
         self._read_world, self._sleep, self._options = read_world, ports.sleep, options
-        self._targets = {node_name(target): target for target in plan.targets}
+        self._targets = {choose_node_name(target): target for target in plan.targets}
         self._provider = OrderProvider(plan, self._targets, ports.aws, ports.clock.now)
         self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
         self._recoveries: dict[NodeName, RecoveryId] = {}
         self._state = State()
         self._trouble = ""
         self._jobs: Mapping[NodeName, tuple[int, ...]] = {}
-        self._lateness = OrderLateness(plan.verb, options, ports.clock)
+        self._lateness = LatenessTracker(plan.verb, options, ports.clock)
         self._interrupted = False
         self.on_interrupt = "the daemon continues"
         self.progress: dict[str, OrderNodeProgress] = {}
@@ -75,7 +75,7 @@ class OrderFollow:
             if world.slurm is None:
                 self._trouble = world.slurm_error
             else:
-                running = jobs_on(list(self._targets), world.slurm.jobs)
+                running = group_jobs_by_node(list(self._targets), world.slurm.jobs)
                 self._jobs = {name: list_job_ids(here) for name, here in running.items()}
             self._provider.view()
         except Unavailable as error:
@@ -89,10 +89,10 @@ class OrderFollow:
         for name, target in self._targets.items():
             rid = self._recoveries.get(name)
             if name in self._refusals:
-                one = describe_unopened(target, self._refusals[name])
+                one = describe_unopened_order(target, self._refusals[name])
             elif rid is None:
                 # The daemon has answered, and its next world shows the recovery.
-                one = describe_unread(target, self._trouble or "its recovery is not seen yet")
+                one = describe_unread_order(target, self._trouble or "its recovery is not seen yet")
             else:
                 rec = self._state.nodes[rid]
                 one = describe_progress(target, rec, self._make_facts(name, target, rec))

@@ -3,8 +3,8 @@
 Each node is a recovery of the one table (`hpctl.vocabulary.node_recovery`), opened by a request and
 executed by the one Executor. What differs is who reads and acts: Slurm under the operator's own
 Reason (`order_slurm`), the service with the operator's own credentials (`order_cloud`), and no
-agent reports: the start time of the slurmd takes its place (`order_view`). The journal lasts as
-long as the command: what outlives it is the Reason in Slurm, from which `node_order_plan` finds
+agent reports: the start time of the slurmd takes its place (`make_order_view`). The journal lasts
+as long as the command: what outlives it is the Reason in Slurm, from which `node_order_plan` finds
 what an earlier command has ordered.
 """
 
@@ -14,21 +14,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, node_name
+from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, choose_node_name
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_failures import InstanceFailures
-from hpctl.clusters.order_lateness import OrderLateness
+from hpctl.clusters.order_lateness import LatenessTracker
 from hpctl.clusters.order_ports import OrderPorts
 from hpctl.clusters.order_progress import (
     OrderFacts,
     OrderNodeProgress,
     describe_progress,
-    describe_unopened,
+    describe_unopened_order,
 )
 from hpctl.clusters.order_slurm import OrderScheduler
-from hpctl.clusters.order_terms import DOUBT_S, OrderOptions, Verb
+from hpctl.clusters.order_terms import DOUBT_S, NodeAction, OrderOptions
 from hpctl.clusters.order_view import OrderObserver
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.events import (
     Event,
     NodeRecoveryOpened,
@@ -47,22 +47,29 @@ from hpctl.engine.view import Request, View
 from hpctl.faults.catalogue import build_rules as make_rules
 from hpctl.nodes.kind import make_node_kind
 from hpctl.toolkit.bounds import EARLIEST, MAX_SECONDS
-from hpctl.toolkit.errors import Refused
+from hpctl.toolkit.errors import CallRefused
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.identity import (
+    BootId,
+    InstanceId,
+    NodeGeneration,
+    NodeName,
+    RecoveryId,
+    RuleId,
+)
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, NodePolicy, Policy, Unrecoverable
-from hpctl.vocabulary.recovery import StepKind, last_step, recovery_id
+from hpctl.vocabulary.policy import Mode, NodePolicy, RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.recovery import StepKind, find_last_step, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 CYCLES: Final = 12
 """The most cycles at one look: a recovery has fewer steps that follow at once."""
 
 REMEDIES: Final = {
-    Verb.REPLACE: Remedy.REPLACE,
-    Verb.REBOOT: Remedy.REBOOT,
-    Verb.DELETE: Remedy.DELETE,
+    NodeAction.REPLACE: Remedy.REPLACE,
+    NodeAction.REBOOT: Remedy.REBOOT,
+    NodeAction.DELETE: Remedy.DELETE,
 }
 
 
@@ -78,12 +85,12 @@ class OrderRequests:
         return pending
 
 
-def may_stop_none(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
+def is_job_stop_allowed(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
     """Return False: a command recovers no jobs, so it leaves those that run."""
     return False
 
 
-class OrderRun:
+class OrderExecution:
     """One order on its way. Iterate over `looks`; on a Ctrl-C call `let_go`."""
 
     def __init__(self, plan: NodeOrderPlan, ports: OrderPorts, options: OrderOptions) -> None:
@@ -91,7 +98,7 @@ class OrderRun:
         clock = ports.clock
         self._plan, self._clock, self._sleep = plan, clock, ports.sleep
         self._options = options
-        self._targets = {node_name(target): target for target in plan.targets}
+        self._targets = {choose_node_name(target): target for target in plan.targets}
         self._scheduler = OrderScheduler(self._targets, ports.slurm, clock.now)
         self._provider = OrderProvider(plan, self._targets, ports.aws, clock.now)
         self._provider.view()
@@ -99,17 +106,17 @@ class OrderRun:
         self._observer = OrderObserver(self._targets, self._scheduler, self._provider, options)
         self._journal = InProcessJournal()
         self._memory = JournaledState(self._journal)
-        executor = Executor(Effectors(self._scheduler, self._provider), self._memory, clock)
-        self._policy, self._rules = order_policy(options), make_rules()
+        executor = Executor(ExecutorPorts(self._scheduler, self._provider), self._memory, clock)
+        self._policy, self._rules = make_order_policy(options), make_rules()
         self._loop = Loop(
             self._memory,
             executor,
             self._observer,
             OrderRequests(self._requests()),
             clock,
-            (replace(make_node_kind(may_stop=may_stop_none), orders=DELETIONS),),
+            (replace(make_node_kind(may_stop=is_job_stop_allowed), orders=DELETIONS),),
         )
-        self._lateness = OrderLateness(plan.verb, options, clock)
+        self._lateness = LatenessTracker(plan.verb, options, clock)
         self._failures = InstanceFailures(ports.aws, plan.arn, plan.cluster)
         self.on_interrupt = "giving back what was not ordered"
         self.progress: dict[str, OrderNodeProgress] = {}
@@ -158,9 +165,9 @@ class OrderRun:
         for name, target in self._targets.items():
             if not target.under_way:
                 continue
-            generation = Generation(name, InstanceId(target.instance), BootId(target.slurmd))
-            rid = recovery_id("n", name, generation, fault.rule)
-            found += _earlier_events(rid, generation, fault, self._clock.now(), self._plan.by)
+            generation = NodeGeneration(name, InstanceId(target.instance), BootId(target.slurmd))
+            rid = make_recovery_id("n", name, generation, fault.rule)
+            found += _make_earlier_events(rid, generation, fault, self._clock.now(), self._plan.by)
         return found
 
     def _run_cycles(self) -> None:
@@ -185,11 +192,11 @@ class OrderRun:
     def _check_drains(self) -> None:
         """Order nothing where one of the nodes cannot be drained. Raises Refused."""
         for rec in self._list_open():
-            drain = last_step(rec.steps, StepKind.DRAIN)
+            drain = find_last_step(rec.steps, StepKind.DRAIN)
             outcome = drain.outcome if drain is not None else None
             if outcome is not None and outcome.kind is OutcomeKind.REJECTED:
                 self._withdraw_orders()
-                raise Refused(
+                raise CallRefused(
                     f"Slurm could not drain node {rec.node}: {outcome.detail or outcome.code};"
                     " nothing was requested from SageMaker",
                     "run the command as root, SlurmUser or an administrator of Slurm",
@@ -200,7 +207,7 @@ class OrderRun:
         for name, target in self._targets.items():
             rid = self._memory.state.last_of_node.get(name)
             if rid is None:
-                one = describe_unopened(target, self._answer_to(name))
+                one = describe_unopened_order(target, self._answer_to(name))
             else:
                 rec = self._memory.state.nodes[rid]
                 one = describe_progress(target, rec, self._make_facts(name, target, rec))
@@ -244,7 +251,7 @@ class OrderRun:
         return self._observer.slurm_trouble or self._observer.cloud_trouble
 
 
-def order_policy(options: OrderOptions) -> Policy:
+def make_order_policy(options: OrderOptions) -> RecoveryPolicy:
     """Return the numbers by which a command carries an order out.
 
     Nothing has a deadline but the command's own, and nothing waits for other nodes' faults.
@@ -260,16 +267,16 @@ def order_policy(options: OrderOptions) -> Policy:
         rejoin_deadline_s=MAX_SECONDS,
         verify_deadline_s=MAX_SECONDS,
         verify_healthy_s=0.0,
-        unrecoverable_jobs=Unrecoverable.KILL,
+        unrecoverable_jobs=UnrecoverableJobAction.KILL,
         step_retry_s=max(options.every_s, 0.01),
         step_attempts=1_000_000,
         doubt_window_s=DOUBT_S,
     )
-    return Policy(mode=Mode.OWN, node=node, attended=True)
+    return RecoveryPolicy(mode=Mode.OWN, node=node, attended=True)
 
 
-def _earlier_events(
-    rid: RecoveryId, generation: Generation, fault: FaultClass, now: datetime, by: str
+def _make_earlier_events(
+    rid: RecoveryId, generation: NodeGeneration, fault: FaultClass, now: datetime, by: str
 ) -> list[Event]:
     """Return a recovery whose order was accepted at a time that is not known."""
     step, target = STEPS[fault.ladder[0]], generation.instance

@@ -12,7 +12,7 @@ from hpctl.vocabulary.ports import Aws, Clock
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 
-class NodeUpdates(Protocol):
+class SlurmNodeUpdater(Protocol):
     """The part of `hpctl.slurm.cli.CliScheduler` that an order needs."""
 
     def view(self) -> SchedulerView:
@@ -28,6 +28,6 @@ class OrderPorts(Struct, frozen=True):
     """The account, Slurm where it is reachable, the clock, and how to wait."""
 
     aws: Aws
-    slurm: NodeUpdates | None
+    slurm: SlurmNodeUpdater | None
     clock: Clock
     sleep: Callable[[float], None]

@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.node_order_plan import OrderTarget
-from hpctl.clusters.order_terms import Verb, find_fix
+from hpctl.clusters.order_terms import NodeAction, find_refusal_fix
 from hpctl.clusters.progress import FAILURE, RUNNING
-from hpctl.engine.node_history import find_order, was_in_doubt
+from hpctl.engine.node_history import find_last_cloud_order, has_doubtful_order
 from hpctl.nodes.by_hand import MOVING
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 
 
 class OrderPhase(StrEnum):
@@ -86,7 +86,7 @@ class OrderFacts(Struct, frozen=True):
     failed. `by_daemon`: the daemon carries the order out, whether the command waits or not.
     """
 
-    verb: Verb
+    verb: NodeAction
     row: NodeRow | None = None
     old: NodeRow | None = None
     jobs: Sequence[int] = ()
@@ -110,11 +110,11 @@ def describe_progress(
         group=target.row.group,
         instance_id=target.instance,
         phase=OrderPhase.JOBS,
-        new_instance_id=_new_instance(target, facts),
+        new_instance_id=_find_new_instance(target, facts),
     )
     if rec.ended:
         found = _describe_end(one, rec, facts)
-    elif rec.phase in BEFORE_ORDER and not _seen_by_service(rec):
+    elif rec.phase in BEFORE_ORDER and not _has_sent_order(rec):
         found = _describe_before_order(one, rec, facts)
     else:
         found = _describe_ordered(one, rec, target, facts)
@@ -123,23 +123,23 @@ def describe_progress(
     reason = target.reason
     if facts.by_daemon:
         # What is under way the daemon gives back without this command.
-        reason = own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
+        reason = format_own_reason(rec.id, rec.meaning) if rec.phase is NodePhase.ESCALATED else ""
     if rec.phase is NodePhase.CANCELLED or found.phase is OrderPhase.LET_GO:
         stays = _was_left_drained(rec, facts)
     return replace(
-        found, fix=found.fix or find_fix(found.code), left_drained=reason if stays else ""
+        found, fix=found.fix or find_refusal_fix(found.code), left_drained=reason if stays else ""
     )
 
 
 def _was_left_drained(rec: NodeRecovery, facts: OrderFacts) -> bool:
     """Return whether a node whose order was taken back could not be given back."""
-    given = last_step(rec.steps, StepKind.RETURN)
+    given = find_last_step(rec.steps, StepKind.RETURN)
     untouched = not rec.drains or bool(facts.closed_by) or not facts.tracked
     taken_over = rec.ended and rec.trail[-1].signal != NodeSignal.WITHDRAWN
     return not (taken_over or untouched or (given is not None and given.accepted))
 
 
-def describe_unopened(target: OrderTarget, refusal: str) -> OrderNodeProgress:
+def describe_unopened_order(target: OrderTarget, refusal: str) -> OrderNodeProgress:
     """Return a node without a recovery: the loop refused its order, or never took it."""
     return OrderNodeProgress(
         node=target.row.display_name,
@@ -150,7 +150,7 @@ def describe_unopened(target: OrderTarget, refusal: str) -> OrderNodeProgress:
     )
 
 
-def describe_unread(target: OrderTarget, trouble: str) -> OrderNodeProgress:
+def describe_unread_order(target: OrderTarget, trouble: str) -> OrderNodeProgress:
     """Return a node whose order the daemon has taken, while what became of it cannot be read."""
     return OrderNodeProgress(
         node=target.row.display_name,
@@ -161,17 +161,17 @@ def describe_unread(target: OrderTarget, trouble: str) -> OrderNodeProgress:
     )
 
 
-def _new_instance(target: OrderTarget, facts: OrderFacts) -> str:
+def _find_new_instance(target: OrderTarget, facts: OrderFacts) -> str:
     row = facts.row
     if row is None or not row.instance_id or row.instance_id == target.instance:
         return ""
     return row.instance_id if row.logical_id != target.instance else ""
 
 
-def _seen_by_service(rec: NodeRecovery) -> bool:
+def _has_sent_order(rec: NodeRecovery) -> bool:
     """Return whether an order was sent that may have been accepted."""
-    step = find_order(rec)
-    return step is not None and (step.accepted or was_in_doubt(rec))
+    step = find_last_cloud_order(rec)
+    return step is not None and (step.accepted or has_doubtful_order(rec))
 
 
 def _describe_before_order(
@@ -204,14 +204,14 @@ def _describe_ordered(
         return replace(one, phase=OrderPhase.LEFT)
     if facts.late:
         text = facts.late
-        if facts.verb is Verb.REBOOT and target.under_way:
+        if facts.verb is NodeAction.REBOOT and target.under_way:
             text += ": it is unknown whether the earlier command ordered its reboot"
         return replace(one, phase=OrderPhase.LEFT, text=text)
     return _FOLLOW[facts.verb](one, rec, facts)
 
 
 def _is_accepted(rec: NodeRecovery) -> bool:
-    step = find_order(rec)
+    step = find_last_cloud_order(rec)
     return step is not None and step.accepted
 
 
@@ -255,7 +255,7 @@ def _follow_deletion(
 def _follow_joining(
     one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
 ) -> OrderNodeProgress:
-    given = last_step(rec.steps, StepKind.RETURN)
+    given = find_last_step(rec.steps, StepKind.RETURN)
     refused = given is not None and given.outcome is not None and not given.accepted
     text = given.outcome.detail if refused and given and given.outcome else ""
     text = facts.trouble or text or "its slurmd has not registered yet"
@@ -263,16 +263,16 @@ def _follow_joining(
 
 
 _FOLLOW = {
-    Verb.REPLACE: _follow_replacement,
-    Verb.REBOOT: _follow_reboot,
-    Verb.DELETE: _follow_deletion,
+    NodeAction.REPLACE: _follow_replacement,
+    NodeAction.REBOOT: _follow_reboot,
+    NodeAction.DELETE: _follow_deletion,
 }
 
 
 def _describe_end(
     one: OrderNodeProgress, rec: NodeRecovery, facts: OrderFacts
 ) -> OrderNodeProgress:
-    last, order = rec.trail[-1], find_order(rec)
+    last, order = rec.trail[-1], find_last_cloud_order(rec)
     outcome = order.outcome if order is not None and order.outcome else Outcome.accepted()
     refused = outcome.kind is OutcomeKind.REJECTED
     if rec.phase is NodePhase.REMOVED:
@@ -283,7 +283,7 @@ def _describe_end(
         asked = len(rec.trail) > 1 and rec.trail[-2].phase not in BEFORE_ORDER
         if asked or order is None:
             return replace(one, phase=OrderPhase.FAILED, text=last.why)
-        if was_in_doubt(rec):
+        if has_doubtful_order(rec):
             text = f"it is unknown whether the service accepted the order: {outcome.detail}"
             return replace(one, phase=OrderPhase.IN_DOUBT, text=text, code=outcome.code)
         if refused:
@@ -300,7 +300,7 @@ def _describe_take_over(one: OrderNodeProgress, rec: NodeRecovery) -> OrderNodeP
     """Return an operator resumed the node, or gave it another Reason: it is theirs."""
     why = rec.trail[-1].why
     before = rec.trail[-2].phase if len(rec.trail) > 1 else NodePhase.OPEN
-    if before in BEFORE_ORDER and not _seen_by_service(rec):
+    if before in BEFORE_ORDER and not _has_sent_order(rec):
         return replace(one, phase=OrderPhase.REFUSED, text=f"not ordered: {why}", code="given_back")
     if before == NodePhase.VERIFYING:
         return replace(one, phase=OrderPhase.DONE, text=f"back; {why}")

@@ -1,9 +1,9 @@
 """Slurm for an order that a command carries out: nodes are drained under an operator's Reason.
 
-The Reason names verb and instance (`hpctl.clusters.node_order_plan.make_reason`). It is not the
-daemon's: a daemon of this cluster leaves such a node alone, and the next command finds in it what
-was ordered. The loop is shown its own recovery's Reason instead, so that one table treats every
-node.
+The Reason names verb and instance (`hpctl.clusters.node_order_plan.make_drain_reason`). It is not
+the daemon's: a daemon of this cluster leaves such a node alone, and the next command finds in it
+what was ordered. The loop is shown its own recovery's Reason instead, so that one table treats
+every node.
 
 A node that another operator or tool has closed is neither drained nor resumed; the loop is shown
 a node that it drained itself. So it is of a node that Slurm does not list, and without Slurm.
@@ -15,14 +15,14 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from hpctl.clusters.node_order_plan import OrderTarget
-from hpctl.clusters.order_ports import NodeUpdates
-from hpctl.faults.hma_marks import mark_of
+from hpctl.clusters.order_ports import SlurmNodeUpdater
+from hpctl.faults.hma_marks import find_node_mark
 from hpctl.slurm.cli import Rule
 from hpctl.slurm.no_slurm import NoSlurm
-from hpctl.slurm.rules import NO_SUCH_NODE, check_resume, downed_by_hand
+from hpctl.slurm.rules import NO_SUCH_NODE, check_resume, is_downed_by_hand
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import own_reason, reason_owner
+from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 _BLOCKING = frozenset({"DRAIN", "FAIL", "MAINTENANCE", "MAINT"})
@@ -35,7 +35,7 @@ class OrderScheduler(NoSlurm):
     def __init__(
         self,
         targets: Mapping[NodeName, OrderTarget],
-        slurm: NodeUpdates | None,
+        slurm: SlurmNodeUpdater | None,
         now: Callable[[], datetime],
     ) -> None:
         self._targets, self._slurm, self._now = targets, slurm, now
@@ -66,11 +66,11 @@ class OrderScheduler(NoSlurm):
         if owner is not None and name not in self._returned:
             if self._is_held(node):
                 state = "DOWN" if name in self._downed else node.state
-                mine = own_reason(owner, "an operator's order")
+                mine = format_own_reason(owner, "an operator's order")
                 return replace(node, state=state, flags=plain | {"DRAIN"}, reason=mine)
             if name in self._closed:
                 return node
-        state = "IDLE" if downed_by_hand(node) or name in self._downed else node.state
+        state = "IDLE" if is_downed_by_hand(node) or name in self._downed else node.state
         return replace(node, state=state, flags=plain, reason="")
 
     def _is_held(self, node: SlurmNode) -> bool:
@@ -80,9 +80,9 @@ class OrderScheduler(NoSlurm):
             return name in self._closed
         if node.drained and has_reason(node, self._targets[name].reason):
             return True
-        if name not in self._closed or not (node.closed or downed_by_hand(node)):
+        if name not in self._closed or not (node.closed or is_downed_by_hand(node)):
             return False
-        if mark_of(node):
+        if find_node_mark(node):
             # HyperPod's health agent marked it meanwhile: evidence of a fault, no operator's word.
             self.closed_by_others.setdefault(name, node.reason)
         return name in self.closed_by_others
@@ -104,7 +104,7 @@ class OrderScheduler(NoSlurm):
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Set DOWN each node that is drained with the operator's Reason."""
-        mine = [n for n in nodes if self._is_ours(n)]
+        mine = [n for n in nodes if self._has_own_reason(n)]
         answers = self._update_nodes(mine, "DOWN", decide_down)
         for name in nodes:
             if name not in answers:
@@ -114,7 +114,7 @@ class OrderScheduler(NoSlurm):
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME each node that this order has drained."""
-        mine = [n for n in nodes if self._is_ours(n)]
+        mine = [n for n in nodes if self._has_own_reason(n)]
         answers = self._update_nodes(mine, "RESUME", decide_resume)
         for name in nodes:
             if name not in answers:
@@ -122,7 +122,7 @@ class OrderScheduler(NoSlurm):
                 answers[name] = Outcome.accepted("closed by another operator or tool")
         return answers
 
-    def _is_ours(self, name: NodeName) -> bool:
+    def _has_own_reason(self, name: NodeName) -> bool:
         return self.tracks(name) and name not in self.closed_by_others
 
     def _update_nodes(
@@ -136,11 +136,11 @@ def decide_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Decide a DRAIN: a node that is closed (DRAIN, FAIL, DOWN by hand) is left as it is."""
     if node is None:
         return NO_SUCH_NODE
-    if not reason.isprintable() or not reason or reason_owner(reason) is not None:
+    if not reason.isprintable() or not reason or parse_reason_owner(reason) is not None:
         return Outcome.rejected("bad_reason", f"not an operator's Reason: {reason!r}")
     if node.drained and has_reason(node, reason):
         return Outcome.accepted("it is drained already")
-    if node.closed or downed_by_hand(node):
+    if node.closed or is_downed_by_hand(node):
         return Outcome.rejected("closed", node.reason)
     return None
 

@@ -8,7 +8,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.cloud_facts import BAD_STATUS, GONE, IN_USE
 
 
-class Verb(StrEnum):
+class NodeAction(StrEnum):
     """What is done to a node."""
 
     REPLACE = "replace"
@@ -17,15 +17,15 @@ class Verb(StrEnum):
 
 
 OPERATIONS = {
-    Verb.REPLACE: "batch_replace_cluster_nodes",
-    Verb.REBOOT: "batch_reboot_cluster_nodes",
-    Verb.DELETE: "batch_delete_cluster_nodes",
+    NodeAction.REPLACE: "batch_replace_cluster_nodes",
+    NodeAction.REBOOT: "batch_reboot_cluster_nodes",
+    NodeAction.DELETE: "batch_delete_cluster_nodes",
 }
 
 
 EVERY_S = 5.0
 
-TIMEOUT_S = {Verb.REPLACE: 5400.0, Verb.REBOOT: 1800.0, Verb.DELETE: 1800.0}
+TIMEOUT_S = {NodeAction.REPLACE: 5400.0, NodeAction.REBOOT: 1800.0, NodeAction.DELETE: 1800.0}
 """After the order: a replacement takes 20 to 30 minutes, with deep health checks up to two hours.
 """
 
@@ -68,6 +68,6 @@ _MENDS = {
 }
 
 
-def find_fix(code: str) -> str:
+def find_refusal_fix(code: str) -> str:
     """Return what to do about a node's refusal; empty where its words say it."""
     return _MENDS.get(code, "")

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from hpctl.clusters.node_order_plan import OrderTarget, format_start
+from hpctl.clusters.node_order_plan import OrderTarget, format_slurmd_start
 from hpctl.clusters.order_cloud import OrderProvider
 from hpctl.clusters.order_slurm import OrderScheduler
 from hpctl.clusters.order_terms import OrderOptions
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import View, jobs_on
+from hpctl.engine.view import View, group_jobs_by_node
 from hpctl.faults.catalogue import Rules
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 
@@ -47,7 +47,7 @@ class OrderObserver:
         Raises Unavailable where Slurm was never read.
         """
         slurm = self._read_slurm(state)
-        running = jobs_on(list(self._targets), slurm.jobs)
+        running = group_jobs_by_node(list(self._targets), slurm.jobs)
         self.jobs = {name: list_job_ids(here) for name, here in running.items()}
         if self._needs_cloud(state):
             self._read_cloud()
@@ -87,10 +87,10 @@ class OrderObserver:
         except Unavailable as error:
             self.cloud_trouble = str(error)
 
-    def _hear(self, state: State, slurm: SchedulerView) -> dict[NodeName, Health]:
+    def _hear(self, state: State, slurm: SchedulerView) -> dict[NodeName, NodeHealth]:
         """Return a slurmd that answers speaks for its node: when it began tells one boot from
         another."""
-        heard: dict[NodeName, Health] = {}
+        heard: dict[NodeName, NodeHealth] = {}
         for name, target in self._targets.items():
             row = self._provider.rows.get(name)
             node = slurm.nodes.get(name)
@@ -99,10 +99,10 @@ class OrderObserver:
             if name in state.open_nodes:
                 if row is None or node is None or not node.responding:
                     continue
-                boot = format_start(node) if self._scheduler.tracks(name) else ""
+                boot = format_slurmd_start(node) if self._scheduler.tracks(name) else ""
             # Where Slurm does not tell when its slurmd began, another instance is another boot.
             boot = boot or f"of {instance}"
-            heard[name] = Health(Generation(name, instance, BootId(boot)), slurm.as_of)
+            heard[name] = NodeHealth(NodeGeneration(name, instance, BootId(boot)), slurm.as_of)
         return heard
 
     def _find_withdrawn(self, state: State) -> dict[NodeName, str]:
@@ -115,9 +115,9 @@ class OrderObserver:
             return dict.fromkeys(waiting, "nothing was ordered for it")
         if self.cloud_trouble:
             return {}
-        return self._above_floor([name for name in waiting if self._is_ready(name)])
+        return self._find_below_minimum([name for name in waiting if self._is_ready(name)])
 
-    def _above_floor(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
+    def _find_below_minimum(self, ready: Sequence[NodeName]) -> dict[NodeName, str]:
         """Return the nodes that would bring a group below its floor."""
         counts = self._provider.targets_of_groups
         room = {group: counts.get(group, 0) - keep for group, keep in self._options.floor.items()}

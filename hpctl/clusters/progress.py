@@ -18,25 +18,27 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.sagemaker.failure_causes import NodeFailureCause, Where
+from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureCause
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.ports import Aws
 
 
-def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]) -> Where:
+def find_group_placement(
+    aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]
+) -> InstancePlacement:
     """Return where a described group of a described cluster looks for its instances."""
     vpc = group.get("OverrideVpcConfig") or description.get("VpcConfig") or {}
-    zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
+    zones = map_subnet_zones(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
     if not plan:
-        return Where(list_types(group), zones)
+        return InstancePlacement(list_types(group), zones)
     try:
         answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
     except HpctlError:
-        return Where(list_types(group), zones, plan)
+        return InstancePlacement(list_types(group), zones, plan)
     held = [str(r.get("AvailabilityZone", "")) for r in answer.get("ReservedCapacitySummaries", ())]
-    return Where(
+    return InstancePlacement(
         list_types(group),
         zones,
         plan,
@@ -45,7 +47,7 @@ def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str,
     )
 
 
-def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
+def map_subnet_zones(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
     """Return the zone of each subnet, "" where it is unknown."""
     zones = dict.fromkeys(subnets, "")
     if not subnets:
@@ -219,7 +221,7 @@ _MENDS = {
 """By words of FailureMessage (AWS's guide on API-driven Slurm configuration, troubleshooting)."""
 
 
-def in_service(
+def judge_service(
     targets: Mapping[str, int] | None = None,
     patience_s: float = PATIENCE_S,
     leaving: Collection[str] = (),
@@ -239,14 +241,14 @@ def in_service(
             return _judge_rollback(p)
         missed = _format_missing(p.targets, targets) if targets is not None else ""
         if missed:
-            return _judge_missed(p, missed, before)
+            return _judge_missed_targets(p, missed, before)
         if set(p.targets) & set(leaving):
             return WAITING
         if all(g.current >= g.target for g in p.groups) and all(
             n.status == RUNNING for n in p.nodes
         ):
             return WaitState.REACHED, ""
-        return _judge_stuck(p, patience_s)
+        return _is_stuck(p, patience_s)
 
     return judge
 
@@ -260,10 +262,10 @@ def _judge_status(p: ClusterProgress, patience_s: float) -> Judged:
     if p.status in ("Deleting", DELETED):
         return WaitState.FAILED, f"the cluster is {p.status}"
     # A Continuous cluster waits for a login node, however often that fails.
-    return _judge_stuck(p, patience_s) if p.status == "Creating" else WAITING
+    return _is_stuck(p, patience_s) if p.status == "Creating" else WAITING
 
 
-def _judge_missed(p: ClusterProgress, missed: str, before: str | None) -> Judged:
+def _judge_missed_targets(p: ClusterProgress, missed: str, before: str | None) -> Judged:
     """Judge an InService cluster whose target counts are not the ordered ones."""
     if before is not None and p.failure not in ("", before):
         return _judge_rollback(p)
@@ -315,7 +317,7 @@ def _format_missing(have: Mapping[str, int], want: Mapping[str, int]) -> str:
     return "; ".join(wrong)
 
 
-def _judge_stuck(p: ClusterProgress, patience_s: float) -> Judged:
+def _is_stuck(p: ClusterProgress, patience_s: float) -> Judged:
     """Return whether only failed nodes are missing: the service may retry those without a limit."""
     failed = {n.key for n in p.failures}
     moving = any(n.status != RUNNING and n.key not in failed for n in p.nodes)

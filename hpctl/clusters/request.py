@@ -6,7 +6,7 @@ The file lies beside the lifecycle scripts, which read it from their own directo
 
 A node cannot find out that it is a login node where the API sets Slurm up: resource_config.json
 only says who the controllers are, and login nodes run slurmd as compute nodes do. So the
-bundle is given the roles of the groups (`write_roles`).
+bundle is given the roles of the groups (`write_bundle_roles`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpctl.clusters.spec import ClusterSpec, GroupSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
 from hpctl.clusters.spec.field_types import ApiSection
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.ports import Service
+from hpctl.vocabulary.ports import ServiceClient
 
 if TYPE_CHECKING:
     from hpctl.vocabulary.ports import Aws
@@ -74,7 +74,7 @@ LEFT_TO_RAW = {
 """What CreateCluster takes and the models have no word for, and why."""
 
 
-def create_request(spec: ClusterSpec) -> dict[str, Any]:
+def make_create_request(spec: ClusterSpec) -> dict[str, Any]:
     """CreateCluster's request."""
     slurm = {
         "SlurmConfigStrategy": spec.slurm_config_strategy,
@@ -82,7 +82,7 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
     }
     slurm = {key: value for key, value in slurm.items() if value is not None}
     otherwise: dict[str, Any] = {
-        "InstanceGroups": [group_request(spec, group) for group in spec.groups],
+        "InstanceGroups": [make_group_request(spec, group) for group in spec.groups],
         "VpcConfig": spec.vpc and _make_vpc_config(spec.vpc.subnets, spec.vpc.security_groups),
         "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
         "Orchestrator": {"Slurm": slurm} if slurm else None,
@@ -90,7 +90,7 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
     return merge_raw(_drop_empty(CLUSTER, spec, otherwise), spec.raw)
 
 
-def group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
+def make_group_request(spec: ClusterSpec, group: GroupSpec) -> dict[str, Any]:
     """Return one group of it: a ClusterInstanceGroupSpecification, for UpdateCluster as well."""
     types, interface = group.instance_types, group.network_interface
     otherwise: dict[str, Any] = {
@@ -160,8 +160,8 @@ LARGEST = 1 << 20
 """Bytes that are read: scripts and settings are far smaller."""
 
 
-def read_object(s3: Service, bucket: str, key: str) -> bytes:
-    """Return the first MiB of an object. Raises Absent, Refused, Unavailable."""
+def read_s3_object(s3: ServiceClient, bucket: str, key: str) -> bytes:
+    """Return the first MiB of an object. Raises ResourceNotFound, Refused, Unavailable."""
     body = s3.read("get_object", Bucket=bucket, Key=key)["Body"]
     try:
         return bytes(body.read(LARGEST))
@@ -189,7 +189,7 @@ _HEADS = {
 }
 
 
-def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
+def render_provisioning_parameters(spec: ClusterSpec) -> dict[str, Any]:
     """Return the file's content. Raises HpctlError for a spec that does not use it."""
     if spec.slurm_config != "provisioning_parameters":
         raise HpctlError(
@@ -217,17 +217,17 @@ def render_parameters(spec: ClusterSpec) -> dict[str, Any]:
         "fsx_dns_name": more.fsx_lustre and more.fsx_lustre.dns_name,
         "fsx_mountname": more.fsx_lustre and more.fsx_lustre.mount_name,
         "fsx_openzfs_dns_name": more.fsx_openzfs and more.fsx_openzfs.dns_name,
-        "slurm_configurations": _name_heads(more.head_nodes) if more.head_nodes else None,
+        "slurm_configurations": _make_head_parameters(more.head_nodes) if more.head_nodes else None,
     }
     return merge_raw({key: value for key, value in answer.items() if value is not None}, more.raw)
 
 
-def _name_heads(heads: HeadNodes) -> dict[str, str]:
+def _make_head_parameters(heads: HeadNodes) -> dict[str, str]:
     values = {key: getattr(heads, ours) for key, ours in _HEADS.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 
-def read_back(
+def parse_parameters(
     content: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[str, str | None]], dict[str, Any]]:
     """Return what a file says: role and partition by group, and the `provisioning_parameters`
@@ -272,7 +272,9 @@ def list_parameter_files(describe: Mapping[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def read_parameters(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+def read_provisioning_parameters(
+    aws: Aws, describe: Mapping[str, Any]
+) -> tuple[Mapping[str, Any] | None, str]:
     """Return the file beside a living cluster's lifecycle scripts; else None, and why there is
     none.
 
@@ -285,7 +287,7 @@ def read_parameters(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str,
         return None, "no group has lifecycle scripts in S3"
     bucket, key = there[0]
     try:
-        content = json.loads(read_object(aws.service("s3"), bucket, key))
+        content = json.loads(read_s3_object(aws.service("s3"), bucket, key))
     except HpctlError as error:
         return None, str(error)
     except ValueError as error:
@@ -298,7 +300,7 @@ def read_parameters(aws: Aws, describe: Mapping[str, Any]) -> tuple[Mapping[str,
 CONFIG = "config.json"
 
 
-def write_roles(directory: Path, spec: ClusterSpec) -> str:
+def write_bundle_roles(directory: Path, spec: ClusterSpec) -> str:
     """Write the roles into a bundle that is laid; the file that has them, empty for none.
 
     That is config.json, or provisioning_parameters.json where the cluster has it. What a user
@@ -310,7 +312,7 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
     if spec.slurm_config == "provisioning_parameters":
         path = directory / FILE
         if not path.exists():
-            path.write_text(json.dumps(render_parameters(spec), indent=2) + "\n")
+            path.write_text(json.dumps(render_provisioning_parameters(spec), indent=2) + "\n")
         return FILE
     path = directory / CONFIG
     try:

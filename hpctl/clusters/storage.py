@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.toolkit.errors import CallRefused, HpctlError, OrderInDoubt, ResourceNotFound
 from hpctl.vocabulary.ports import Aws
 
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
@@ -105,14 +105,14 @@ def create_link(aws: Aws, wanted: WantedLink) -> tuple[Link, bool]:
     """Return the link, and whether it was made now. One that is there already is recognised.
 
     Raises HpctlError where the file system cannot have it or its path leads elsewhere; Refused,
-    Unavailable; InDoubt where it was ordered and is not to be seen.
+    Unavailable; OrderInDoubt where it was ordered and is not to be seen.
     """
     there = find_existing_link(aws, wanted)
     if there is not None:
         return there, False
     try:
         made = aws.service("fsx").order("create_data_repository_association", **wanted.request())
-    except InDoubt:
+    except OrderInDoubt:
         there = _find_same_link(aws, wanted)
         if there is None:
             raise
@@ -144,7 +144,7 @@ def wait_for_link(
         )
         found = answer.get("Associations") or ()
         if not found:
-            raise Absent(
+            raise ResourceNotFound(
                 f"the link to S3 (data repository association {known.id}) was deleted "
                 "while hpctl waited for it",
                 "another user or tool deleted it; run the command again to create it",
@@ -160,7 +160,7 @@ def _find_same_link(aws: Aws, wanted: WantedLink) -> Link | None:
             continue
         if there.s3.rstrip("/") == wanted.s3.rstrip("/"):
             return there
-        raise Refused(
+        raise CallRefused(
             f"the path {wanted.path} of file system {wanted.file_system} is already linked to "
             f"{there.s3} (association {there.id})",
             "choose another --path, or delete that association first "
@@ -174,7 +174,7 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
     known = _describe_file_system(aws, file_system)
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
     if kind != "LUSTRE":
-        raise Refused(
+        raise CallRefused(
             f"file system {file_system} is of the type {kind}, but only FSx for Lustre can be "
             "linked to S3",
             "name the id of an FSx for Lustre file system",
@@ -182,22 +182,23 @@ def _check_file_system(aws: Aws, file_system: str) -> None:
     deployment = known.get("LustreConfiguration", {}).get("DeploymentType", "")
     version = str(known.get("FileSystemTypeVersion", ""))
     if deployment in UNLINKABLE or version == "2.10":
-        raise Refused(
+        raise CallRefused(
             f"{file_system} is {deployment or 'Lustre'} {version}".rstrip()
             + ": this type of file system cannot be linked to S3",
             "use a file system of the type PERSISTENT_2, PERSISTENT_1 or SCRATCH_2 with Lustre "
             "2.12 or later",
         )
     if state and state not in ("AVAILABLE", "UPDATING"):
-        raise Refused(f"{file_system} is {state}", "wait until it is AVAILABLE")
+        raise CallRefused(f"{file_system} is {state}", "wait until it is AVAILABLE")
 
 
 def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
-    """Return a file system in FSx's words. Raises Absent with the nearest that there are."""
+    """Return a file system in FSx's words. Raises ResourceNotFound with the nearest that there
+    are."""
     fsx = aws.service("fsx")
     try:
         found = fsx.read("describe_file_systems", FileSystemIds=[file_system]).get("FileSystems")
-    except Absent:
+    except ResourceNotFound:
         found = ()
     if found:
         one: Mapping[str, Any] = found[0]
@@ -211,7 +212,7 @@ def _describe_file_system(aws: Aws, file_system: str) -> Mapping[str, Any]:
         every = []
     near = get_close_matches(file_system, every, n=2) or every[:5]
     there = f"is it {' or '.join(near)}? " if near else ""
-    raise Absent(
+    raise ResourceNotFound(
         f"FSx has no file system {file_system} in the region {aws.region}",
         f"{there}check its id and --region",
     )

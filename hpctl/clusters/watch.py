@@ -28,10 +28,10 @@ from hpctl.clusters.progress import (
     WaitState,
     list_types,
 )
-from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where
+from hpctl.sagemaker.failure_causes import InstancePlacement, NodeFailureCause, NodeFailureKind
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.toolkit.errors import CallRefused, HpctlError, ResourceNotFound, Unavailable
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
 AT_ONCE = 16
 LEVELS = ("Info", "Warn", "Error")
@@ -54,7 +54,7 @@ class ClusterEvent(Struct, frozen=True):
     slurm: str = ""
 
 
-class NoEvents(HpctlError):
+class EventsUnsupported(HpctlError):
     """The cluster is of the kind that has none."""
 
 
@@ -69,7 +69,8 @@ def read_events(  # noqa: PLR0913 -- the filters of the API, by keyword
 ) -> tuple[ClusterEvent, ...]:
     """Return the events, oldest first, those that warn or fail with their details.
 
-    Raises NoEvents, Absent, Refused, Unavailable. A detail that cannot be read is empty.
+    Raises EventsUnsupported, ResourceNotFound, Refused, Unavailable. A detail that cannot be read
+    is empty.
     """
     sagemaker = aws.service("sagemaker")
     request: dict[str, Any] = {"ClusterName": cluster, "MaxResults": 100}
@@ -89,17 +90,17 @@ def read_events(  # noqa: PLR0913 -- the filters of the API, by keyword
 
 
 def _list_events(
-    sagemaker: Service, cluster: str, request: Mapping[str, Any]
+    sagemaker: ServiceClient, cluster: str, request: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     try:
         yield from sagemaker.pages("list_cluster_events", "Events", **request)
-    except Refused as error:
+    except CallRefused as error:
         if error.code != "ValidationException":
             raise
         description = sagemaker.read("describe_cluster", ClusterName=cluster)
         if description.get("NodeProvisioningMode") == "Continuous":
             raise
-        raise NoEvents(
+        raise EventsUnsupported(
             f"SageMaker has no events of cluster {cluster}: its NodeProvisioningMode is not "
             "Continuous",
             "use `hpctl cluster instances` (why a node failed), `hpctl explain`,"
@@ -120,30 +121,32 @@ def _make_event(answer: Mapping[str, Any]) -> ClusterEvent:
     )
 
 
-def _read_event_details(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
+def _read_event_details(
+    sagemaker: ServiceClient, cluster: str, event: ClusterEvent
+) -> ClusterEvent:
     metadata = read_event_metadata(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
         event,
         logical_id=str(instance.get("NodeLogicalId") or ""),
         lifecycle=str(instance.get("LcsExecutionState") or ""),
-        failure=failure_message(metadata),
+        failure=find_failure_message(metadata),
         slurm=" ".join(filter(None, map(health.get, ("Component", "Status", "Reason")))),
     )
 
 
-def read_event_metadata(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
+def read_event_metadata(sagemaker: ServiceClient, cluster: str, event: str) -> Mapping[str, Any]:
     """Return an event's details; none where they cannot be read."""
     try:
         answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
-    except (Refused, Unavailable):
+    except (CallRefused, Unavailable):
         return {}
     details = answer.get("EventDetails", {}).get("EventDetails", {})
     metadata: Mapping[str, Any] = details.get("EventMetadata", {})
     return metadata
 
 
-def failure_message(metadata: Mapping[str, Any]) -> str:
+def find_failure_message(metadata: Mapping[str, Any]) -> str:
     """Return the FailureMessage of an event's metadata, in whichever of its parts it is."""
     parts = [part for part in metadata.values() if isinstance(part, Mapping)]
     return next((str(p["FailureMessage"]) for p in parts if p.get("FailureMessage")), "")
@@ -172,7 +175,7 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
     Ends when `until` says REACHED or FAILED, or with DEADLINE after `timeout_s`. Raises
     Unavailable where the very first look fails, Refused (but Absent is a look: DELETED).
     """
-    view = _ClusterView(aws, cluster, now())
+    view = _ClusterWatchState(aws, cluster, now())
     last: ClusterProgress | None = None
     while True:
         at = now()
@@ -193,12 +196,12 @@ def watch_cluster(  # noqa: PLR0913 -- clock and intervals are keywords with def
         sleep(every_s if timeout_s is None else min(every_s, timeout_s - seen.waited_s))
 
 
-def look_once(aws: Aws, cluster: str, now: datetime) -> ClusterProgress:
-    """Look once. Raises Unavailable, Refused; Absent is a look with status DELETED."""
-    return _ClusterView(aws, cluster, now).look(now)
+def read_cluster_progress(aws: Aws, cluster: str, now: datetime) -> ClusterProgress:
+    """Look once. Raises Unavailable, Refused; ResourceNotFound is a look with status DELETED."""
+    return _ClusterWatchState(aws, cluster, now).look(now)
 
 
-class _ClusterView(Struct):
+class _ClusterWatchState(Struct):
     """What is remembered from one look to the next."""
 
     aws: Aws
@@ -210,7 +213,7 @@ class _ClusterView(Struct):
     since: dict[str, tuple[str, str, datetime]] = field(default_factory=dict)
     troubles: dict[tuple[str, str], NodeFailureCause] = field(default_factory=dict)
     failures: dict[str, NodeProgress] = field(default_factory=dict)
-    places: dict[str, Where] = field(default_factory=dict)
+    places: dict[str, InstancePlacement] = field(default_factory=dict)
     events_shown: set[str] = field(default_factory=set)
     logs_left: int = READ_A_LOOK
     logs_dark: bool = False
@@ -228,9 +231,9 @@ class _ClusterView(Struct):
                     "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=self.cluster, **more
                 )
             )
-        except Absent:
+        except ResourceNotFound:
             answer, listed, continuous = {"ClusterStatus": DELETED}, [], False
-        nodes = tuple(self._node(answer, summary, at) for summary in listed)
+        nodes = tuple(self._make_node_progress(answer, summary, at) for summary in listed)
         progress = ClusterProgress(
             cluster=str(answer.get("ClusterName", self.cluster)),
             status=str(answer["ClusterStatus"]),
@@ -239,7 +242,7 @@ class _ClusterView(Struct):
             failure=str(answer.get("FailureMessage", "")),
             groups=tuple(_make_group(g) for g in answer.get("InstanceGroups", ())),
             nodes=tuple(sorted(nodes, key=lambda n: (n.group, n.node, n.key))),
-            events=self._events() if continuous else (),
+            events=self._read_new_events() if continuous else (),
             waited_s=(at - self.began).total_seconds(),
             by_api=all("SlurmConfig" in g for g in answer.get("InstanceGroups", ())),
         )
@@ -272,7 +275,7 @@ class _ClusterView(Struct):
             failures=tuple(self.failures.values()),
         )
 
-    def _node(
+    def _make_node_progress(
         self, answer: Mapping[str, Any], summary: Mapping[str, Any], at: datetime
     ) -> NodeProgress:
         state = summary["InstanceStatus"]
@@ -292,25 +295,27 @@ class _ClusterView(Struct):
         elif before[:2] != (node.status, node.instance_id):
             self.since[node.key] = (node.status, node.instance_id, at)
         node = replace(node, since=self.since[node.key][2])
-        return replace(node, trouble=self._trouble(answer, node)) if node.has_failed else node
+        return (
+            replace(node, trouble=self._explain_failure(answer, node)) if node.has_failed else node
+        )
 
-    def _trouble(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
+    def _explain_failure(self, answer: Mapping[str, Any], node: NodeProgress) -> NodeFailureCause:
         """Return what a failure means. An instance's lifecycle log is read until it has a line."""
         key = (node.key, node.instance_id)
         known = self.troubles.get(key) or failures.explain_failure(
             self.aws, answer, node, self.places
         )
-        if known.cause is Cause.LIFECYCLE and not known.line and self._may_read():
+        if known.cause is NodeFailureKind.LIFECYCLE and not known.line and self._may_read_log():
             # Logs that cannot be reached cost half a minute each time: once is enough.
-            known, self.logs_dark = failures.with_log(self.aws, answer, node, known)
+            known, self.logs_dark = failures.add_lifecycle_log(self.aws, answer, node, known)
         self.troubles[key] = known
         return known
 
-    def _may_read(self) -> bool:
+    def _may_read_log(self) -> bool:
         self.logs_left -= 1
         return self.logs_left >= 0 and not self.logs_dark
 
-    def _events(self) -> tuple[EventLine, ...]:
+    def _read_new_events(self) -> tuple[EventLine, ...]:
         """Events since the last look, oldest first. They are an extra: a refusal is none."""
         sagemaker = self.aws.service("sagemaker")
         try:
@@ -322,7 +327,7 @@ class _ClusterView(Struct):
                     EventTimeAfter=self.began,
                 )
             )
-        except Refused:
+        except CallRefused:
             return ()
         fresh = [e for e in listed if e["EventId"] not in self.events_shown]
         self.events_shown |= {e["EventId"] for e in fresh}
@@ -333,11 +338,11 @@ class _ClusterView(Struct):
         self.events_left -= 1
         return self.events_left >= 0
 
-    def _make_line(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
+    def _make_line(self, sagemaker: ServiceClient, event: Mapping[str, Any]) -> EventLine:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
         if level == "Error" and self._may_describe():
             details = read_event_metadata(sagemaker, self.cluster, event["EventId"])
-            text = f"{text} {failure_message(details)}"
+            text = f"{text} {find_failure_message(details)}"
         return EventLine(
             _to_utc(event["EventTime"], self.began),
             level,

@@ -52,12 +52,12 @@ def check(path: str | None, as_json: bool) -> None:
 
     from hpctl.daemon.configuration_checks import CHECKS
     from hpctl.engine.adapters import make_rules, open_reader
-    from hpctl.engine.config import DEFAULT_PATH, load
+    from hpctl.engine.config import DEFAULT_PATH, read_config_file
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []
     try:
-        loaded = load(path)
+        loaded = read_config_file(path)
         make_rules(loaded)
         for find_problems in CHECKS:
             problems += [f"{error}: {error.hint}" for error in find_problems(loaded)]

@@ -1,7 +1,7 @@
 """The composition root: builds every object of the daemon once, in order, and names it.
 
 Nothing is completed later: what two objects need of each other is a third one that both receive
-(`IntakeLine`, `GreyFindings`, `Leadership`, `LiveConfig`).
+(`IntakeConnection`, `GreyFailureFindings`, `Leadership`, `LiveConfig`).
 
 This file and its neighbors `kinds`, `intake`, `configuration_checks` and `page_command` are the
 daemon's list of features; no other file of the room names one. A feature is removed by deleting the
@@ -22,24 +22,24 @@ from hpctl import __version__
 from hpctl.daemon.cloud_pace import CloudReadInterval
 from hpctl.daemon.configuration_audit import ConfigurationAudit
 from hpctl.daemon.controller_watch import ControllerWatch
-from hpctl.daemon.cycle import Cycle, CycleFailures
-from hpctl.daemon.follow_up import FollowUp
-from hpctl.daemon.health import Housekeeping, InconsistencyLog, Troubled
+from hpctl.daemon.cycle import CycleFailures, DaemonCycle
+from hpctl.daemon.follow_up import CycleFollowUp
+from hpctl.daemon.health import Housekeeping, InconsistencyLog, TroubleSource
 from hpctl.daemon.journal_guard import JournalGuard
 from hpctl.daemon.kinds import KINDS
-from hpctl.daemon.lifecycle import Background, Daemon, HeldResources
+from hpctl.daemon.lifecycle import BackgroundThreads, Daemon, HeldResources
 from hpctl.daemon.locks import ClusterLock, lock_state_dir
 from hpctl.daemon.pause import CyclePause
 from hpctl.daemon.readiness import Readiness
-from hpctl.daemon.reload import Reload
+from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import Signals
 from hpctl.daemon.standby import Standby
 from hpctl.daemon.takeover import Takeover
 from hpctl.engine.adapters import choose_scheduler, make_provider, make_scheduler, open_writer
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.config import Config, load
-from hpctl.engine.execute import AgentOrders, Effectors, Executor
+from hpctl.engine.config import Config, read_config_file
+from hpctl.engine.execute import AgentOrders, Executor, ExecutorPorts
 from hpctl.engine.journal.creation import check_journal_exists
 from hpctl.engine.journal.reserve import JournalReserve
 from hpctl.engine.journal.rows import DaemonIdentity
@@ -50,26 +50,26 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore, drop_checks
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.request_intake import RequestHandler
-from hpctl.engine.retirement import Retirement
-from hpctl.engine.wake import WakeLimiter, Waker
+from hpctl.engine.retirement import JournalRetirement
+from hpctl.engine.wake import LoopWaker, WakeLimiter
 from hpctl.engine.world_server import WorldServer
-from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
-from hpctl.jobs.hangs.daemon import HangWatch, StackCollector
+from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
+from hpctl.jobs.hangs.daemon import HangDetector, StackCollector
 from hpctl.jobs.report_intake import JobReportHandler
 from hpctl.nodes.evidence.daemon import EvidenceRetention
-from hpctl.service.alerts import AlertStore, Webhook
+from hpctl.service.alerts import AlertmanagerWebhook, AlertStore
 from hpctl.service.intake import channel
-from hpctl.service.intake.line import IntakeLine
-from hpctl.service.intake.process import Backend, IntakeProcess
-from hpctl.service.metrics import Metrics
+from hpctl.service.intake.line import IntakeConnection
+from hpctl.service.intake.process import IntakeBackend, IntakeProcess
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.node_directory import NodeDirectory
 from hpctl.service.notify.daemon import Notifier
 from hpctl.service.page.process import PageProcess
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.controller_log import ControllerLog
-from hpctl.vocabulary.ports import Provider
+from hpctl.vocabulary.ports import CloudProvider
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -90,7 +90,7 @@ def compose_daemon(config_path: str) -> Daemon:
     return daemon
 
 
-class _Base(Struct, frozen=True):
+class _DaemonBase(Struct, frozen=True):
     """What everything else rests on."""
 
     path: Path
@@ -99,7 +99,7 @@ class _Base(Struct, frozen=True):
     held: HeldResources
     shared: bool
     leadership: Leadership
-    waker: Waker
+    waker: LoopWaker
     reserve: JournalReserve | None
     """None: the journal is in a database."""
 
@@ -119,8 +119,8 @@ class _Base(Struct, frozen=True):
         return None if self.shared else self.config.state_dir
 
 
-def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
-    config = load(path)
+def _open_base(path: Path, undo: contextlib.ExitStack) -> _DaemonBase:
+    config = read_config_file(path)
     check_journal_exists(config.url, may_create=config.journal.create)
     state_lock = lock_state_dir(config.state_dir)
     undo.callback(state_lock.close)
@@ -139,10 +139,10 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
     leadership = _make_leadership(config, store, clock)
     if not shared:
         leadership.try_to_lead()
-    waker = Waker(config.state_dir)
+    waker = LoopWaker(config.state_dir)
     undo.callback(waker.close)
     held = HeldResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
-    return _Base(path, live, clock, held, shared, leadership, waker, reserve)
+    return _DaemonBase(path, live, clock, held, shared, leadership, waker, reserve)
 
 
 def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leadership:
@@ -157,23 +157,23 @@ def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leader
     return Leadership(store, me, terms, clock)
 
 
-class _Surroundings(Struct, frozen=True, kw_only=True):
+class _DaemonInterfaces(Struct, frozen=True, kw_only=True):
     """What the daemon reads and writes, and what it knows."""
 
     scheduler: CliScheduler
-    provider: Provider
+    provider: CloudProvider
     cloud: CloudWatch
     health: NodeHealthStore
     observer: Observer
     memory: JournaledState
-    hang_watch: HangWatch
-    grey: GreyFailures
+    hang_watch: HangDetector
+    grey: GreyFailureDetector
     alerts: AlertStore
-    line: IntakeLine
-    metrics: Metrics
+    line: IntakeConnection
+    metrics: DaemonMetrics
 
 
-def _make_world(base: _Base) -> _Surroundings:
+def _make_world(base: _DaemonBase) -> _DaemonInterfaces:
     config, leadership = base.config, base.leadership
     scheduler, adapter = choose_scheduler(
         config, may_act=leadership.may_act, event=base.waker.is_poked
@@ -181,11 +181,11 @@ def _make_world(base: _Base) -> _Surroundings:
     log.info("slurm is read by %s", adapter)
     provider = make_provider(config)
     cloud = CloudWatch(provider, base.waker.poke, config.cluster.poll_s)
-    hang_watch = HangWatch()
-    grey_findings = GreyFindings()
+    hang_watch = HangDetector()
+    grey_findings = GreyFailureFindings()
     alerts = AlertStore(config.state_dir / "alerts.json", config.alerts.keep_s, base.clock)
-    line = IntakeLine()
-    metrics = Metrics(
+    line = IntakeConnection()
+    metrics = DaemonMetrics(
         provider.calls, config.metrics.agent_port, lambda: leadership.leads, config.state_dir
     )
     health = NodeHealthStore(
@@ -196,16 +196,16 @@ def _make_world(base: _Base) -> _Surroundings:
         sources=(grey_findings, alerts),
     )
     controller_log = ControllerLog(scheduler.show_config, leadership.is_beside_controller)
-    sources = FactSources(scheduler, cloud, health, controller_log, hangs=hang_watch)
+    sources = ObserverSources(scheduler, cloud, health, controller_log, hangs=hang_watch)
     observer = Observer(sources, base.live, base.clock, addresses=line)
-    grey = GreyFailures(
+    grey = GreyFailureDetector(
         found=grey_findings,
         health=health,
         observer=observer,
         clock=base.clock,
         view_age_s=base.live.policy.ages.scheduler_s,
     )
-    return _Surroundings(
+    return _DaemonInterfaces(
         scheduler=scheduler,
         provider=provider,
         cloud=cloud,
@@ -231,7 +231,7 @@ class _DecisionParts(Struct, frozen=True, kw_only=True):
     jobs: JobReportHandler
 
 
-def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
+def _make_loop(base: _DaemonBase, world: _DaemonInterfaces) -> _DecisionParts:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
     port = LoopPort(world.observer, world.memory, clock, waker.poke)
     jobs = JobReportHandler(
@@ -248,7 +248,7 @@ def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
     )
     orders = AgentOrders(munge_socket, clock)
     executor = Executor(
-        Effectors(world.scheduler, world.provider, agents=orders, stacks=stacks),
+        ExecutorPorts(world.scheduler, world.provider, agents=orders, stacks=stacks),
         world.memory,
         clock,
         poke=waker.poke,
@@ -276,7 +276,9 @@ class _ServiceParts(Struct, frozen=True, kw_only=True):
     page: PageProcess
 
 
-def _build_service(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _ServiceParts:
+def _build_service(
+    base: _DaemonBase, world: _DaemonInterfaces, engine: _DecisionParts
+) -> _ServiceParts:
     config = base.config
     directory = NodeDirectory(
         observer=world.observer,
@@ -284,24 +286,26 @@ def _build_service(base: _Base, world: _Surroundings, engine: _DecisionParts) ->
         leadership=base.leadership,
         slurm=make_scheduler(config),
     )
-    backend = Backend(
+    backend = IntakeBackend(
         health=world.health,
         requests=engine.requests,
-        webhook=Webhook(config.alerts.labels, world.alerts, directory, world.health, base.clock),
+        webhook=AlertmanagerWebhook(
+            config.alerts.labels, world.alerts, directory, world.health, base.clock
+        ),
         metrics=world.metrics,
         leadership=base.leadership,
         jobs=engine.jobs,
         on_gauges=(world.grey.hear, world.hang_watch.hear),
     )
     intake = IntakeProcess(
-        _intake_setup(config), config.intake.listen, backend, world.line, "hpctl.daemon.intake"
+        _make_intake_setup(config), config.intake.listen, backend, world.line, "hpctl.daemon.intake"
     )
     notifier = Notifier(config, base.store, engine.port, world.metrics)
     page = PageProcess(str(base.path), config.page.listen)
     return _ServiceParts(intake=intake, notifier=notifier, page=page)
 
 
-def _intake_setup(config: Config) -> channel.Setup:
+def _make_intake_setup(config: Config) -> channel.Setup:
     munge_socket, token_file = config.intake.munge_socket, config.alerts.token_file
     journal = None if config.database_url else config.state_dir / "journal.db"
     return channel.Setup(
@@ -313,17 +317,17 @@ def _intake_setup(config: Config) -> channel.Setup:
 
 
 def _assemble_daemon(
-    base: _Base, world: _Surroundings, engine: _DecisionParts, *, service: _ServiceParts
+    base: _DaemonBase, world: _DaemonInterfaces, engine: _DecisionParts, *, service: _ServiceParts
 ) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     readers = WorldServer(base.config, leadership, memory)
     signals, readiness = Signals(base.waker), Readiness()
     journal = JournalGuard(memory, base.waker, base.reserve)
     audit = ConfigurationAudit(base.path, live, memory, clock)
-    reload = Reload(base.path, live, leadership, audit, processes=(service.page,))
+    reload = ConfigReload(base.path, live, leadership, audit, processes=(service.page,))
     failures = CycleFailures(on_failure=(world.metrics.failed.inc,))
     lock = base.held.cluster_lock
-    parts: dict[str, Troubled] = {
+    parts: dict[str, TroubleSource] = {
         "configuration": reload,
         "cycle": failures,
         "observer": world.observer,
@@ -332,13 +336,13 @@ def _assemble_daemon(
         "notify": service.notifier,
         "page": service.page,
     }
-    follow_up = FollowUp(
+    follow_up = CycleFollowUp(
         live=live,
         observer=world.observer,
         readiness=readiness,
         flaws=InconsistencyLog(),
         orders=engine.orders,
-        retirement=Retirement(base.store, memory, clock, KINDS),
+        retirement=JournalRetirement(base.store, memory, clock, KINDS),
         leadership=leadership,
         cloud_pace=CloudReadInterval(live, world.cloud),
         world=readers,
@@ -347,7 +351,7 @@ def _assemble_daemon(
         on_cycle=(world.metrics.take_cycle,),
         on_silent_heads=(service.notifier.look,),
     )
-    cycle = Cycle(
+    cycle = DaemonCycle(
         live=live,
         loop=engine.loop,
         leadership=leadership,
@@ -389,7 +393,7 @@ def _assemble_daemon(
         local_checks=(*AlertStore.checks,),
         on_takeover=(world.metrics.begin,),
     )
-    background = Background(
+    background = BackgroundThreads(
         cloud=world.cloud,
         world=readers,
         others=(world.grey, EvidenceRetention(live, clock)),

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable
 from hpctl.toolkit.errors import HpctlError
 
 DEFAULT = "default"
@@ -42,7 +42,7 @@ class ConfigView(Struct, frozen=True):
     path: str
     keys: tuple[ConfigKeyView, ...]
 
-    layout: ClassVar[Layout] = (Section("keys", otherwise="Every key has its default."),)
+    layout: ClassVar[Layout] = (RowTable("keys", otherwise="Every key has its default."),)
     json_only: ClassVar[JsonOnly] = ("path",)
 
 
@@ -64,7 +64,7 @@ def show(keys: tuple[str, ...], changed: bool, config: str, as_json: bool) -> No
     found = list_settings(config)
     for key in keys:
         if not any(_is_below(one.key, key) for one in found):
-            raise _no_such_key(key, [one.key for one in found])
+            raise _make_unknown_key_error(key, [one.key for one in found])
     rows = []
     for one in found:
         if keys and not any(_is_below(one.key, key) for key in keys):
@@ -80,7 +80,7 @@ def _is_below(key: str, wanted: str) -> bool:
     return key == wanted or key.startswith(f"{wanted}.")
 
 
-def _no_such_key(key: str, known: list[str]) -> HpctlError:
+def _make_unknown_key_error(key: str, known: list[str]) -> HpctlError:
     sections = dict.fromkeys(one.partition(".")[0] for one in known)
     hint = output.suggest_names(
         key, dict.fromkeys([*sections, *known]), "`hpctl config show` lists the keys"

@@ -30,12 +30,12 @@ class ConfigurationAudit:
         settings = self._live.config.list_changes()
         known = self._memory.state.configuration
         if known is None or known.settings != settings:
-            taken = ConfigurationTaken(self._clock.now(), settings, file_owner(self._path))
+            taken = ConfigurationTaken(self._clock.now(), settings, find_file_owner(self._path))
             self._memory.append([taken])
         self._due = False
 
 
-def file_owner(path: Path) -> str:
+def find_file_owner(path: Path) -> str:
     """Return who owns a file, by name; empty where that is not known."""
     try:
         return path.owner()

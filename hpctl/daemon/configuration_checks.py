@@ -6,7 +6,7 @@ Each returns the problems that it finds, or raises the one that it meets first.
 from collections.abc import Callable, Iterable, Sequence
 
 from hpctl.engine.config import Config
-from hpctl.service.checks import check_page, check_sinks
+from hpctl.service.checks import check_page_access, check_sinks
 from hpctl.toolkit.errors import HpctlError
 
-CHECKS: Sequence[Callable[[Config], Iterable[HpctlError]]] = (check_sinks, check_page)
+CHECKS: Sequence[Callable[[Config], Iterable[HpctlError]]] = (check_sinks, check_page_access)

@@ -8,7 +8,7 @@ CONTROLLERS_S = 15.0
 """How often Slurm is asked where it is active, in seconds."""
 
 
-class Controllers(Protocol):
+class ActiveControllerSource(Protocol):
     """Slurm, as far as this watch asks it."""
 
     def active_controller(self) -> str:
@@ -25,7 +25,7 @@ class ControllerListener(Protocol):
 class ControllerWatch(threading.Thread):
     """Asks Slurm for its active controller again and again, until the process ends."""
 
-    def __init__(self, slurm: Controllers, listener: ControllerListener) -> None:
+    def __init__(self, slurm: ActiveControllerSource, listener: ControllerListener) -> None:
         """Nothing is asked before `start`."""
         super().__init__(name="controllers", daemon=True)
         self._slurm, self._listener = slurm, listener

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.daemon.follow_up import FollowUp
+from hpctl.daemon.follow_up import CycleFollowUp
 from hpctl.daemon.health import Housekeeping
 from hpctl.daemon.journal_guard import RETRY_S, JournalGuard
 from hpctl.daemon.pause import CyclePause
 from hpctl.daemon.readiness import Readiness
-from hpctl.daemon.reload import Reload
+from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import Signals
-from hpctl.engine.journal.state import Corrupt
+from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.engine.journal.store import LeaseLost
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, NextCycle
-from hpctl.engine.wake import Waker
+from hpctl.engine.wake import LoopWaker
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 
@@ -50,27 +50,27 @@ class CycleFailures:
 
 
 @dataclass(kw_only=True, eq=False)
-class Cycle:
+class DaemonCycle:
     """Reload, look, decide and act, report, sleep."""
 
     live: LiveConfig
     loop: Loop
     leadership: Leadership
     signals: Signals
-    reload: Reload
+    reload: ConfigReload
     readiness: Readiness
     audit: ConfigurationAudit
     journal: JournalGuard
     failures: CycleFailures
     housekeeping: Housekeeping
-    follow_up: FollowUp
+    follow_up: CycleFollowUp
     pause: CyclePause
-    waker: Waker
+    waker: LoopWaker
     _quiet: bool = False
     """Nothing has asked for the next cycle."""
 
     def run(self) -> None:
-        """Once round. Raises LeaseLost, JournalCorrupt, Corrupt."""
+        """Once round. Raises LeaseLost, JournalCorrupt, InconsistentEventError."""
         quiet, self._quiet = self._quiet, False
         if self.signals.take_reload():
             self.reload.run()
@@ -88,7 +88,7 @@ class Cycle:
         begun = time.monotonic()
         try:
             pace, spent_s = self._run_once(begun, quiet=quiet)
-        except (LeaseLost, JournalCorrupt, Corrupt):
+        except (LeaseLost, JournalCorrupt, InconsistentEventError):
             raise
         except (OSError, Unavailable) as error:
             self.journal.wait(error)

@@ -12,14 +12,14 @@ from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import CycleResult, Loop
 from hpctl.engine.observe import Observer
-from hpctl.engine.retirement import Retirement
+from hpctl.engine.retirement import JournalRetirement
 from hpctl.engine.world_server import WorldServer
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 
 
 @dataclass(kw_only=True, eq=False)
-class FollowUp:
+class CycleFollowUp:
     """Passes on what a cycle saw and did."""
 
     live: LiveConfig
@@ -27,7 +27,7 @@ class FollowUp:
     readiness: Readiness
     flaws: InconsistencyLog
     orders: AgentOrders
-    retirement: Retirement
+    retirement: JournalRetirement
     leadership: Leadership
     cloud_pace: CloudReadInterval
     world: WorldServer

@@ -14,7 +14,7 @@ from hpctl.vocabulary.isolation import InconsistentState
 log = logging.getLogger("hpctl.daemon")
 
 
-class Troubled(Protocol):
+class TroubleSource(Protocol):
     """A part that may be in trouble."""
 
     @property
@@ -30,7 +30,7 @@ class Housekeeping:
         live: LiveConfig,
         health: NodeHealthStore,
         leadership: Leadership,
-        parts: Mapping[str, Troubled],
+        parts: Mapping[str, TroubleSource],
         on_troubles: Sequence[Callable[[Mapping[str, str]], None]] = (),
     ) -> None:
         """The troubles of `parts` are listed in their order. Each of `on_troubles` receives them by

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
-from hpctl.jobs.report_intake import make_route as make_report_route
+from hpctl.jobs.report_intake import make_job_report_route as make_report_route
 from hpctl.service.intake import child
 
 
-def make_job_route(parts: child.RouteParts) -> Route:
+def make_job_route(parts: child.RouteDependencies) -> Route:
     """Return the route for the reports of the supervisors inside jobs."""
     return make_report_route(
         parts.daemon.take_job_report, parts.settings, parts.clock, parts.registry

@@ -9,7 +9,7 @@ import logging
 
 from hpctl.engine.journal.reserve import JournalReserve
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.wake import Waker
+from hpctl.engine.wake import LoopWaker
 from hpctl.toolkit.errors import Unavailable
 
 log = logging.getLogger("hpctl.daemon")
@@ -22,7 +22,7 @@ class JournalGuard:
     """Waits for the journal, and reads it again after a write whose outcome is unknown."""
 
     def __init__(
-        self, memory: JournaledState, waker: Waker, reserve: JournalReserve | None = None
+        self, memory: JournaledState, waker: LoopWaker, reserve: JournalReserve | None = None
     ) -> None:
         """The memory is as the journal says. `reserve` None: the journal is in a database."""
         self._memory, self._waker, self._reserve = memory, waker, reserve
@@ -34,7 +34,8 @@ class JournalGuard:
             self.reread()
 
     def reread(self) -> None:
-        """Replay the journal. Raises Unavailable, OSError, JournalCorrupt, Corrupt."""
+        """Replay the journal. Raises Unavailable, OSError, JournalCorrupt,
+        InconsistentEventError."""
         self._stale = True
         self._memory.reread()
         self._stale = False

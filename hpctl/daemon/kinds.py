@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from hpctl.capacity.kind import make_capacity_kind
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.insight.forecast.history import rank_risks
+from hpctl.insight.forecast.history import estimate_week_risks
 from hpctl.jobs.kind import JOBS
-from hpctl.jobs.readiness import may_be_stopped
-from hpctl.jobs.suspicions import find_suspicions
-from hpctl.nodes.acceptance.daemon import ACCEPTANCE, read_results
+from hpctl.jobs.readiness import is_job_ready_to_stop
+from hpctl.jobs.suspicions import find_suspected_nodes
+from hpctl.nodes.acceptance.daemon import ACCEPTANCE, list_test_findings
 from hpctl.nodes.evidence.decide import EVIDENCE
 from hpctl.nodes.kind import make_node_kind
 from hpctl.nodes.windows.kind import WINDOWS
@@ -20,10 +20,10 @@ KINDS: Sequence[RecoveryKind] = (
     make_node_kind(
         testing=ACCEPTANCE,
         before=EVIDENCE,
-        may_stop=may_be_stopped,
-        find_suspicions=find_suspicions,
+        may_stop=is_job_ready_to_stop,
+        find_suspicions=find_suspected_nodes,
     ),
     JOBS,
     WINDOWS,
-    make_capacity_kind(rank_risks=rank_risks, read_results=read_results),
+    make_capacity_kind(rank_risks=estimate_week_risks, read_results=list_test_findings),
 )

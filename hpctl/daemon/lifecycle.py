@@ -9,7 +9,7 @@ from typing import IO, Protocol
 
 from msgspec import Struct
 
-from hpctl.daemon.cycle import Cycle
+from hpctl.daemon.cycle import DaemonCycle
 from hpctl.daemon.locks import ClusterLock
 from hpctl.daemon.readiness import Readiness
 from hpctl.daemon.signals import Signals
@@ -57,7 +57,7 @@ class Intake(Protocol):
         """End it; without `wait`, leave what is being answered to itself."""
 
 
-class ExecuteAgain(Struct, frozen=True):
+class RestartRequested(Struct, frozen=True):
     """The program is to be executed again, as a standby in the same process.
 
     `listener`: the descriptor of the socket that it takes over; None where there is none.
@@ -67,7 +67,7 @@ class ExecuteAgain(Struct, frozen=True):
 
 
 @dataclass(kw_only=True, eq=False)
-class Background:
+class BackgroundThreads:
     """What runs on separate threads while this daemon leads."""
 
     cloud: CloudWatch
@@ -124,8 +124,8 @@ class Daemon:
     leadership: Leadership
     standby: Standby
     takeover: Takeover
-    cycle: Cycle
-    background: Background
+    cycle: DaemonCycle
+    background: BackgroundThreads
     health: NodeHealthStore
     executor: Executor
     held: HeldResources
@@ -134,10 +134,11 @@ class Daemon:
     """They run for the whole life of this daemon, on a standby too."""
     _began: bool = False
 
-    def run(self) -> ExecuteAgain | None:
+    def run(self) -> RestartRequested | None:
         """Serve until SIGTERM; return how to go on where this daemon is to be a standby.
 
-        Raises LeaseLost (the journal is a file), JournalCorrupt, Corrupt; OSError at the start.
+        Raises LeaseLost (the journal is a file), JournalCorrupt, InconsistentEventError; OSError at
+        the start.
         """
         self.signals.install()
         if self.intake is not None:
@@ -161,8 +162,8 @@ class Daemon:
             self._release_all()
         return None if self.signals.stopping else again
 
-    def _keep_listener(self) -> ExecuteAgain:
-        return ExecuteAgain(self.intake.keep_listener() if self.intake is not None else None)
+    def _keep_listener(self) -> RestartRequested:
+        return RestartRequested(self.intake.keep_listener() if self.intake is not None else None)
 
     def _lead_until_stop(self) -> None:
         """Until this daemon is to stop, or another one is to lead."""

@@ -62,7 +62,7 @@ class ClusterLock:
         self._conf = conf
         self._fd = -1
         trouble = self.trouble
-        daemon = _daemon_that_locks(self._conf) if self._conf and trouble else ""
+        daemon = _find_locking_daemon(self._conf) if self._conf and trouble else ""
         if daemon:
             raise AlreadyRunning(
                 f"cannot start: another hpctl daemon (pid {daemon}) works on the cluster of "
@@ -109,7 +109,7 @@ class ClusterLock:
             self._fd = -1
 
 
-def _daemon_that_locks(conf: Path) -> str:
+def _find_locking_daemon(conf: Path) -> str:
     """Return the process id of the hpctl daemon that has locked a file on this host; empty for
     none.
 

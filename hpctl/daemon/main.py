@@ -11,11 +11,11 @@ from hpctl.daemon.composition import compose_daemon
 from hpctl.daemon.journal_guard import RETRY_S
 from hpctl.daemon.lifecycle import Daemon
 from hpctl.daemon.readiness import extend_start
-from hpctl.engine.config import load
-from hpctl.engine.journal.state import Corrupt
+from hpctl.engine.config import read_config_file
+from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.engine.journal.store import LeaseLost
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
-from hpctl.wire.systemd import pass_socket_on
+from hpctl.wire.systemd import pass_socket_to_successor
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -27,7 +27,7 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
     """
     try:
         again = compose_when_ready(config_path).run()
-    except (JournalCorrupt, Corrupt) as error:
+    except (JournalCorrupt, InconsistentEventError) as error:
         say(f"the journal is corrupt: {error}")
         say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
         return 1
@@ -42,7 +42,7 @@ def run_daemon(config_path: str, say: Callable[[str], None]) -> int:
 def execute_again(listener: int | None) -> None:
     """Replace this program by a fresh one, which takes over the listening socket."""
     if listener is not None:
-        pass_socket_on(listener)
+        pass_socket_to_successor(listener)
     # Until the new program has a handler, `systemctl reload` would end it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
@@ -54,7 +54,7 @@ def compose_when_ready(config_path: str) -> Daemon:
         try:
             return compose_daemon(config_path)
         except Unavailable as error:
-            if load(config_path).database_url is None:
+            if read_config_file(config_path).database_url is None:
                 raise
             log.error("trouble=%s", error)
         extend_start("waiting for the database")

@@ -22,11 +22,11 @@ def page(listen: str | None, link: bool, config: str) -> None:
     """
     from hpctl.cli.features import list_explain_parts
     from hpctl.service.page.access import PageAccess
-    from hpctl.service.page.serve import make_link, serve_page
+    from hpctl.service.page.serve import make_login_link, serve_page
 
     loaded = config_loading.load_config(config)
     if link:
-        output.print_exact(make_link(loaded.page.listen, PageAccess.of(loaded.page)))
+        output.print_exact(make_login_link(loaded.page.listen, PageAccess.of(loaded.page)))
         return
     by_hand = bool(listen or not loaded.page.listen)
     if by_hand:

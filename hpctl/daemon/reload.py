@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.engine.config import Config, load
+from hpctl.engine.config import Config, read_config_file
 from hpctl.engine.live_config import LiveConfig
 from hpctl.toolkit.errors import HpctlError
 
@@ -34,14 +34,14 @@ class LeaseState(Protocol):
         """Return whether this daemon may act, now."""
 
 
-class Reloads(Protocol):
+class Reloadable(Protocol):
     """A process that reads the configuration itself."""
 
     def reload(self) -> None:
         """Start again, by the configuration as it is now."""
 
 
-class Reload:
+class ConfigReload:
     """Puts the file's configuration in force; on an error the last good one stays."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Reload:
         live: LiveConfig,
         leadership: LeaseState,
         audit: ConfigurationAudit,
-        processes: Sequence[Reloads] = (),
+        processes: Sequence[Reloadable] = (),
     ) -> None:
         """`path`: the configuration file. A leader has each configuration written by `audit`;
         each of `processes` reads it again after this daemon has taken it."""
@@ -63,14 +63,14 @@ class Reload:
         """Read the file, and take it. Raises nothing: what is wrong with it is `trouble`."""
         before = self._live.config
         try:
-            fresh = load(self._path)
+            fresh = read_config_file(self._path)
             fresh.list_changes()  # as the journal is to have it
             self._live.replace(fresh)
         # It was written by hand: whatever is wrong with it, the one before stays in force.
         except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:
             self.trouble = f"configuration not reloaded: {error}"
             return
-        moved = changed_sections(before, fresh)
+        moved = list_changed_sections(before, fresh)
         self.trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         for process in self._processes:
             process.reload()
@@ -79,6 +79,6 @@ class Reload:
         log.info("configuration reloaded mode=%s", fresh.mode)
 
 
-def changed_sections(before: Config, fresh: Config) -> list[str]:
+def list_changed_sections(before: Config, fresh: Config) -> list[str]:
     """Return the sections of NEEDS_RESTART that differ."""
     return [name for name in NEEDS_RESTART if getattr(before, name) != getattr(fresh, name)]

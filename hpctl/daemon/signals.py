@@ -3,13 +3,13 @@
 import signal
 from types import FrameType
 
-from hpctl.engine.wake import Waker
+from hpctl.engine.wake import LoopWaker
 
 
 class Signals:
     """Notes what a signal asks for, and wakes the loop, which looks here."""
 
-    def __init__(self, waker: Waker) -> None:
+    def __init__(self, waker: LoopWaker) -> None:
         """No signal is handled before `install`."""
         self._waker = waker
         self.stopping = False

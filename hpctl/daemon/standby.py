@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from hpctl.daemon.controller_watch import ControllerWatch
 from hpctl.daemon.readiness import Readiness
-from hpctl.daemon.reload import Reload
+from hpctl.daemon.reload import ConfigReload
 from hpctl.daemon.signals import Signals
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.wake import Waker
+from hpctl.engine.wake import LoopWaker
 from hpctl.toolkit.errors import Unavailable
 
 log = logging.getLogger("hpctl.daemon")
@@ -33,11 +33,12 @@ class Standby:
     controllers: ControllerWatch
     readiness: Readiness
     signals: Signals
-    reload: Reload
-    waker: Waker
+    reload: ConfigReload
+    waker: LoopWaker
 
     def run(self) -> None:
-        """Wait until this daemon has the lease, or is to stop. Raises JournalCorrupt, Corrupt."""
+        """Wait until this daemon has the lease, or is to stop. Raises JournalCorrupt,
+        InconsistentEventError."""
         config = self.live.config
         log.info("standing by address=%s lease=%.1fs", config.address, config.lease_s)
         self.readiness.announce_standby()
@@ -72,7 +73,7 @@ class _JournalFollower:
         self._reread_at = time.monotonic() + REREAD_S
 
     def follow(self) -> None:
-        """Once. Raises OSError, Unavailable, JournalCorrupt, Corrupt."""
+        """Once. Raises OSError, Unavailable, JournalCorrupt, InconsistentEventError."""
         self._memory.follow(self._store)
         now = time.monotonic()
         if now - self._noted >= self._note_every_s:

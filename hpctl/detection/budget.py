@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.detection.check import Observation
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 
 # The agent measures itself: over its budget, it sheds optional checks and reports it.
 
@@ -35,26 +35,26 @@ CALM_WINDOWS = 10
 _MB = 1e6
 
 
-class Usage(Struct, frozen=True):
+class ResourceUsage(Struct, frozen=True):
     """The process's usage: CPU seconds so far, resident memory now in MB."""
 
     cpu_s: float
     memory_mb: float
 
 
-def measure_usage() -> Usage:
+def measure_usage() -> ResourceUsage:
     """Measure this process, all threads, without its children."""
     times = os.times()
-    return Usage(times.user + times.system, resident_mb("self"))
+    return ResourceUsage(times.user + times.system, read_resident_mb("self"))
 
 
-def resident_mb(process: int | str) -> float:
+def read_resident_mb(process: int | str) -> float:
     """Return the resident memory of a process in MB. Raises OSError once it has ended."""
     statm = Path(f"/proc/{process}/statm").read_text()
     return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
 
 
-class Budget:
+class CheckBudget:
     """The decision which levels of checks (CheckSpec.shed) are shed. `levels` are those in use."""
 
     def __init__(
@@ -62,11 +62,11 @@ class Budget:
         levels: Collection[int],
         cpu_percent: float = CPU_PERCENT,
         memory_mb: float = MEMORY_MB,
-        measure: Callable[[], Usage] = measure_usage,
+        measure: Callable[[], ResourceUsage] = measure_usage,
     ) -> None:
         self._levels = sorted({level for level in levels if level > 0}, reverse=True)
         self._cpu_percent, self._memory_mb, self._measure = cpu_percent, memory_mb, measure
-        self._last: tuple[float, Usage] | None = None
+        self._last: tuple[float, ResourceUsage] | None = None
         self._over = self._calm = 0
         self._shed = 0
         self.cpu_percent = 0.0
@@ -104,7 +104,7 @@ class Budget:
         return [
             Observation(
                 "shed",
-                verdict=Verdict.WARN,
+                verdict=DeviceVerdict.WARN,
                 detail=f"not run to save resources: {', '.join(sorted(left_out))}",
                 evidence=f"used {used}; allowed {self._cpu_percent:g} % and {self._memory_mb:g} MB",
             )

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from hpctl.detection.nvml.snapshot import GpuState, NvmlError, Snapshot
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlSnapshot
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 
 METADATA_URL = "http://169.254.169.254"
 """EC2's instance metadata service."""
@@ -34,12 +34,12 @@ Limits = Mapping[str, float]
 """The limits in force, by name, in the units of the check's Spec."""
 
 
-class CannotTell(Exception):
+class UnknownResultError(Exception):
     """The error of a gather that cannot tell: the check is UNKNOWN, with this message as its
     detail."""
 
 
-class DriverHung(CannotTell):
+class DriverHungError(UnknownResultError):
     """The error of a call into the driver that has not returned: `CheckedMachine.nvml` raises it in
     place of a sweep.
 
@@ -53,7 +53,7 @@ class DriverHung(CannotTell):
         self.call = call
 
 
-class NotHere(Exception):
+class DeviceAbsentError(Exception):
     """The error of a machine without such a device (no GPU, no EFA): the check reports nothing."""
 
 
@@ -65,11 +65,11 @@ class Observation(Struct, frozen=True):
 
     code: str
     device: str = ""
-    verdict: Verdict = Verdict.FAIL
+    verdict: DeviceVerdict = DeviceVerdict.FAIL
     detail: str = ""
     evidence: str = ""
     job: str = ""
-    clears: Clears | None = None
+    clears: ClearCondition | None = None
     gone_s: float | None = None
 
 
@@ -79,15 +79,15 @@ Judged = Iterable[Observation]
 
 def make_failure(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
     """Return an observation that is evidence against the node."""
-    return Observation(code, device, Verdict.FAIL, detail, evidence)
+    return Observation(code, device, DeviceVerdict.FAIL, detail, evidence)
 
 
 def make_warning(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
     """Return an observation that is only watched."""
-    return Observation(code, device, Verdict.WARN, detail, evidence)
+    return Observation(code, device, DeviceVerdict.WARN, detail, evidence)
 
 
-class Expected(Struct, frozen=True, forbid_unknown_fields=True):
+class ExpectedHardware(Struct, frozen=True, forbid_unknown_fields=True):
     """What this machine should have, by `expected` of agent.yaml; None: by its instance type.
 
     `spot`: EC2 may reclaim it, and announces it at `metadata_url`.
@@ -101,7 +101,7 @@ class Expected(Struct, frozen=True, forbid_unknown_fields=True):
     metadata_url: Annotated[str, Meta(pattern=r"^http://[^\s/]+$")] = METADATA_URL
 
 
-class Functions(Struct, frozen=True):
+class CheckFunctions(Struct, frozen=True):
     """The functions of a check that the runner calls.
 
     `gauges(seen, before)` are numbers that the head node compares with those of a job's other
@@ -117,13 +117,13 @@ class Functions(Struct, frozen=True):
 class CheckedMachine(Struct, frozen=True):
     """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
 
-    `nvml` gives the newest sweep of the NVML child; it raises CannotTell, or NotHere where there
-    is no driver.
+    `nvml` gives the newest sweep of the NVML child; it raises UnknownResultError, or
+    DeviceAbsentError where there is no driver.
     """
 
     root: Path = Path("/")
-    expected: Expected = field(default_factory=Expected)
-    nvml: Callable[[], Snapshot] | None = None
+    expected: ExpectedHardware = field(default_factory=ExpectedHardware)
+    nvml: Callable[[], NvmlSnapshot] | None = None
     monotonic: Callable[[], float] = time.monotonic
 
     def path(self, path: str) -> Path:
@@ -131,14 +131,14 @@ class CheckedMachine(Struct, frozen=True):
         return self.root / path.lstrip("/")
 
     def text(self, path: str) -> str:
-        """Return the content of a small file, stripped. Raises CannotTell, and NotHere where there
-        is no such file."""
+        """Return the content of a small file, stripped. Raises UnknownResultError, and
+        DeviceAbsentError where there is no such file."""
         try:
             return self.path(path).read_text(errors="replace").strip()
         except FileNotFoundError as error:
-            raise NotHere(f"no {path}") from error
+            raise DeviceAbsentError(f"no {path}") from error
         except OSError as error:
-            raise CannotTell(f"{path}: {error.strerror}") from error
+            raise UnknownResultError(f"{path}: {error.strerror}") from error
 
 
 DRIVER_NOT_LOADED = 9
@@ -148,37 +148,39 @@ RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
 
 
-def latest_sweep(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
+def get_latest_sweep(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep, its error included. Raises DeviceAbsentError, UnknownResultError,
+    DriverHungError."""
     if machine.nvml is None:
-        raise NotHere("no NVML on this machine")
+        raise DeviceAbsentError("no NVML on this machine")
     return machine.nvml()
 
 
-def sweep_with_gpus(machine: CheckedMachine) -> Snapshot:
+def get_gpu_sweep(machine: CheckedMachine) -> NvmlSnapshot:
     """Return the newest sweep of a machine with GPUs.
 
-    Raises NotHere where there is no driver or no GPU, CannotTell where NVML failed.
+    Raises DeviceAbsentError where there is no driver or no GPU, UnknownResultError where NVML
+    failed.
     """
-    snapshot = _raise_on_error(latest_sweep(machine))
+    snapshot = _raise_on_error(get_latest_sweep(machine))
     if not snapshot.gpus:
-        raise NotHere("NVML lists no GPU")
+        raise DeviceAbsentError("NVML lists no GPU")
     return snapshot
 
 
 def list_gpus(machine: CheckedMachine) -> tuple[GpuState, ...]:
-    """Return the GPUs that NVML lists, perhaps none. Raises NotHere without a driver,
-    CannotTell."""
-    return _raise_on_error(latest_sweep(machine)).gpus
+    """Return the GPUs that NVML lists, perhaps none. Raises DeviceAbsentError without a driver,
+    UnknownResultError."""
+    return _raise_on_error(get_latest_sweep(machine)).gpus
 
 
-def _raise_on_error(snapshot: Snapshot) -> Snapshot:
+def _raise_on_error(snapshot: NvmlSnapshot) -> NvmlSnapshot:
     error = snapshot.error
     if error is None:
         return snapshot
     if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
-        raise NotHere(describe_error(error))
-    raise CannotTell(describe_error(error))
+        raise DeviceAbsentError(describe_error(error))
+    raise UnknownResultError(describe_error(error))
 
 
 def describe_error(error: NvmlError) -> str:
@@ -186,7 +188,9 @@ def describe_error(error: NvmlError) -> str:
     return f"{error.call}: {error.text or 'error'} ({error.code})"
 
 
-def pair_gpus(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, GpuState]]:
+def pair_gpu_states(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None
+) -> Iterator[tuple[GpuState, GpuState]]:
     """Yield each GPU of this sweep with itself in the earlier one; only those that are in both.
 
     By UUID, else by PCI address: an index may change when a GPU drops out.

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, NotHere, Observation
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Observation, UnknownResultError
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import open_log
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import open_kernel_log
 from hpctl.detection.runner import LoadedCheck, make_finding
-from hpctl.detection.slurm_jobs import ProcessJobs
+from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.faults.assess import assess_settled
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 #
 # One run of every check on this machine, and one reading of the kernel's log as it is now.
@@ -27,10 +27,10 @@ from hpctl.vocabulary.model import Finding, Verdict
 LOG = "kernel"
 
 
-_WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.NOTE)
+_WORST = (DeviceVerdict.FAIL, DeviceVerdict.WARN, DeviceVerdict.UNKNOWN, DeviceVerdict.NOTE)
 
 
-_STATES = {Condition.FAULTY: Verdict.FAIL, Condition.SUSPECT: Verdict.WARN}
+_STATES = {NodeCondition.FAULTY: DeviceVerdict.FAIL, NodeCondition.SUSPECT: DeviceVerdict.WARN}
 
 
 class CheckRow(Struct, frozen=True):
@@ -46,31 +46,35 @@ class CheckRow(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def run_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> list[CheckRow]:
+def run_checks_once(checks: Sequence[LoadedCheck], machine: CheckedMachine) -> list[CheckRow]:
     """Run each check now, one after the other, without N of M and grace."""
     return [_run_check(check, machine) for check in checks]
 
 
-def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
+def examine_kernel_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
     """Return the findings of this boot's kernel log, folded, and how many records were lost."""
     try:
         findings, lost = _read_log(path, accept_user)
     except Unavailable as error:
-        return CheckRow(LOG, Verdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
-    return _log_row(path, findings), lost
+        return CheckRow(LOG, DeviceVerdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
+    return _make_log_row(path, findings), lost
 
 
-def _log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
+def _make_log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
     """Judge the lines together, by the daemon's own function, so that both agree."""
     if not findings:
-        return CheckRow(LOG, Verdict.OK, f"what the kernel says in {path}")
+        return CheckRow(LOG, DeviceVerdict.OK, f"what the kernel says in {path}")
     assessment = assess_settled(findings, build_rules())
-    state = _STATES.get(assessment.condition, Verdict.NOTE)
+    state = _STATES.get(assessment.condition, DeviceVerdict.NOTE)
     return CheckRow(LOG, state, assessment.why, findings)
 
 
 def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
-    source, kernel, findings = open_log(path), KernelJudge(ProcessJobs().of), FindingStore()
+    source, kernel, findings = (
+        open_kernel_log(path),
+        KernelLineJudge(ProcessJobFinder().of),
+        FindingStore(),
+    )
     try:
         while records := source.read():
             for finding in kernel.findings(records, accept_user=accept_user):
@@ -84,14 +88,16 @@ def _run_check(check: LoadedCheck, machine: CheckedMachine) -> CheckRow:
     spec, now = check.spec, datetime.now(UTC)
     try:
         seen = list(check.judge(check.gather(machine), None, check.limits))
-    except NotHere as error:
+    except DeviceAbsentError as error:
         return CheckRow(spec.name, "absent", str(error))
-    except CannotTell as error:
-        seen = [Observation("cannot_tell", "", Verdict.UNKNOWN, str(error)[:256])]
+    except UnknownResultError as error:
+        seen = [Observation("cannot_tell", "", DeviceVerdict.UNKNOWN, str(error)[:256])]
     findings = tuple(make_finding(spec, one, now) for one in seen)
     return CheckRow(spec.name, _find_worst(findings), spec.what, findings)
 
 
 def _find_worst(findings: Sequence[Finding]) -> str:
     verdicts = {finding.verdict for finding in findings}
-    return next((verdict.value for verdict in _WORST if verdict in verdicts), Verdict.OK.value)
+    return next(
+        (verdict.value for verdict in _WORST if verdict in verdicts), DeviceVerdict.OK.value
+    )

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from hpctl.detection.budget import Budget, measure_usage, resident_mb
+from hpctl.detection.budget import CheckBudget, measure_usage, read_resident_mb
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.config import apply_config
-from hpctl.detection.machine import boot_age_s, build_machine, note_upgrade
-from hpctl.detection.metrics import render_samples, yield_samples
+from hpctl.detection.machine import build_machine, read_boot_age_s, record_agent_version
+from hpctl.detection.metrics import list_samples, render_samples
 from hpctl.detection.nvml.client import NvmlClient
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from hpctl.detection.runner import AGENT_CHECKS, CheckRunner, load_check
 from hpctl.detection.settings import AgentSettings
 from hpctl.faults.table import CHECKS
@@ -29,7 +29,7 @@ FIRST_SWEEP_S = 5.0
 make each start of the agent news."""
 
 
-class Checks:
+class CheckSupervisor:
     """The checks of one agent. `listener` is called with news, from one of their threads."""
 
     def __init__(
@@ -41,18 +41,18 @@ class Checks:
         chosen = apply_config(settings.config, CHECKS)
         allowed = settings.config.budget
         levels = {spec.shed for spec, _ in chosen}
-        self._budget = Budget(levels, allowed.cpu_percent, allowed.memory_mb)
+        self._budget = CheckBudget(levels, allowed.cpu_percent, allowed.memory_mb)
         self._runner = CheckRunner(
             [load_check(spec, limits) for spec, limits in chosen],
             replace(bare, nvml=self._wait_for_sweep),
             listener,
             self._budget,
-            boot_age_s=boot_age_s(bare),
-            upgraded=note_upgrade(settings.spool),
+            boot_age_s=read_boot_age_s(bare),
+            upgraded=record_agent_version(settings.spool),
             earlier=(finding for finding in earlier if finding.check in NAMES),
         )
 
-    def _wait_for_sweep(self) -> Snapshot:
+    def _wait_for_sweep(self) -> NvmlSnapshot:
         """Return the newest sweep; only the first call waits for one. On the runner's thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
@@ -94,18 +94,18 @@ class Checks:
         """Return all that is exported to Prometheus. From any thread."""
         return render_samples(
             (
-                *yield_samples(self._runner.samples(), findings, self._runner.gauges()),
+                *list_samples(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
                 ("resident_memory_bytes", {}, measure_usage().memory_mb * 1e6),
-                ("nvml_child_resident_memory_bytes", {}, self._child_bytes()),
+                ("nvml_child_resident_memory_bytes", {}, self._read_child_memory()),
             )
         )
 
-    def _child_bytes(self) -> float | None:
+    def _read_child_memory(self) -> float | None:
         """Return the resident memory of NVML's child, NVIDIA's library included; None without a
         child."""
         pid = self._nvml.child_pid()
         try:
-            return None if pid is None else resident_mb(pid) * 1e6
+            return None if pid is None else read_resident_mb(pid) * 1e6
         except OSError:  # it has just ended
             return None

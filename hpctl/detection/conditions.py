@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpctl.detection.check import Observation
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 # From a check's results, run after run, to its findings: N of M, grace, and how they end.
 
@@ -21,7 +21,7 @@ MAX_THINGS = 128
 _Thing_Key = tuple[str, str, str]
 
 
-class _CheckedThing(Struct):
+class _CheckedCode(Struct):
     """One code on one device (and job): its last runs, and the finding once it is reported."""
 
     runs: deque[bool]
@@ -30,7 +30,7 @@ class _CheckedThing(Struct):
     gone_s: float | None = None
 
 
-class Conditions:
+class CheckFindings:
     """The findings of one check. Not for several threads at once.
 
     `earlier` are the check's findings of a former run of the agent in this boot: they end like any
@@ -40,12 +40,12 @@ class Conditions:
     def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
         self._spec = spec
         self._at = datetime.min.replace(tzinfo=UTC)
-        self._things: dict[_Thing_Key, _CheckedThing] = {}
+        self._things: dict[_Thing_Key, _CheckedCode] = {}
         self._unknown: Finding | None = None
         for finding in earlier:
-            if finding.check == spec.name and finding.verdict is not Verdict.UNKNOWN:
+            if finding.check == spec.name and finding.verdict is not DeviceVerdict.UNKNOWN:
                 key = (finding.code, finding.device, finding.job)
-                self._things[key] = _CheckedThing(self._no_runs(), finding.first, finding)
+                self._things[key] = _CheckedCode(self._make_run_window(), finding.first, finding)
                 self._at = max(self._at, finding.last)
 
     def saw(
@@ -55,39 +55,39 @@ class Conditions:
 
         What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
         """
-        self._keep_up(at)
+        self._shift_times(at)
         before = self._list_names()
         seen = {(o.code, o.device, o.job): o for o in observations}
         if early:
-            self._too_early(sorted({o.code for o in seen.values()}), at)
+            self._record_grace_failures(sorted({o.code for o in seen.values()}), at)
             seen = {}
         else:
             self._unknown = None
         for name in seen.keys() - self._things.keys():
             if len(self._things) < MAX_THINGS:
-                self._things[name] = _CheckedThing(self._no_runs(), at)
+                self._things[name] = _CheckedCode(self._make_run_window(), at)
         for name, thing in list(self._things.items()):
-            self._update(name, thing, seen.get(name), at)
+            self._update_runs(name, thing, seen.get(name), at)
         return self._list_names() != before
 
     def record_unknown(self, why: str, at: datetime) -> bool:
         """Record a run that could not tell: what was known stays known. Return whether this is
         new."""
-        self._keep_up(at)
+        self._shift_times(at)
         old = self._unknown
         self._unknown = Finding(
             self._spec.name,
-            Verdict.UNKNOWN,
+            DeviceVerdict.UNKNOWN,
             at if old is None else old.first,
             at,
             code="cannot_tell",
-            detail=_clean_text(why, 256) if old is None else old.detail,
+            detail=_clean_report_text(why, 256) if old is None else old.detail,
             count=1 if old is None else old.count + 1,
-            clears=Clears.GONE,
+            clears=ClearCondition.GONE,
         )
         return old is None
 
-    def _too_early(self, codes: list[str], at: datetime) -> None:
+    def _record_grace_failures(self, codes: list[str], at: datetime) -> None:
         """Record failures during grace as UNKNOWN: they are not faults yet, but the node is not
         known to be healthy either."""
         if codes:
@@ -95,7 +95,7 @@ class Conditions:
         else:
             self._unknown = None
 
-    def _keep_up(self, at: datetime) -> None:
+    def _shift_times(self, at: datetime) -> None:
         """Move all times with a clock that was set back, so that their ages stay the same.
 
         Otherwise a finding would begin after it was last seen, for which the head node refuses the
@@ -116,8 +116,8 @@ class Conditions:
         known = [thing.finding for thing in self._things.values() if thing.finding is not None]
         return known if self._unknown is None else [*known, self._unknown]
 
-    def _update(
-        self, key: _Thing_Key, thing: _CheckedThing, observation: Observation | None, at: datetime
+    def _update_runs(
+        self, key: _Thing_Key, thing: _CheckedCode, observation: Observation | None, at: datetime
     ) -> None:
         if not any(thing.runs):
             thing.since = at
@@ -126,35 +126,35 @@ class Conditions:
         if observation is not None:
             thing.gone_s = observation.gone_s
             if finding is not None:
-                thing.finding = _count_again(finding, observation, at)
+                thing.finding = _increment_count(finding, observation, at)
             elif sum(thing.runs) >= self._spec.seen[0]:
-                thing.finding = self._make_first(observation, thing, at)
-        elif self._is_over(thing, at):
+                thing.finding = self._make_first_finding(observation, thing, at)
+        elif self._is_finding_over(thing, at):
             del self._things[key]
 
-    def _is_over(self, thing: _CheckedThing, at: datetime) -> bool:
+    def _is_finding_over(self, thing: _CheckedCode, at: datetime) -> bool:
         finding = thing.finding
         if finding is None:
             return not any(thing.runs)
         limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
-        return finding.clears is Clears.GONE and at - finding.last >= limit
+        return finding.clears is ClearCondition.GONE and at - finding.last >= limit
 
-    def _make_first(self, seen: Observation, thing: _CheckedThing, at: datetime) -> Finding:
+    def _make_first_finding(self, seen: Observation, thing: _CheckedCode, at: datetime) -> Finding:
         return Finding(
             self._spec.name,
             seen.verdict,
             thing.since,
             at,
-            device=_clean_text(seen.device, 256),
+            device=_clean_report_text(seen.device, 256),
             code=seen.code,
-            detail=_clean_text(seen.detail, 256),
-            evidence=_clean_text(seen.evidence, 512),
+            detail=_clean_report_text(seen.detail, 256),
+            evidence=_clean_report_text(seen.evidence, 512),
             count=sum(thing.runs),
             clears=seen.clears or self._spec.clears,
             job=seen.job,
         )
 
-    def _no_runs(self) -> deque[bool]:
+    def _make_run_window(self) -> deque[bool]:
         return deque(maxlen=self._spec.seen[1])
 
     def _list_names(self) -> set[tuple[str, str, str, str]]:
@@ -165,16 +165,16 @@ def _backdate_finding(finding: Finding, by: timedelta) -> Finding:
     return replace(finding, first=finding.first - by, last=finding.last - by)
 
 
-def _count_again(finding: Finding, seen: Observation, at: datetime) -> Finding:
+def _increment_count(finding: Finding, seen: Observation, at: datetime) -> Finding:
     """Return the finding with one more count. Its text stays the first one, unless the verdict
     changes."""
     more = replace(finding, last=at, count=finding.count + 1)
     if seen.verdict is finding.verdict:
         return more
-    detail, evidence = _clean_text(seen.detail, 256), _clean_text(seen.evidence, 512)
+    detail, evidence = _clean_report_text(seen.detail, 256), _clean_report_text(seen.evidence, 512)
     return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
 
 
-def _clean_text(text: str, limit: int) -> str:
+def _clean_report_text(text: str, limit: int) -> str:
     """Return the text that a report can carry: the name of a file or device need not be UTF-8."""
     return text[:limit].encode("utf-8", "replace").decode()

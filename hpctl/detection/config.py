@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpctl.detection import budget as detection_budget
-from hpctl.detection.check import Expected
+from hpctl.detection.check import ExpectedHardware
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.evidence import PLACE
@@ -58,7 +58,7 @@ class EvidenceConfig(Struct, frozen=True):
 class AgentConfig(Struct, frozen=True):
     """The whole file."""
 
-    expected: Expected = msgspec.field(default_factory=Expected)
+    expected: ExpectedHardware = msgspec.field(default_factory=ExpectedHardware)
     checks: dict[str, CheckConfig] = msgspec.field(default_factory=dict)
     budget: BudgetConfig = msgspec.field(default_factory=BudgetConfig)
     evidence: EvidenceConfig = msgspec.field(default_factory=EvidenceConfig)
@@ -84,7 +84,7 @@ def load_agent_config(path: Path | None, specs: Sequence[CheckSpec]) -> AgentCon
     data = yaml_files.load_mapping(text, str(path), AgentFileError)
     config, problems = yaml_files.build_struct(AgentConfig, data)
     if config is not None:
-        problems = list(_find_unknown(config, specs))
+        problems = list(_find_unknown_settings(config, specs))
     if config is None or problems:
         raise AgentFileError(str(path), yaml_files.format_problems(problems, text))
     return config
@@ -104,7 +104,7 @@ def apply_config(
     return chosen
 
 
-def _find_unknown(
+def _find_unknown_settings(
     config: AgentConfig, specs: Sequence[CheckSpec]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield every check and limit that is named and does not exist."""

@@ -3,9 +3,9 @@
 from msgspec import Struct
 
 from hpctl.detection.check import Limits
-from hpctl.detection.rdma_counters import Trace
-from hpctl.faults.table import FaultRow, rows_of
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.rdma_counters import CounterTrace
+from hpctl.faults.table import FaultRow, list_check_rows
+from hpctl.vocabulary.model import DeviceVerdict
 
 _SPANS_S = {"_per_s": 1.0, "_per_min": 60.0, "_per_hour": 3600.0}
 
@@ -16,7 +16,7 @@ class CounterRule(Struct, frozen=True):
     name: str
     file: str
     code: str
-    verdict: Verdict
+    verdict: DeviceVerdict
     operator: str
     limit: str
 
@@ -33,12 +33,14 @@ class CounterRule(Struct, frozen=True):
         return limits[self.limit] * max(1.0, age_s / self.span_s)
 
 
-def counter_rules(check: str) -> tuple[CounterRule, ...]:
+def list_counter_rules(check: str) -> tuple[CounterRule, ...]:
     """Return the rules of a check, in the order of its rows."""
-    return tuple(_parse_rule(row) for row in rows_of(check) if row.counter)
+    return tuple(_parse_rule(row) for row in list_check_rows(check) if row.counter)
 
 
-def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tuple[int, float]]:
+def find_worst_device(
+    seen: CounterTrace, rule: CounterRule, limits: Limits
+) -> dict[str, tuple[int, float]]:
     """Return the devices whose counter grew by too much: by how much, and in how many seconds.
 
     Of the earlier sweeps that are compared, the one with the largest growth counts.
@@ -60,5 +62,5 @@ def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tupl
 def _parse_rule(row: FaultRow) -> CounterRule:
     operator, _, limit = row.when.partition(" ")
     name = row.counter.rpartition("/")[2]
-    verdict = Verdict.WARN if row.treatment == "I" else Verdict.FAIL
+    verdict = DeviceVerdict.WARN if row.treatment == "I" else DeviceVerdict.FAIL
     return CounterRule(name, row.counter, row.code, verdict, operator, limit)

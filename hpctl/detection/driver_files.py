@@ -31,7 +31,7 @@ _LIBRARY_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 REFUSED: set[Path] = set()
 
 
-class DriverPlace(Struct, frozen=True):
+class DriverLocation(Struct, frozen=True):
     """One place of a driver: the folder of its programs, and those where its libraries may be."""
 
     programs: Path
@@ -45,33 +45,35 @@ class DriverProgram(Struct, frozen=True):
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def list_places(root: Path, env: Mapping[str, str] = os.environ) -> Iterator[DriverPlace]:
+def list_driver_locations(
+    root: Path, env: Mapping[str, str] = os.environ
+) -> Iterator[DriverLocation]:
     """Yield where to look, in order: what the environment names, the system, then the others."""
     named = env.get(DRIVER_ROOT, "").strip("/")
     if named:
-        yield _system_place(root / named)
-    yield _system_place(root)
+        yield _make_system_location(root / named)
+    yield _make_system_location(root)
     own = root / "usr/local/nvidia"
-    yield DriverPlace(own / "bin", (own / "lib64", own / "lib"))
-    yield _system_place(root / "run/nvidia/driver")
+    yield DriverLocation(own / "bin", (own / "lib64", own / "lib"))
+    yield _make_system_location(root / "run/nvidia/driver")
 
 
 def find_library(root: Path, env: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of the driver's libnvidia-ml.so.1; None where no trusted one is found."""
-    for place in list_places(root, env):
-        found = _library_in(place)
+    for place in list_driver_locations(root, env):
+        found = _find_library_file(place)
         if found is not None:
             return found
     return None
 
 
-def find_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram | None:
+def find_nvidia_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram | None:
     """Return nvidia-smi; None where no trusted one is found."""
-    for place in list_places(root, env):
+    for place in list_driver_locations(root, env):
         path = place.programs / SMI
-        if not _is_trusted(path):
+        if not _is_trusted_file(path):
             continue
-        library = _library_in(place)
+        library = _find_library_file(place)
         in_system = place.programs == root / "usr/bin"
         if library is None or in_system:
             return DriverProgram(path)
@@ -79,12 +81,12 @@ def find_smi(root: Path, env: Mapping[str, str] = os.environ) -> DriverProgram |
     return None
 
 
-def library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
+def read_library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
     """Return the version that the loader's name of the library leads to; empty where unknown.
 
     Only the link is read, so that a link to a removed file still shows the version.
     """
-    for place in list_places(root, env):
+    for place in list_driver_locations(root, env):
         for folder in place.libraries:
             try:
                 match = _LIBRARY_VERSION.search(str((folder / LIBRARY).readlink()))
@@ -95,25 +97,25 @@ def library_version(root: Path, env: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def _system_place(root: Path) -> DriverPlace:
-    return DriverPlace(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
+def _make_system_location(root: Path) -> DriverLocation:
+    return DriverLocation(root / "usr/bin", tuple(root / folder for folder in _LIBRARY_FOLDERS))
 
 
-def _library_in(place: DriverPlace) -> Path | None:
+def _find_library_file(place: DriverLocation) -> Path | None:
     for folder in place.libraries:
-        if _is_trusted(folder / LIBRARY):
+        if _is_trusted_file(folder / LIBRARY):
             return folder / LIBRARY
     return None
 
 
-def _is_trusted(path: Path) -> bool:
+def _is_trusted_file(path: Path) -> bool:
     """Return whether a file is there and can only be root's; what is refused is logged once."""
     try:
         target = path.resolve(strict=True)
         trouble = (
-            trust.why_not_directory(path.parent)
-            or trust.why_not_directory(target.parent)
-            or trust.why_not(target, target.lstat())
+            trust.explain_directory_distrust(path.parent)
+            or trust.explain_directory_distrust(target.parent)
+            or trust.explain_distrust(target, target.lstat())
         )
     except OSError:
         return False

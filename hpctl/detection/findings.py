@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.faults.health import Key, make_finding_key
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 
 MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
@@ -73,34 +73,34 @@ class FindingStore:
         self._seen: dict[Key, Finding] = {}
         self._left_out: Finding | None = None
         self._jobs: dict[Key, dict[Key, None]] = {}
-        self._notes = {n for n, f in self._earlier.items() if f.verdict is Verdict.NOTE}
+        self._notes = {n for n, f in self._earlier.items() if f.verdict is DeviceVerdict.NOTE}
         for name in self._earlier:
-            self._note_job(name)
+            self._record_job(name)
 
     def add(self, finding: Finding) -> bool:
         """Fold one sighting in. Return whether there is something new to report.
 
         A finding that is OK and clears by being gone ends what was seen of it before.
         """
-        if finding.verdict is Verdict.OK and finding.clears is Clears.GONE:
-            return self._drop_ended(finding)
-        finding = self._with_job(finding)
+        if finding.verdict is DeviceVerdict.OK and finding.clears is ClearCondition.GONE:
+            return self._drop_ended_finding(finding)
+        finding = self._add_job(finding)
         name = make_finding_key(finding)
         if name not in self._seen and name not in self._earlier and self._is_full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
             name = make_finding_key(finding)
-        if finding.verdict is Verdict.NOTE and name not in self._notes:
-            finding = self._fit_note(finding)
+        if finding.verdict is DeviceVerdict.NOTE and name not in self._notes:
+            finding = self._add_note(finding)
             name = make_finding_key(finding)
         old = self._seen.get(name)
         if old is not None:
             self._seen[name] = merge_findings(old, finding)
             return False
         if name not in self._earlier and self._is_full(MAX_KEPT):
-            self._leave_out(finding.last)
+            self._count_dropped_finding(finding.last)
             return False
         self._seen[name] = finding
-        self._note_job(name)
+        self._record_job(name)
         return name not in self._earlier
 
     def all(self) -> tuple[Finding, ...]:
@@ -113,7 +113,7 @@ class FindingStore:
             merged[make_finding_key(self._left_out)] = self._left_out
         return tuple(sorted(merged.values(), key=lambda f: (f.first, make_finding_key(f))))
 
-    def _with_job(self, finding: Finding) -> Finding:
+    def _add_job(self, finding: Finding) -> Finding:
         """Return a sighting under the job that it belongs to, after making room for a new job."""
         name = make_finding_key(finding)
         jobs = self._jobs.get(_strip_job(name))
@@ -122,7 +122,7 @@ class FindingStore:
         if name in jobs:
             jobs[name] = jobs.pop(name)
         elif finding.job:
-            self._forget_a_job(jobs)
+            self._fold_oldest_job(jobs)
         else:
             for known in map(self._find_known, reversed(jobs)):
                 if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
@@ -132,11 +132,11 @@ class FindingStore:
     def _find_known(self, name: Key) -> Finding:
         return self._seen.get(name) or self._earlier[name]
 
-    def _note_job(self, name: Key) -> None:
+    def _record_job(self, name: Key) -> None:
         if name[-1]:
             self._jobs.setdefault(_strip_job(name), {})[name] = None
 
-    def _forget_a_job(self, jobs: dict[Key, None]) -> None:
+    def _fold_oldest_job(self, jobs: dict[Key, None]) -> None:
         """Fold the job that was hit longest ago into the finding without a job."""
         if len(jobs) < MAX_JOBS:
             return
@@ -152,7 +152,7 @@ class FindingStore:
                     merge_findings(known[place], nameless) if place in known else nameless
                 )
 
-    def _drop_ended(self, over: Finding) -> bool:
+    def _drop_ended_finding(self, over: Finding) -> bool:
         name = make_finding_key(over)
         ended = [k for k in (self._seen, self._earlier) if name in k and k[name].last <= over.last]
         for known in ended:
@@ -162,7 +162,7 @@ class FindingStore:
     def _is_full(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
 
-    def _fit_note(self, note: Finding) -> Finding:
+    def _add_note(self, note: Finding) -> Finding:
         """Add a note of a new name, without its detail, job and device where there are many."""
         if len(self._notes) >= MAX_DETAILED_NOTES:
             note = replace(note, detail="", job="")
@@ -171,10 +171,10 @@ class FindingStore:
         self._notes.add(make_finding_key(note))
         return note
 
-    def _leave_out(self, at: datetime) -> None:
+    def _count_dropped_finding(self, at: datetime) -> None:
         new = Finding(
             "agent.findings",
-            Verdict.WARN,
+            DeviceVerdict.WARN,
             at,
             at,
             detail="more distinct findings than a report holds",

@@ -39,7 +39,7 @@ _STAMP = re.compile(rb"\d+,\d+,(\d+),[^;]*;")
 _HEADER = re.compile(r"(\d+),(\d+),(\d+),[^;]*;")
 
 
-class Record(Struct, frozen=True):
+class KernelRecord(Struct, frozen=True):
     """One kernel message. `at` is when it was logged, on the wall clock of now."""
 
     facility: int
@@ -48,16 +48,16 @@ class Record(Struct, frozen=True):
     text: str
 
 
-def parse_record(raw: bytes, booted: float | None = None) -> Record | None:
+def parse_record(raw: bytes, booted: float | None = None) -> KernelRecord | None:
     """Return one record from its bytes; None for other bytes. Continuation lines are left out.
 
     `booted` is the wall-clock time that USEC counts from: by default this machine's boot.
     """
     now = time.time()
-    return _parse_at(raw, _read_boot_time(now) if booted is None else booted, now)
+    return _parse_record_at(raw, _read_boot_time(now) if booted is None else booted, now)
 
 
-def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
+def _parse_record_at(raw: bytes, booted: float, now: float) -> KernelRecord | None:
     """Parse a record where the clock was read once for many: a storm runs through here."""
     line = raw.partition(b"\n")[0].decode("utf-8", "replace")
     header = _HEADER.match(line)
@@ -66,7 +66,9 @@ def _parse_at(raw: bytes, booted: float, now: float) -> Record | None:
     priority, seq, usec = header.groups()
     at = datetime.fromtimestamp(min(now, booted + int(usec) / 1e6), UTC)
     text = line[header.end() :]
-    return Record(int(priority) >> 3, int(seq), at, _unescape_text(text) if "\\" in text else text)
+    return KernelRecord(
+        int(priority) >> 3, int(seq), at, _unescape_text(text) if "\\" in text else text
+    )
 
 
 def _escape_char(char: str) -> str:
@@ -108,7 +110,7 @@ def _unescape_text(text: str) -> str:
     return (out + text[last:].encode()).decode("utf-8", "replace")
 
 
-class KernelDevice:
+class KmsgDevice:
     """The device /dev/kmsg, non-blocking, from the oldest record that the ring holds.
 
     `lost` counts how often the kernel overwrote records before they were read: reading continues
@@ -124,9 +126,9 @@ class KernelDevice:
         """Return a descriptor for a selector, readable while records wait."""
         return self._fd
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """Return the records that wait, at most BATCH. Raises Unavailable."""
-        records: list[Record] = []
+        records: list[KernelRecord] = []
         now = time.time()
         booted = _read_boot_time(now)
         for _ in range(BATCH):
@@ -148,7 +150,7 @@ class KernelDevice:
                 ) from error
             if not raw:
                 break
-            record = _parse_at(raw, booted, now)
+            record = _parse_record_at(raw, booted, now)
             if record is not None:
                 records.append(record)
         return records
@@ -158,7 +160,7 @@ class KernelDevice:
         os.close(self._fd)
 
 
-class Inotify:
+class InotifyWatch:
     """A descriptor that is readable when the file at a path grew, or was replaced.
 
     Raises OSError where the kernel has no inotify, or its limit for this user is reached.
@@ -215,19 +217,19 @@ class KmsgFileFollower:
         self._inode = os.fstat(self._file.fileno()).st_ino
         self._offset = 0
         self._rest = b""
-        self._records: list[Record] = []
+        self._records: list[KernelRecord] = []
         self._booted = math.inf
         self._is_kmsg = False
-        self._changes: Inotify | None = None
+        self._changes: InotifyWatch | None = None
         with contextlib.suppress(OSError):
-            self._changes = Inotify(path)
+            self._changes = InotifyWatch(path)
 
     def fileno(self) -> int | None:
         """Return a descriptor for a selector, readable when the file has changed. None: poll it
         every FILE_POLL_S."""
         return None if self._changes is None else self._changes.fileno()
 
-    def read(self) -> list[Record]:
+    def read(self) -> list[KernelRecord]:
         """Return the records that were added, at most BATCH. Raises Unavailable."""
         if self._changes is not None and not self._records:
             self._changes.drain()
@@ -257,7 +259,7 @@ class KmsgFileFollower:
         if last is not None:
             self._booted = min(self._booted, written - int(last[1]) / 1e6)
         now = time.time()
-        parsed = (_parse_at(line, self._booted, now) for line in lines)
+        parsed = (_parse_record_at(line, self._booted, now) for line in lines)
         self._records = [record for record in parsed if record is not None]
         self._is_kmsg |= bool(self._records)
         if not self._is_kmsg and (other := next(filter(None, map(bytes.strip, lines)), b"")):
@@ -291,16 +293,16 @@ class KmsgFileFollower:
             self._changes.close()
 
 
-KernelLog = KernelDevice | KmsgFileFollower
+KernelLog = KmsgDevice | KmsgFileFollower
 
 
-def open_log(path: Path) -> KernelLog:
+def open_kernel_log(path: Path) -> KernelLog:
     """Return the kernel's log at `path`: a character device or a regular file. Raises
     Unavailable."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
             return KmsgFileFollower(path)
-        return KernelDevice(path)
+        return KmsgDevice(path)
     except OSError as error:
         hint = "Reading the kernel's log needs root or CAP_SYSLOG."
         if isinstance(error, FileNotFoundError):

@@ -39,7 +39,7 @@ from msgspec import Struct
 from hpctl.detection import kmsg
 from hpctl.detection.log_prefixes import DECODED, ISO_TIME, MONTH, strip_prefixes
 from hpctl.toolkit.bounds import EARLIEST, bound_time
-from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.compat import UTC, parse_iso_time
 
 MAX_LINE = 256 * 1024
 """Bytes of a line that are read; the rest is skipped."""
@@ -103,18 +103,18 @@ _FURTHER = re.compile(r" {6,64}(?! )(?![\[<\d])|\t")
 _FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
 
 
-class LogEntry(Struct, frozen=True):
+class LogTextEntry(Struct, frozen=True):
     """One message: the number of its line in the file, counted from 1, and its record.
 
     `record.facility` is 0 where the kernel wrote it, as far as the form shows; `raw` is the line.
     """
 
     number: int
-    record: kmsg.Record
+    record: kmsg.KernelRecord
     raw: str
 
 
-class LogText:
+class LogTextReader:
     """The entries of a log. `lines` is how many were read so far."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -124,7 +124,7 @@ class LogText:
         self._at = EARLIEST
         self._facility = 0
 
-    def __iter__(self) -> Iterator[LogEntry]:
+    def __iter__(self) -> Iterator[LogTextEntry]:
         block: list[str] = []
         while line := self._read_line():
             text = line.decode("utf-8", "replace").rstrip("\r\n")
@@ -162,17 +162,17 @@ class LogText:
         self.lines += bool(line)
         return line
 
-    def _parse_entry(self, text: str, line: bytes) -> LogEntry | None:
+    def _parse_entry(self, text: str, line: bytes) -> LogTextEntry | None:
         whole, text = text, strip_prefixes(text)
         record = kmsg.parse_record(line if text == whole else text.encode(), EARLIEST.timestamp())
         if record is not None:
-            return LogEntry(self.lines, record, whole)
+            return LogTextEntry(self.lines, record, whole)
         # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
         if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
             fields = _parse_json(text.lstrip("\x1e").removeprefix("data: "))
             if fields is None:
                 return self._make_entry(USER, self._at, text, self.lines)
-            return self._from_fields(fields, text, self.lines)
+            return self._make_record(fields, text, self.lines)
         further = _FURTHER.match(text)
         if further is not None:
             return self._make_entry(self._facility, None, text[further.end() :], self.lines, whole)
@@ -181,23 +181,25 @@ class LogText:
 
     def _make_entry(
         self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
-    ) -> LogEntry:
+    ) -> LogTextEntry:
         self._at = at or self._at
         self._facility = facility
         one_line = message.replace("\n", " ")  # as kmsg's records have it
-        return LogEntry(number, kmsg.Record(facility, number, self._at, one_line), raw or message)
+        return LogTextEntry(
+            number, kmsg.KernelRecord(facility, number, self._at, one_line), raw or message
+        )
 
-    def _parse_block(self, block: list[str]) -> Iterator[LogEntry]:
+    def _parse_block(self, block: list[str]) -> Iterator[LogTextEntry]:
         """Parse one object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
         for back, line in enumerate(reversed(inner), 1):
             if '"MESSAGE"' in line or '"msg"' in line:
                 fields = _parse_json("{" + "\n".join(inner).rstrip(", ") + "}")
                 if fields is not None:
-                    yield self._from_fields(fields, line.strip(), self.lines - back)
+                    yield self._make_record(fields, line.strip(), self.lines - back)
                 return
 
-    def _parse_export(self, first: bytes) -> Iterator[LogEntry]:
+    def _parse_export(self, first: bytes) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's export format, until its empty line."""
         fields: dict[str, Any] = {}
         number, line = self.lines, first
@@ -212,9 +214,9 @@ class LogText:
             line = self._read_line()
         decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
         if "MESSAGE" in decoded:
-            yield self._from_fields(decoded, decoded["MESSAGE"], number)
+            yield self._make_record(decoded, decoded["MESSAGE"], number)
 
-    def _parse_verbose(self) -> Iterator[LogEntry]:
+    def _parse_verbose(self) -> Iterator[LogTextEntry]:
         """Parse one entry of the journal's verbose form: the indented lines after its first."""
         fields: dict[str, str] = {}
         number, key = self.lines, ""
@@ -233,7 +235,7 @@ class LogText:
                 self._unread = line
                 break
         if "MESSAGE" in fields:
-            yield self._from_fields(fields, fields["MESSAGE"], number)
+            yield self._make_record(fields, fields["MESSAGE"], number)
 
     def _read_binary(self) -> bytes:
         """Read a field of any bytes: its length in 8 bytes, the field, a newline."""
@@ -242,7 +244,7 @@ class LogText:
         self._read_line()
         return data
 
-    def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> LogEntry:
+    def _make_record(self, fields: dict[str, Any], raw: str, number: int) -> LogTextEntry:
         """Return the record of the journal's fields, or dmesg's own: who wrote it, when, and the
         text."""
         if "msg" in fields and "pri" in fields:
@@ -288,7 +290,7 @@ def _split_line(text: str) -> tuple[int, datetime | None, str]:
             return 0 if ours else USER, _parse_iso(head[1]), _strip_prefix(text[head.end() :])
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
-    at, syslog, text = _split_stamp(text)
+    at, syslog, text = _split_timestamp(text)
     says = _match_kernel(text, syslog)
     if says is not None:
         text = text[says.end() :]
@@ -306,7 +308,7 @@ def _match_kernel(text: str, syslog: bool) -> re.Match[str] | None:
     return _SAYS.match(text) or _NETCONSOLE.match(text)
 
 
-def _split_stamp(text: str) -> tuple[datetime | None, bool, str]:
+def _split_timestamp(text: str) -> tuple[datetime | None, bool, str]:
     """Return when a line was logged, whether syslog wrote that, and the rest of the line."""
     at, syslog = None, False
     stamp = _UPTIME.match(text)
@@ -371,7 +373,7 @@ def _time_since_boot(seconds: object) -> datetime | None:
 @lru_cache(64)
 def _parse_iso(text: str) -> datetime | None:
     try:
-        at = iso_time(text)
+        at = parse_iso_time(text)
     except ValueError:
         return None
     return bound_time(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))

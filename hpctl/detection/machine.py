@@ -7,7 +7,12 @@ from msgspec import structs
 from msgspec.structs import replace
 
 import hpctl
-from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    ExpectedHardware,
+    UnknownResultError,
+)
 from hpctl.detection.instance_shapes import find_shape
 
 #
@@ -20,7 +25,7 @@ CONTROLLER_3D = "0x0302"
 """The PCI class of data-centre GPUs. Display controllers (0x0300) do not count."""
 
 
-def pci_gpus(root: Path) -> tuple[str, ...]:
+def list_pci_gpus(root: Path) -> tuple[str, ...]:
     """Return the PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
     return tuple(d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu(d))
 
@@ -37,15 +42,15 @@ def _is_gpu(device: Path) -> bool:
 PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
 
 
-def boot_age_s(machine: CheckedMachine) -> float:
+def read_boot_age_s(machine: CheckedMachine) -> float:
     """Return the seconds since the machine booted; 0 where unknown, so that every grace applies."""
     try:
         return float(machine.text("/proc/uptime").split()[0])
-    except (CannotTell, NotHere, ValueError, IndexError):
+    except (UnknownResultError, DeviceAbsentError, ValueError, IndexError):
         return 0.0
 
 
-def note_upgrade(spool: Path) -> bool:
+def record_agent_version(spool: Path) -> bool:
     """Return whether another version of the agent ran here last, and record this version.
 
     A first start is no upgrade. Nor is a spool that cannot be written: the grace would restart with
@@ -65,7 +70,7 @@ def note_upgrade(spool: Path) -> bool:
     return False
 
 
-def build_machine(root: Path, configured: Expected) -> CheckedMachine:
+def build_machine(root: Path, configured: ExpectedHardware) -> CheckedMachine:
     """Return the machine to check; the instance type gives what the settings leave open.
 
     A Nitro instance has its type as the product name in its firmware's tables.
@@ -73,7 +78,7 @@ def build_machine(root: Path, configured: Expected) -> CheckedMachine:
     bare = CheckedMachine(root, configured)
     kind = configured.instance_type
     if not kind:
-        with contextlib.suppress(CannotTell, NotHere):
+        with contextlib.suppress(UnknownResultError, DeviceAbsentError):
             kind = bare.text(PRODUCT_NAME)
     shape = find_shape(kind)
     gpus = shape.gpus if configured.gpus is None else configured.gpus

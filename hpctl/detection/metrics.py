@@ -19,13 +19,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 from hpctl import __version__
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
-from hpctl.detection.rdma_counters import Trace
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
+from hpctl.detection.rdma_counters import CounterTrace
 from hpctl.faults.table import CHECKS, KERNEL_CHECKS
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _escape_label(text: object) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def yield_samples(
+def list_samples(
     seen: Mapping[str, Any], findings: Iterable[Finding], gauges: Mapping[str, float]
 ) -> Iterator[Sample]:
     """Yield samples of what the checks saw last, by their names, what they report, and their
@@ -104,40 +104,40 @@ def yield_samples(
     A check that is not hpctl's own is `other`: its name may be any text.
     """
     yield "info", {"version": __version__}, 1.0
-    yield from _of_findings(tuple(findings))
+    yield from _list_finding_samples(tuple(findings))
     for name, value in gauges.items():
         if name.startswith("job"):
             continue  # jobs come and go: each would be a permanent series
         yield "peer_value", {"gauge": name}, value
-    sweeps = [sample for sample in seen.values() if isinstance(sample, Snapshot)]
+    sweeps = [sample for sample in seen.values() if isinstance(sample, NvmlSnapshot)]
     if sweeps:
         for gpu in max(sweeps, key=lambda sweep: sweep.at).gpus:
-            yield from _of_gpu(gpu)
+            yield from _list_gpu_samples(gpu)
     for sample in seen.values():
-        if isinstance(sample, Trace):
-            yield from _of_rdma(sample)
-    yield from _of_host(seen)
+        if isinstance(sample, CounterTrace):
+            yield from _list_rdma_samples(sample)
+    yield from _list_host_samples(seen)
 
 
-def _of_findings(findings: Sequence[Finding]) -> Iterator[Sample]:
+def _list_finding_samples(findings: Sequence[Finding]) -> Iterator[Sample]:
     counted = Counter((f.check if f.check in _KNOWN else "other", str(f.verdict)) for f in findings)
     for (check, verdict), count in counted.items():
         yield "findings", {"check": check, "verdict": verdict}, count
     notes: Counter[str] = Counter()
     for finding in findings:
-        if finding.verdict is Verdict.NOTE:
+        if finding.verdict is DeviceVerdict.NOTE:
             notes[finding.check if finding.check in _KNOWN else "other"] += finding.count
     for check, count in notes.items():
         yield "notes_total", {"check": check}, count
 
 
-def _of_rdma(trace: Trace) -> Iterator[Sample]:
+def _list_rdma_samples(trace: CounterTrace) -> Iterator[Sample]:
     for device, reading in trace.now.devices.items():
         for counter, count in reading.values.items():
             yield "rdma_events_total", {"device": device, "counter": counter}, count
 
 
-def _of_gpu(gpu: GpuState) -> Iterator[Sample]:
+def _list_gpu_samples(gpu: GpuState) -> Iterator[Sample]:
     label = {"gpu": gpu.index}
     yield "gpu_info", {**label, "device": gpu.device, "model": gpu.name, "vbios": gpu.vbios}, 1.0
     for name, labels, path, factor in _GPU:
@@ -151,7 +151,7 @@ def _of_gpu(gpu: GpuState) -> Iterator[Sample]:
             yield "gpu_nvlink_errors_total", {**label, "type": kind}, total
 
 
-def _of_host(seen: Mapping[str, Any]) -> Iterator[Sample]:
+def _list_host_samples(seen: Mapping[str, Any]) -> Iterator[Sample]:
     disks = seen.get("host.disk")
     for disk in disks.disks if disks is not None else ():
         yield "filesystem_size_bytes", {"mountpoint": disk.point}, disk.size
@@ -170,7 +170,7 @@ def _of_host(seen: Mapping[str, Any]) -> Iterator[Sample]:
             yield "neuron_errors_total", {"device": device.name, "counter": counter}, count
 
 
-class Endpoint(threading.Thread):
+class MetricsServer(threading.Thread):
     """A server of GET /metrics until stopped. Its failures are logged and do not affect the
     agent."""
 

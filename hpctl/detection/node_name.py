@@ -34,14 +34,14 @@ PAUSE_S = 3.0
 _NODE = re.compile(r"^NodeName=(\S+) .*? NodeAddr=(\S+)", re.M)
 
 
-class NoName(HpctlError):
+class NodeNameError(HpctlError):
     """The error where Slurm has no single node at this node's address."""
 
 
-def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) -> NodeName:
+def find_own_node_name(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) -> NodeName:
     """Return $SLURMD_NODENAME, else the name as above, tried for so long. Blocks.
 
-    The name is kept in `spool` for a start without slurmctld. Raises NoName, Unavailable.
+    The name is kept in `spool` for a start without slurmctld. Raises NodeNameError, Unavailable.
     """
     name = os.environ.get("SLURMD_NODENAME")
     if name:
@@ -49,7 +49,7 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
     limit, logged = time.monotonic() + wait_s, ""
     while True:
         try:
-            return _find_name(munge_socket, spool / "slurm-name")
+            return _find_node_name(munge_socket, spool / "slurm-name")
         except HpctlError as error:
             if time.monotonic() + PAUSE_S > limit:
                 raise
@@ -59,12 +59,14 @@ def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) ->
         time.sleep(PAUSE_S)
 
 
-def _find_name(munge_socket: Path | None, kept: Path) -> NodeName:
-    origin = _find_origin(munge_socket)
+def _find_node_name(munge_socket: Path | None, kept: Path) -> NodeName:
+    origin = _find_own_address(munge_socket)
     last, _, address = _read_file(kept).partition(" ")
     last = last if address == str(origin) else ""
     try:
-        name = _ask_scontrol(origin, [name for name in (last, _short_host_name()) if name])
+        name = _find_name_by_scontrol(
+            origin, [name for name in (last, _get_short_host_name()) if name]
+        )
     except Unavailable:
         if not last:
             raise
@@ -75,7 +77,7 @@ def _find_name(munge_socket: Path | None, kept: Path) -> NodeName:
     return name
 
 
-def _find_origin(munge_socket: Path | None) -> IPv4Address:
+def _find_own_address(munge_socket: Path | None) -> IPv4Address:
     """Return the address that munged gives this node's credentials. Raises Unavailable."""
     try:
         return munge.decode_credential(
@@ -89,12 +91,14 @@ def _find_origin(munge_socket: Path | None) -> IPv4Address:
         ) from error
 
 
-def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
+def _find_name_by_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     found = shutil.which("scontrol")
     slurm = SlurmRunner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
     for name in likely:
         # This fails for a name that is unknown to Slurm.
-        here = _find_at_address(origin, slurm.run("scontrol", "-o", "show", "node", name).text)
+        here = _list_nodes_at_address(
+            origin, slurm.run("scontrol", "-o", "show", "node", name).text
+        )
         if here:
             return here[0]
     ran = slurm.run("scontrol", "-o", "show", "node")
@@ -103,11 +107,11 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
             f"cannot find this node's name in Slurm: scontrol failed: {ran.message}",
             "Check `scontrol ping` on this node, or give the name with --node (HPCTL_AGENT_NODE).",
         )
-    here = _find_at_address(origin, ran.text)
+    here = _list_nodes_at_address(origin, ran.text)
     if len(here) == 1:
         return here[0]
     what = f"{len(here)} nodes, {here[0]} for one, have" if here else "no node has"
-    raise NoName(
+    raise NodeNameError(
         f"cannot find this node's name in Slurm: {what} the NodeAddr {origin}, which is this "
         "node's address"
         " according to munged",
@@ -117,7 +121,7 @@ def _ask_scontrol(origin: IPv4Address, likely: list[str]) -> NodeName:
     )
 
 
-def _find_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
+def _list_nodes_at_address(origin: IPv4Address, text: str) -> list[NodeName]:
     """Return the nodes of `scontrol show node` with this address. Host names are looked up one by
     one only where no address fits."""
     nodes = _NODE.findall(text)
@@ -132,7 +136,7 @@ def _resolve_host(host: str) -> frozenset[IPv4Address]:
         return frozenset()
 
 
-def _short_host_name() -> str:
+def _get_short_host_name() -> str:
     """Return the short host name; empty for one that scontrol would read as an option or a
     hostlist."""
     name = socket.gethostname().partition(".")[0]

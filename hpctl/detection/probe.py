@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, NotHere
+from hpctl.detection.check import DeviceAbsentError, UnknownResultError
 
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 _FIRST_PAUSE_S = 0.001
@@ -40,7 +40,7 @@ class _ProbeProcess(Struct):
     given_up: bool = False
 
 
-class Probes:
+class ProbeRunner:
     """At most one child for each key. For one thread at a time.
 
     `deadline_s` is how long a child may take before it is abandoned. A child's output must fit into
@@ -75,7 +75,8 @@ class Probes:
         """Start each program and wait for all of them together, for `wait_s` at most.
 
         A child without an answer by then is a ProbePending, and the next call with its key polls it
-        again. Raises NotHere where there is no such program, CannotTell where none can be started.
+        again. Raises DeviceAbsentError where there is no such program, UnknownResultError where
+        none can be started.
         """
         for key, command in questions.items():
             if not self._is_child_running(key):
@@ -121,9 +122,9 @@ class Probes:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
-            raise NotHere(f"no {command[0]}") from error
+            raise DeviceAbsentError(f"no {command[0]}") from error
         except OSError as error:
-            raise CannotTell(f"{command[0]} cannot be started: {error.strerror}") from error
+            raise UnknownResultError(f"{command[0]} cannot be started: {error.strerror}") from error
         now = self._monotonic()
         self._out[key] = _ProbeProcess(process, now)
         self._unanswered.setdefault(key, now)

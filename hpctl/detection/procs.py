@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine
+from hpctl.detection.check import CheckedMachine, UnknownResultError
 from hpctl.detection.slurm_jobs import is_slurmstepd
 
 MOST = 8192
@@ -30,7 +30,7 @@ class ProcTask(Struct, frozen=True):
     start: int
 
 
-class Scan:
+class ProcessScanner:
     """Repeated scans of all processes of user space. For one thread at a time.
 
     A node of 192 cores has some 2 000 kernel threads, which hardly change and are not read: their
@@ -43,7 +43,7 @@ class Scan:
         self._behind = 0
 
     def tasks(self, machine: CheckedMachine) -> Iterator[ProcTask]:
-        """Yield the leaders of all thread groups, at most MOST. Raises CannotTell without a
+        """Yield the leaders of all thread groups, at most MOST. Raises UnknownResultError without a
         /proc."""
         if self._scans % _REFRESH == 0:
             self._kernel.clear()
@@ -52,7 +52,7 @@ class Scan:
         try:
             pids = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
         except OSError as error:
-            raise CannotTell(f"/proc: {error.strerror}") from error
+            raise UnknownResultError(f"/proc: {error.strerror}") from error
         pids = [pid for pid in pids if pid not in self._kernel]
         if len(pids) > MOST:
             pids = ([p for p in pids if p > self._behind] + [p for p in pids if p <= self._behind])[
@@ -65,13 +65,13 @@ class Scan:
                 yield task
 
     def a_step_runs(self, machine: CheckedMachine) -> bool:
-        """Return whether Slurm runs a job here. Raises CannotTell."""
+        """Return whether Slurm runs a job here. Raises UnknownResultError."""
         proc = machine.path("/proc")
         named = (task.pid for task in self.tasks(machine) if task.comm == "slurmstepd")
         return any(is_slurmstepd(proc / str(pid)) for pid in named)
 
     def _read_task(self, path: str, pid: int) -> ProcTask | None:
-        fields = stat_fields(path)
+        fields = read_stat_fields(path)
         if fields is None:
             return None
         comm, rest = fields
@@ -89,13 +89,13 @@ def list_threads(machine: CheckedMachine, leader: ProcTask, most: int) -> Iterat
     except OSError:
         return
     for name in names[:most]:
-        fields = stat_fields(f"{folder}/{name}/stat")
+        fields = read_stat_fields(f"{folder}/{name}/stat")
         if fields is not None:
             comm, rest = fields
             yield ProcTask(int(name), comm, rest[0], 1, int(rest[19]))
 
 
-def stat_fields(path: str) -> tuple[str, list[str]] | None:
+def read_stat_fields(path: str) -> tuple[str, list[str]] | None:
     """Return the name and the fields from the state on of a `stat` file; None once the task has
     ended."""
     try:

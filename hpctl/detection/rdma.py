@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, NotHere
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, UnknownResultError
 
 CLASS = "/sys/class/infiniband"
 
@@ -38,16 +38,16 @@ class RdmaDevice(Struct, frozen=True):
     efa: bool
 
 
-def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """Return every RDMA device, by name. Raises NotHere where the kernel has no RDMA,
-    CannotTell."""
+def list_rdma_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
+    """Return every RDMA device, by name. Raises DeviceAbsentError where the kernel has no RDMA,
+    UnknownResultError."""
     folder = str(machine.path(CLASS))
     try:
         names = sorted(os.listdir(folder))[:MOST_DEVICES]
     except FileNotFoundError as error:
-        raise NotHere(f"no {CLASS}") from error
+        raise DeviceAbsentError(f"no {CLASS}") from error
     except OSError as error:
-        raise CannotTell(f"{CLASS}: {error.strerror}") from error
+        raise UnknownResultError(f"{CLASS}: {error.strerror}") from error
     found = []
     for name in names:
         where = f"{folder}/{name}"
@@ -55,34 +55,35 @@ def list_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
             inode = os.stat(where).st_ino
         except OSError:
             continue  # removed between the two reads
-        found.append(RdmaDevice(name, where, is_efa(f"{where}/device", inode)))
+        found.append(RdmaDevice(name, where, is_efa_device(f"{where}/device", inode)))
     return tuple(found)
 
 
-def efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """Return the EFA devices that have a driver. Raises NotHere where there are none,
-    CannotTell."""
-    found = tuple(device for device in list_devices(machine) if device.efa)
+def list_efa_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
+    """Return the EFA devices that have a driver. Raises DeviceAbsentError where there are none,
+    UnknownResultError."""
+    found = tuple(device for device in list_rdma_devices(machine) if device.efa)
     if not found:
-        raise NotHere("no EFA device")
+        raise DeviceAbsentError("no EFA device")
     return found
 
 
-def other_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
-    """Return the InfiniBand and RoCE devices. Raises NotHere where there are none, CannotTell."""
-    found = tuple(device for device in list_devices(machine) if not device.efa)
+def list_infiniband_devices(machine: CheckedMachine) -> tuple[RdmaDevice, ...]:
+    """Return the InfiniBand and RoCE devices. Raises DeviceAbsentError where there are none,
+    UnknownResultError."""
+    found = tuple(device for device in list_rdma_devices(machine) if not device.efa)
     if not found:
-        raise NotHere("no InfiniBand or RoCE device")
+        raise DeviceAbsentError("no InfiniBand or RoCE device")
     return found
 
 
-def efa_functions(machine: CheckedMachine) -> int | None:
+def count_efa_functions(machine: CheckedMachine) -> int | None:
     """Return how many EFA functions the PCI bus has, with a driver or not; None if it cannot be
     read."""
-    return pci_functions(machine, EFA)
+    return count_amazon_pci_functions(machine, EFA)
 
 
-def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | None:
+def count_amazon_pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | None:
     """Return how many of Amazon's PCI functions have such a device id; None if it cannot be
     read."""
     folder = str(machine.path(PCI))
@@ -97,17 +98,17 @@ def pci_functions(machine: CheckedMachine, device: re.Pattern[str]) -> int | Non
     return found
 
 
-def is_efa(folder: str, inode: int) -> bool:
+def is_efa_device(folder: str, inode: int) -> bool:
     """Return whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its
     identity."""
     try:
-        return _is_efa(folder, inode)
+        return _is_efa_device(folder, inode)
     except OSError:
         return False  # a software device has no PCI folder; a new one is read again
 
 
 @lru_cache(maxsize=512)
-def _is_efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that returns is another one
+def _is_efa_device(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that returns is another one
     return _has_amazon_vendor(folder, EFA)
 
 
@@ -123,7 +124,7 @@ def _read_word(path: str) -> str:
         return file.read(64).decode("ascii", "replace").strip().lower()
 
 
-class Port(Struct, frozen=True):
+class RdmaPort(Struct, frozen=True):
     """One port's state as the kernel writes it, without its number: `ACTIVE`, `LinkUp`."""
 
     device: str
@@ -144,7 +145,7 @@ class Port(Struct, frozen=True):
         return self.state == "ACTIVE"
 
 
-def list_ports(found: Sequence[RdmaDevice]) -> tuple[Port, ...]:
+def list_rdma_ports(found: Sequence[RdmaDevice]) -> tuple[RdmaPort, ...]:
     """Return the ports of these devices whose state could be read."""
     seen = []
     for device in found:
@@ -154,18 +155,18 @@ def list_ports(found: Sequence[RdmaDevice]) -> tuple[Port, ...]:
             continue
         for number in numbers[:8]:
             folder = f"{device.folder}/ports/{number}"
-            state = _read_state(f"{folder}/state")
+            state = _parse_port_state(f"{folder}/state")
             if state:
                 phys, rate = (
-                    _read_state(f"{folder}/phys_state"),
+                    _parse_port_state(f"{folder}/phys_state"),
                     _RATE.match(_read_file(f"{folder}/rate")),
                 )
                 gbps = float(rate[1]) if rate else 0.0
-                seen.append(Port(device.name, number, state, phys, gbps))
+                seen.append(RdmaPort(device.name, number, state, phys, gbps))
     return tuple(seen)
 
 
-def _read_state(path: str) -> str:
+def _parse_port_state(path: str) -> str:
     """Return `4: ACTIVE`, as the kernel writes it, without the number."""
     return _read_file(path).partition(":")[2].strip()
 

@@ -123,7 +123,7 @@ class _FollowedFolder(Struct):
         return CounterReading(self.identity, values, failed, self.troubles)
 
 
-class CounterFiles:
+class CounterFileReader:
     """A reader of counters, one for each kind of folder. Not for several threads at once."""
 
     def __init__(self, files: Mapping[str, Sequence[str]], most_open: int = MOST_OPEN) -> None:
@@ -216,7 +216,7 @@ class CounterSweep(Struct, frozen=True):
     devices: Mapping[str, CounterReading]
 
 
-class Trace(Struct, frozen=True):
+class CounterTrace(Struct, frozen=True):
     """The newest sweep and a few earlier ones, oldest first: a sample for a judge."""
 
     now: CounterSweep
@@ -231,7 +231,7 @@ class Trace(Struct, frozen=True):
                 yield device, grown
 
     def rates(
-        self, before: "Trace | None", counters: Mapping[str, Sequence[str]]
+        self, before: "CounterTrace | None", counters: Mapping[str, Sequence[str]]
     ) -> Mapping[str, float]:
         """Return by how much each sum of counters grew a second, all devices together, where any is
         known."""

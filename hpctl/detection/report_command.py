@@ -33,7 +33,7 @@ FORMAT_NAMES = ("health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyper
 _SAID_WITH_READ = ("code", "device", "detail", "evidence")
 
 
-class _Name(ParsedArgument):
+class _CheckNameParameter(ParsedArgument):
     """The name of a script's check: `nhc`, `scratch-space`."""
 
     name = "name"
@@ -63,7 +63,12 @@ _strict = click.option(
 
 
 @click.command(short_help="Tell this node's agent what a script has found.")
-@click.option("--check", required=True, type=_Name(), help="The check's name: nhc, scratch-space.")
+@click.option(
+    "--check",
+    required=True,
+    type=_CheckNameParameter(),
+    help="The check's name: nhc, scratch-space.",
+)
 @click.option("--code", default="", help="What is wrong, in one word or number: check_fs, 12.")
 @click.option("--device", default="", help="Which part it is about: /scratch, 0000:c1:00.0.")
 @click.option(
@@ -149,10 +154,10 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
 
     `unknown` and counted findings are not reported: the agent takes none of them from scripts.
     """
-    from hpctl.detection.check import CannotTell, Observation
+    from hpctl.detection.check import Observation, UnknownResultError
     from hpctl.detection.outside.verdict_formats import read_verdict
     from hpctl.detection.outside.verdict_readers import ToolOutput
-    from hpctl.vocabulary.model import Verdict
+    from hpctl.vocabulary.model import DeviceVerdict
 
     raw = sys.stdin.buffer.read(_READ_BYTES + 1)
     # NHC's own exit codes for a run that a signal ended are above 128, too.
@@ -160,10 +165,10 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
     status = 128 - exit_code if ended_by_signal and exit_code is not None else exit_code
     try:
         if len(raw) > _READ_BYTES:
-            raise CannotTell(f"prints more than {_READ_BYTES} bytes")
+            raise UnknownResultError(f"prints more than {_READ_BYTES} bytes")
         text = raw.decode(errors="replace")
         found = read_verdict(name, ToolOutput(text, status, os.uname().nodename))
-    except CannotTell as error:
+    except UnknownResultError as error:
         if strict:
             raise HpctlError(
                 f"the health check {name} was not reported to the agent: the tool {error}"
@@ -171,10 +176,10 @@ def _read_stdin(name: str, exit_code: int | None, strict: bool) -> tuple[Observa
         warning = f"hpctl: warning: {name}: the tool {error}; nothing is reported"
         output.echo(warning, err=True)
         return ()
-    reports = tuple(one for one in found if one.verdict in (Verdict.FAIL, Verdict.WARN))
-    if reports or any(one.verdict is Verdict.UNKNOWN for one in found):
+    reports = tuple(one for one in found if one.verdict in (DeviceVerdict.FAIL, DeviceVerdict.WARN))
+    if reports or any(one.verdict is DeviceVerdict.UNKNOWN for one in found):
         return reports
-    return (Observation("", verdict=Verdict.OK),)
+    return (Observation("", verdict=DeviceVerdict.OK),)
 
 
 def _send_report(found: Mapping[str, str], for_s: float | None, socket: str, strict: bool) -> bool:
@@ -235,7 +240,7 @@ def _print_verdict(judged: Mapping[str, Any], as_json: bool, form: str | None) -
     import json
 
     if form:
-        output.echo(json.dumps(health_validation.make_document(judged), indent=2))
+        output.echo(json.dumps(health_validation.make_validation_document(judged), indent=2))
     elif as_json:
         output.echo(json.dumps({"schema": "hpctl.verdict/1", **judged}, indent=2))
     else:

@@ -17,16 +17,16 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.detection.budget import Budget
+from hpctl.detection.budget import CheckBudget
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
-    Functions,
+    CheckFunctions,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     Observation,
+    UnknownResultError,
 )
 from hpctl.detection.checks import (
     efa,
@@ -45,10 +45,10 @@ from hpctl.detection.checks import (
     neuron,
     rdma,
 )
-from hpctl.detection.conditions import Conditions
+from hpctl.detection.conditions import CheckFindings
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ _MODULES = (
 )
 
 
-FUNCTIONS: Mapping[str, Functions] = dict(
+FUNCTIONS: Mapping[str, CheckFunctions] = dict(
     chain.from_iterable(module.CHECKS.items() for module in _MODULES)
 )
 """All checks that run at intervals, by their names in `hpctl.faults.table`."""
@@ -110,11 +110,11 @@ def load_check(spec: CheckSpec, limits: Limits | None = None) -> LoadedCheck:
     return LoadedCheck(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
 
 
-class _Slot(Struct):
+class _ScheduledCheck(Struct):
     """A check, its last sample, and its findings. Before `believe_at` it is too early to judge."""
 
     check: LoadedCheck
-    conditions: Conditions
+    conditions: CheckFindings
     believe_at: float
     before: Any = None
     gauges: Mapping[str, float] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class CheckRunner(threading.Thread):
         checks: Sequence[LoadedCheck],
         machine: CheckedMachine,
         listener: ChangeListener,
-        budget: Budget,
+        budget: CheckBudget,
         *,
         boot_age_s: float,
         upgraded: bool = False,
@@ -149,9 +149,10 @@ class CheckRunner(threading.Thread):
         earlier, now = tuple(earlier), machine.monotonic()
         age_s = 0.0 if upgraded else boot_age_s
         self._slots = [
-            _Slot(c, Conditions(c.spec, earlier), now + c.spec.grace_s - age_s) for c in checks
+            _ScheduledCheck(c, CheckFindings(c.spec, earlier), now + c.spec.grace_s - age_s)
+            for c in checks
         ]
-        self._own = Conditions(AGENT_CHECKS)
+        self._own = CheckFindings(AGENT_CHECKS)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._busy: tuple[str, float] | None = None
@@ -187,12 +188,12 @@ class CheckRunner(threading.Thread):
         with self._lock:
             for slot in self._slots:
                 if slot.check.spec.name.startswith(prefix):
-                    slot.conditions, slot.before = Conditions(slot.check.spec), None
+                    slot.conditions, slot.before = CheckFindings(slot.check.spec), None
 
     def findings(self) -> list[Finding]:
         """Return all that the checks have to report now, themselves included. From any thread."""
         with self._lock:
-            self._own.saw(self._about_itself(), datetime.now(UTC))
+            self._own.saw(self._make_own_observations(), datetime.now(UTC))
             found = list(chain.from_iterable(slot.conditions.findings() for slot in self._slots))
             return [*found, *self._own.findings()]
 
@@ -214,14 +215,16 @@ class CheckRunner(threading.Thread):
         with self._lock:
             return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
 
-    def _about_itself(self) -> list[Observation]:
+    def _make_own_observations(self) -> list[Observation]:
         left_out = [
             s.check.spec.name for s in self._slots if self._budget.is_shed(s.check.spec.shed)
         ]
         observations = self._budget.observations(left_out)
         name = self._find_hanging_check()
         if name:
-            observations.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
+            observations.append(
+                Observation("stuck", name, DeviceVerdict.WARN, f"{name} does not return")
+            )
         return observations
 
     def _find_hanging_check(self) -> str:
@@ -230,7 +233,7 @@ class CheckRunner(threading.Thread):
         stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
         return busy[0] if busy is not None and stuck else ""
 
-    def _run_check(self, slot: _Slot) -> bool:
+    def _run_check(self, slot: _ScheduledCheck) -> bool:
         """Run one check. Return False where this machine has no such device."""
         self._busy = (slot.check.spec.name, self._machine.monotonic())
         seen, here, trouble = self._run_gather(slot)
@@ -247,7 +250,7 @@ class CheckRunner(threading.Thread):
             self._listener.note_change()
         return here
 
-    def _run_gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
+    def _run_gather(self, slot: _ScheduledCheck) -> tuple[list[Observation], bool, str]:
         check = slot.check
         gauges: Mapping[str, float] = {}
         try:
@@ -256,10 +259,10 @@ class CheckRunner(threading.Thread):
             if check.gauges is not None:
                 gauges = check.gauges(sample, slot.before)
             slot.before = sample
-        except NotHere:
+        except DeviceAbsentError:
             slot.before = None
             return [], False, ""
-        except CannotTell as error:
+        except UnknownResultError as error:
             return [], True, str(error)
         # One broken check must not end the others: it is UNKNOWN, and the log has the reason.
         except Exception as error:
@@ -277,7 +280,7 @@ def _add_jitter(seconds: float) -> float:
 
 def make_finding(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
     """Return an observation as a finding of its check."""
-    clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
+    clears = ClearCondition.GONE if seen.verdict is DeviceVerdict.UNKNOWN else spec.clears
     return Finding(
         spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,
         clears=clears, job=seen.job,

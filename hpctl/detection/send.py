@@ -32,14 +32,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.spool import Spool
+from hpctl.detection.spool import FindingsSpool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.model import Finding, Report
+from hpctl.vocabulary.model import AgentReport, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import NOT_LEADER, Head, Unproved, check_proof, explain_refusal, leader_named
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.heads import (
+    NOT_LEADER,
+    HeadAddress,
+    UnprovedAnswerError,
+    check_answer_proof,
+    explain_refusal,
+    find_named_leader,
+)
+from hpctl.wire.stack_request import StackRequest
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +109,7 @@ EVERY_S = 0.5
 """After that, one in this time; what comes meanwhile is sent together."""
 
 
-class AgentKnowledge(Protocol):
+class AgentSnapshotSource(Protocol):
     """The present findings and numbers of an agent."""
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
@@ -112,17 +119,17 @@ class AgentKnowledge(Protocol):
         """Return the numbers that both reports and heartbeats contain."""
 
 
-class HeadOrders(Protocol):
+class HeadOrderHandler(Protocol):
     """The handler of what the head node requests in its answers."""
 
-    def read_stacks(self, ask: StackAsk) -> None:
+    def read_stacks(self, ask: StackRequest) -> None:
         """Read the stacks of a job's ranks."""
 
     def obey(self, order: str) -> None:
         """Carry out an order, a credential of the daemon's."""
 
 
-class Sender(threading.Thread):
+class ReportSender(threading.Thread):
     """A sender of a snapshot: immediately when `wake` is called, else once a heartbeat, and then in
     brief.
 
@@ -132,10 +139,10 @@ class Sender(threading.Thread):
     def __init__(
         self,
         settings: AgentSettings,
-        spool: Spool,
+        spool: FindingsSpool,
         agent_start: datetime,
-        knowledge: AgentKnowledge,
-        orders: HeadOrders,
+        knowledge: AgentSnapshotSource,
+        orders: HeadOrderHandler,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
@@ -177,7 +184,7 @@ class Sender(threading.Thread):
                 self._orders.read_stacks(reply.stacks)
             if reply.order:
                 self._orders.obey(reply.order)
-            failures = failures + 1 if reply.answer is Delivery.RETRY else 0
+            failures = failures + 1 if reply.answer is DeliveryResult.RETRY else 0
             with self._wanted:
                 if failures:
                     pause = _compute_backoff(failures, news=not self._saved[1])
@@ -187,34 +194,34 @@ class Sender(threading.Thread):
                     self._wanted.wait_for(lambda: self._woken or self._stopping, pause)
                 if self._stopping:
                     break
-        version, report = self._next_report()
+        version, report = self._make_next_report()
         if version > self._saved[0]:
-            self._keep(version, report, acked=False)
+            self._save_state(version, report, acked=False)
         self._client.close()
 
-    def deliver(self) -> Reply:
+    def deliver(self) -> HeadReply:
         """Send the present snapshot, in brief where that is complete; update the spool."""
         reply = self._send_snapshot()
-        self._correct_start(reply)
+        self._correct_start_time(reply)
         return reply
 
-    def _send_snapshot(self) -> Reply:
-        version, report = self._next_report()
-        if self._is_held(report.findings):
+    def _send_snapshot(self) -> HeadReply:
+        version, report = self._make_next_report()
+        if self._has_head_same_findings(report.findings):
             reply = self._client.post(_make_heartbeat(report))
-            if reply.answer is not Delivery.NEED_FULL:
-                self._keep(version, report, acked=True)
+            if reply.answer is not DeliveryResult.NEED_FULL:
+                self._save_state(version, report, acked=True)
                 return reply
             self._seq += 1
             report = replace(report, seq=self._seq)
         reply = self._client.post(report)
-        acked = reply.answer is Delivery.ACKED
+        acked = reply.answer is DeliveryResult.ACKED
         if acked:
             self._held, self._held_since = report.findings, time.monotonic()
-        self._keep(version, report, acked=acked)
+        self._save_state(version, report, acked=acked)
         return reply
 
-    def _is_held(self, findings: tuple[Finding, ...]) -> bool:
+    def _has_head_same_findings(self, findings: tuple[Finding, ...]) -> bool:
         """Return whether the head node has all this, except for repeats that can wait."""
         if self._held is None or findings == self._held:
             return self._held is not None
@@ -222,11 +229,11 @@ class Sender(threading.Thread):
         recent = time.monotonic() - self._held_since < peace
         return recent and wire.digest_findings(findings) == wire.digest_findings(self._held)
 
-    def _next_report(self) -> tuple[int, Report]:
+    def _make_next_report(self) -> tuple[int, AgentReport]:
         self._seq += 1
         version, findings = self._knowledge.snapshot()
         settings = self._settings
-        return version, Report(
+        return version, AgentReport(
             node=settings.node,
             instance=settings.instance,
             boot=settings.boot,
@@ -237,22 +244,22 @@ class Sender(threading.Thread):
             gauges=self._knowledge.gauges(),
         )
 
-    def _keep(self, version: int, report: Report, *, acked: bool) -> None:
+    def _save_state(self, version: int, report: AgentReport, *, acked: bool) -> None:
         """Save when something is new or newly acknowledged: after the attempt, so that it delays
         none."""
         if (version, acked) != self._saved:
             self._saved = (version, acked)
             self._spool.save(report, acked=acked)
 
-    def _correct_start(self, reply: Reply) -> None:
+    def _correct_start_time(self, reply: HeadReply) -> None:
         """Correct the start time of an agent that began with a clock that was ahead and has been
         set back since: no report would be accepted before that time."""
         if reply.text.startswith(_TOO_EARLY):
             self._agent_start = min(self._agent_start, datetime.now(UTC))
 
-    def _log_failure(self, reply: Reply) -> None:
+    def _log_failure(self, reply: HeadReply) -> None:
         """Log a problem once, and its end."""
-        if reply.answer is Delivery.ACKED:
+        if reply.answer is DeliveryResult.ACKED:
             if self._last_complaint:
                 log.warning("the head node takes reports again")
             self._last_complaint = ""
@@ -261,7 +268,7 @@ class Sender(threading.Thread):
             log.warning("a report was not taken (%s): %s", reply.answer.value, reply.text)
 
 
-def _make_heartbeat(report: Report) -> wire.Heartbeat:
+def _make_heartbeat(report: AgentReport) -> wire.Heartbeat:
     return wire.Heartbeat(
         node=report.node,
         instance=report.instance,
@@ -291,11 +298,11 @@ def _compute_backoff(failures: int, *, news: bool = False) -> float:
 # may listen.
 
 
-class _NotFromThere(Exception):
+class _SourceAddressError(Exception):
     """The error of a source address from which no connection is possible."""
 
 
-class Delivery(Enum):
+class DeliveryResult(Enum):
     """The result of one attempt."""
 
     ACKED = "acked"
@@ -309,18 +316,18 @@ class Delivery(Enum):
     """A heartbeat's digest names findings that the head node does not have: send them."""
 
 
-class Reply(Struct, frozen=True):
+class HeadReply(Struct, frozen=True):
     """The answer and the head node's reason for it; the order that came with it."""
 
-    answer: Delivery
+    answer: DeliveryResult
     text: str = ""
-    stacks: StackAsk | None = None
+    stacks: StackRequest | None = None
     """What the head node requests with it."""
     order: str = ""
 
 
 class _HeadSession(Struct, frozen=True):
-    head: Head
+    head: HeadAddress
     id: str
     secret: bytes
     renew_at: float
@@ -330,7 +337,7 @@ class HeadClient:
     """A client that posts to the leading head node: the last one that accepted a message, the one
     that a standby names, or the next. For one thread."""
 
-    def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
+    def __init__(self, heads: tuple[HeadAddress, ...], munge_socket: Path | None) -> None:
         if not heads:
             raise HpctlError(
                 "the agent has no head node to send reports to",
@@ -340,54 +347,65 @@ class HeadClient:
         self._current = 0
         self._connection: http.client.HTTPConnection | None = None
         self._session: _HeadSession | None = None
-        self._silent: tuple[Head | None, float] = (None, 0.0)
+        self._silent: tuple[HeadAddress | None, float] = (None, 0.0)
         self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
 
-    def post(self, message: Report | wire.Heartbeat) -> Reply:
+    def post(self, message: AgentReport | wire.Heartbeat) -> HeadReply:
         """Make one attempt, one more where a kept connection is closed, and one where a standby
         redirects. Never raises."""
         here = self._heads[self._current]
         reply = self._post_once(message)
-        if reply.answer is Delivery.NOT_LEADER and self._heads[self._current] != here:
+        if reply.answer is DeliveryResult.NOT_LEADER and self._heads[self._current] != here:
             reply = self._post_once(message)
-        return Reply(Delivery.RETRY, reply.text) if reply.answer is Delivery.NOT_LEADER else reply
+        return (
+            HeadReply(DeliveryResult.RETRY, reply.text)
+            if reply.answer is DeliveryResult.NOT_LEADER
+            else reply
+        )
 
-    def _post_once(self, message: Report | wire.Heartbeat) -> Reply:
+    def _post_once(self, message: AgentReport | wire.Heartbeat) -> HeadReply:
         head = self._heads[self._current]
         if self._connection is not None:
             try:
-                return self._attempt(self._connection, message)
+                return self._post_in_session(self._connection, message)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if isinstance(error, TimeoutError):
                     return self._note_failure(head, error)
-            except (munge.MungeUnavailable, Unproved) as error:
-                return Reply(Delivery.RETRY, str(error))
+            except (munge.MungeUnavailable, UnprovedAnswerError) as error:
+                return HeadReply(DeliveryResult.RETRY, str(error))
         try:
             self._connection = self._open_connection(head)
-            reply = self._attempt(self._connection, message)
-        except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
+            reply = self._post_in_session(self._connection, message)
+        except (
+            OSError,
+            http.client.HTTPException,
+            munge.MungeUnavailable,
+            UnprovedAnswerError,
+        ) as error:
             self.close()
             return self._note_failure(head, error)
         if self._connection is not None and self._connection.sock is None:
             self._connection = None
         return reply
 
-    def _note_failure(self, head: Head, error: Exception) -> Reply:
+    def _note_failure(self, head: HeadAddress, error: Exception) -> HeadReply:
         if isinstance(error, TimeoutError):
             self._silent = head, time.monotonic() + DISTRUST_S
         self._current = (self._current + 1) % len(self._heads)
-        return Reply(Delivery.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
+        return HeadReply(
+            DeliveryResult.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}"
+        )
 
-    def _switch_head_node(self, text: bytes) -> Reply:
+    def _switch_head_node(self, text: bytes) -> HeadReply:
         """Turn to the leader that a standby names, or to the next head node."""
         self.close()
-        here, named = self._heads[self._current], leader_named(text, self._heads)
+        here, named = self._heads[self._current], find_named_leader(text, self._heads)
         following = self._heads[(self._current + 1) % len(self._heads)]
         goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
             self._current = self._heads.index(goal)
-        return Reply(Delivery.NOT_LEADER, explain_refusal(text))
+        return HeadReply(DeliveryResult.NOT_LEADER, explain_refusal(text))
 
     def close(self) -> None:
         """Close the connection. The session outlives it."""
@@ -395,14 +413,14 @@ class HeadClient:
             self._connection.close()
             self._connection = None
 
-    def _attempt(
-        self, connection: http.client.HTTPConnection, message: Report | wire.Heartbeat
-    ) -> Reply:
+    def _post_in_session(
+        self, connection: http.client.HTTPConnection, message: AgentReport | wire.Heartbeat
+    ) -> HeadReply:
         """Try within the session while there is one; where that is over, once more without."""
         session, head = self._session, self._heads[self._current]
         if session and session.head == head and time.monotonic() < session.renew_at:
             body = _encode_message(message, open_session=False)
-            proof = wire.session_authorization(session.id, session.secret, body)
+            proof = wire.make_session_authorization(session.id, session.secret, body)
             status, text, given = _exchange_http(connection, body, proof)
             if status == NOT_LEADER:
                 return self._switch_head_node(text)
@@ -426,25 +444,25 @@ class HeadClient:
         return reply
 
     def _verify_reply(
-        self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None
-    ) -> Reply:
+        self, reply: HeadReply, proof: str, body: bytes, secret: bytes | None = None
+    ) -> HeadReply:
         """Return an authentic reply; a request to try again is accepted from any sender. Raises
         Unproved, MungeUnavailable."""
-        if reply.answer is not Delivery.RETRY:
-            check_proof(proof, body, self._munge_socket, secret)
+        if reply.answer is not DeliveryResult.RETRY:
+            check_answer_proof(proof, body, self._munge_socket, secret)
         return reply
 
-    def _open_connection(self, head: Head) -> http.client.HTTPConnection:
+    def _open_connection(self, head: HeadAddress) -> http.client.HTTPConnection:
         """Connect from the address in munged's credentials, where that is one of this host's: the
         head node compares both with the address in Slurm. Raises OSError, MungeUnavailable."""
-        with contextlib.suppress(munge.CredentialError, _NotFromThere):
+        with contextlib.suppress(munge.CredentialError, _SourceAddressError):
             own = munge.decode_credential(
                 munge.encode_credential(b"", self._munge_socket), self._munge_socket
             ).address
             return _make_connection(head, (str(own), 0), self._answer_s)
         return _make_connection(head, None, self._answer_s)
 
-    def _open_session(self, text: bytes, head: Head, asked_at: float) -> _HeadSession | None:
+    def _open_session(self, text: bytes, head: HeadAddress, asked_at: float) -> _HeadSession | None:
         """Return the session that an answer grants; without one (None), credentials still work."""
         try:
             granted = wire.decode_ack(text).session
@@ -458,7 +476,7 @@ class HeadClient:
 
 
 def _make_connection(
-    head: Head, source: tuple[str, int] | None, answer_s: float
+    head: HeadAddress, source: tuple[str, int] | None, answer_s: float
 ) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(
         head.host, head.port, timeout=CONNECT_TIMEOUT_S, source_address=source
@@ -468,14 +486,14 @@ def _make_connection(
     except OSError as error:
         # munged's origin may not be an address of this host, or one without a route (127.0.1.1).
         if source is not None and error.errno in _NOT_FROM_THERE:
-            raise _NotFromThere from error
+            raise _SourceAddressError from error
         raise
     connection.sock.settimeout(answer_s)
     return connection
 
 
-def _encode_message(message: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
-    if isinstance(message, Report):
+def _encode_message(message: AgentReport | wire.Heartbeat, *, open_session: bool) -> bytes:
+    if isinstance(message, AgentReport):
         return wire.encode_report(message, open_session=open_session)
     return wire.encode_heartbeat(message, open_session=open_session)
 
@@ -490,23 +508,26 @@ def _exchange_http(
     return response.status, response.read(_ANSWER_BYTES), proof
 
 
-def make_reply(status: int, text: bytes) -> Reply:
+def make_reply(status: int, text: bytes) -> HeadReply:
     """Return what an answer with an HTTP status and a body means for the sender."""
     if status == 200:
         ack = _parse_ack(text)
-        return Reply(Delivery.ACKED, stacks=ack.stacks, order=ack.order)
+        return HeadReply(DeliveryResult.ACKED, stacks=ack.stacks, order=ack.order)
     if status == 409 and _parse_error_code(text) == "unknown_digest":
-        return Reply(Delivery.NEED_FULL)
+        return HeadReply(DeliveryResult.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
-    return Reply(Delivery.RETRY if later else Delivery.REFUSED, f"{status} {explain_refusal(text)}")
+    return HeadReply(
+        DeliveryResult.RETRY if later else DeliveryResult.REFUSED,
+        f"{status} {explain_refusal(text)}",
+    )
 
 
-def _parse_ack(text: bytes) -> wire.Ack:
+def _parse_ack(text: bytes) -> wire.ReportAck:
     """Return what an answer requests, which is usually nothing."""
     if b'"stacks"' in text or b'"order"' in text:
         with contextlib.suppress(wire.MalformedReportError):
             return wire.decode_ack(text)
-    return wire.Ack(0)
+    return wire.ReportAck(0)
 
 
 def _parse_error_code(text: bytes) -> str:

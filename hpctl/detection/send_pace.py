@@ -6,7 +6,7 @@ from hpctl.detection.send import BURST, EVERY_S
 from hpctl.toolkit.token_bucket import TokenBucket
 
 
-class SendPace:
+class SendRateLimiter:
     """A limiter that wakes the sender BURST times immediately, then once in EVERY_S. Times are
     monotonic seconds."""
 

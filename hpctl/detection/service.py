@@ -15,30 +15,30 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.detection.checking import NAMES, Checks
+from hpctl.detection.checking import NAMES, CheckSupervisor
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
-from hpctl.detection.metrics import Endpoint
-from hpctl.detection.outside.sources import Sources, StackReader, is_outside_check
-from hpctl.detection.send import Sender
-from hpctl.detection.send_pace import SendPace
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_kernel_log
+from hpctl.detection.metrics import MetricsServer
+from hpctl.detection.outside.sources import OutsideSources, StackReader, is_outside_check
+from hpctl.detection.send import ReportSender
+from hpctl.detection.send_pace import SendRateLimiter
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.slurm_jobs import ProcessJobs
-from hpctl.detection.spool import Spool
+from hpctl.detection.slurm_jobs import ProcessJobFinder
+from hpctl.detection.spool import FindingsSpool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.evidence import PLACE_CHECK
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import TEST, Clears, Finding, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import TEST, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackAsk
-from hpctl.wire.systemd import notify_systemd, watchdog_interval
+from hpctl.wire.stack_request import StackRequest
+from hpctl.wire.systemd import notify_systemd, read_watchdog_interval
 
 log = logging.getLogger(__name__)
 
 
-def is_recalled_elsewhere(check: str) -> bool:
+def is_kept_by_other_source(check: str) -> bool:
     """Return whether findings of that check are not to be recalled from the agent's spool."""
     return is_outside_check(check) or check.startswith(TEST) or check == PLACE_CHECK
 
@@ -106,56 +106,58 @@ class NodeAgent:
     ) -> None:
         """Read the spool. `tests`: where tests of this node leave their results."""
         self._settings = settings
-        spool = Spool(settings.spool)
-        generation = Generation(settings.node, settings.instance, settings.boot)
+        spool = FindingsSpool(settings.spool)
+        generation = NodeGeneration(settings.node, settings.instance, settings.boot)
         recalled = spool.recall(generation)
         self._lock = threading.Lock()
         mine = [
             f
             for f in recalled.findings
-            if f.check not in NAMES and not is_recalled_elsewhere(f.check)
+            if f.check not in NAMES and not is_kept_by_other_source(f.check)
         ]
         self._findings = FindingStore(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
-        self._kernel = KernelJudge(ProcessJobs().of)
+        self._kernel = KernelLineJudge(ProcessJobFinder().of)
         self._log: KernelLog | None = None
         self._lost = 0
         self._behind = False
         self._reopen_at = 0.0
         self._stopping = False
-        self._pace = SendPace()
+        self._pace = SendRateLimiter()
         self._turned = datetime.now(UTC)
-        self._place = _describe_place(settings.config.evidence.directory, self._turned)
-        self._checks = Checks(settings, recalled.findings, self)
-        self._outside = Sources(
+        self._place = _make_evidence_place_findings(
+            settings.config.evidence.directory, self._turned
+        )
+        self._checks = CheckSupervisor(settings, recalled.findings, self)
+        self._outside = OutsideSources(
             settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
         )
         self._tests = tests
-        obey = make_order_handler(settings, self._checks.held, self._add, mine)
-        self._sender = Sender(
+        obey = make_order_handler(settings, self._checks.held, self._add_finding, mine)
+        self._sender = ReportSender(
             settings=settings,
             spool=spool,
-            agent_start=_start_after(recalled.agent_start),
+            agent_start=_choose_start_time(recalled.agent_start),
             knowledge=self,
             orders=_OrderHandlers(self._outside.stacks, obey),
         )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 
-    def _serve_metrics(self) -> Endpoint | None:
+    def _serve_metrics(self) -> MetricsServer | None:
         settings = self._settings
         if not settings.metrics:
             return None
         hosts, allow = [head.host for head in settings.heads], settings.metrics_allow.split(",")
         allow = [one for one in allow if one]
         try:
-            return Endpoint(settings.metrics, hosts, allow, self._metrics)
+            return MetricsServer(settings.metrics, hosts, allow, self._render_metrics)
         except HpctlError as error:  # the node is still watched
             log.warning("%s. %s", error, error.hint)
             return None
 
-    def _metrics(self) -> bytes:
+    def _render_metrics(self) -> bytes:
         return self._checks.metrics(self.snapshot()[1])
 
     def run(self) -> None:
@@ -163,7 +165,7 @@ class NodeAgent:
         for end in (self._waker, self._woken):
             end.setblocking(False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._handle_signal)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
@@ -178,11 +180,11 @@ class NodeAgent:
             if self._endpoint is not None:
                 self._endpoint.start()
             notify_systemd("READY=1")
-            self._loop(selector)
+            self._run_loop(selector)
             notify_systemd("STOPPING=1")
             self._close_kernel_log(selector)
         parts = (self._endpoint, *self._outside.parts, self._checks, self._sender)
-        stop_all(part for part in parts if part is not None)
+        stop_all_parts(part for part in parts if part is not None)
         signal.set_wakeup_fd(-1)
 
     def stop(self) -> None:
@@ -190,11 +192,11 @@ class NodeAgent:
         self._stopping = True
         self._waker.send(b"\0")
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
 
-    def _loop(self, selector: selectors.BaseSelector) -> None:
-        watchdog = watchdog_interval()
+    def _run_loop(self, selector: selectors.BaseSelector) -> None:
+        watchdog = read_watchdog_interval()
         next_sign = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
@@ -205,7 +207,7 @@ class NodeAgent:
             if not self._sender.is_alive():
                 what = "the report sender's thread ended unexpectedly"
                 raise HpctlError(what, "The log lines before this one say why.")
-            selector.select(self._watchdog_limit(watchdog))
+            selector.select(self._get_watchdog_limit(watchdog))
             self._read_log(selector)
             self._turned = datetime.now(UTC)
             self._checks.listen()
@@ -214,7 +216,7 @@ class NodeAgent:
                     self.note_change()
             self._wake_sender()
 
-    def _watchdog_limit(self, watchdog: float | None) -> float:
+    def _get_watchdog_limit(self, watchdog: float | None) -> float:
         if self._behind:
             return 0.0
         if self._log is not None and self._log.fileno() is None:
@@ -233,26 +235,30 @@ class NodeAgent:
                 return
             for _ in range(BATCHES_A_TURN):
                 records = source.read()
-                self._add(self._kernel.findings(records, accept_user=accept_user))
+                self._add_finding(self._kernel.findings(records, accept_user=accept_user))
                 if source.lost > self._lost:
                     count, self._lost = source.lost - self._lost, source.lost
-                    self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
+                    self._add_finding(
+                        [_make_log_finding(DeviceVerdict.WARN, "lost", "records were lost", count)]
+                    )
                 if len(records) < BATCH:
                     break
             else:
                 self._behind = True
             if self._blind:
-                self._add([_report_unreadable(Verdict.OK, why) for why in self._blind])
+                self._add_finding(
+                    [_make_unreadable_log_finding(DeviceVerdict.OK, why) for why in self._blind]
+                )
                 self._blind.clear()
         except Unavailable as error:
             self._close_kernel_log(selector)
             self._reopen_at = time.monotonic() + REOPEN_S
             self._blind.add(why := str(error)[:200])
-            self._add([_report_unreadable(Verdict.UNKNOWN, why)])
+            self._add_finding([_make_unreadable_log_finding(DeviceVerdict.UNKNOWN, why)])
 
     def _open_log(self, selector: selectors.BaseSelector) -> KernelLog | None:
         if self._log is None and time.monotonic() >= self._reopen_at:
-            self._log, self._lost = open_log(self._settings.kmsg), 0
+            self._log, self._lost = open_kernel_log(self._settings.kmsg), 0
             fd = self._log.fileno()
             if fd is not None:
                 selector.register(fd, selectors.EVENT_READ)
@@ -266,7 +272,7 @@ class NodeAgent:
             self._log.close()
             self._log = None
 
-    def _add(self, findings: list[Finding]) -> None:
+    def _add_finding(self, findings: list[Finding]) -> None:
         if not findings:
             return
         with self._lock:
@@ -318,21 +324,21 @@ class _OrderHandlers:
     def __init__(self, stacks: StackReader, obey: Callable[[str], None]) -> None:
         self._stacks, self._obey = stacks, obey
 
-    def read_stacks(self, ask: StackAsk) -> None:
+    def read_stacks(self, ask: StackRequest) -> None:
         self._stacks.ask(ask)
 
     def obey(self, order: str) -> None:
         self._obey(order)
 
 
-class Stoppable(Protocol):
+class StoppablePart(Protocol):
     """A part of the agent that ends within seconds."""
 
     def stop(self) -> None:
         """Stop; the part is abandoned after some seconds."""
 
 
-def stop_all(parts: Iterable[Stoppable]) -> None:
+def stop_all_parts(parts: Iterable[StoppablePart]) -> None:
     """Stop all in parallel, within STOP_S: one after the other, each that hangs would add its
     seconds, and systemd would kill the agent before the last has saved its findings."""
     stopping = [threading.Thread(target=part.stop, daemon=True) for part in parts]
@@ -346,25 +352,27 @@ def stop_all(parts: Iterable[Stoppable]) -> None:
         log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
 
 
-def _describe_place(directory: str, now: datetime) -> tuple[Finding, ...]:
+def _make_evidence_place_findings(directory: str, now: datetime) -> tuple[Finding, ...]:
     """Return where this agent keeps evidence, for the head node to compare with its own setting;
     nothing where it keeps none."""
     if not directory:
         return ()
     detail = directory[:MOST_PLACE]
-    return (Finding(PLACE_CHECK, Verdict.OK, now, now, detail=detail, clears=Clears.GONE),)
+    return (
+        Finding(PLACE_CHECK, DeviceVerdict.OK, now, now, detail=detail, clears=ClearCondition.GONE),
+    )
 
 
-def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:
+def _make_log_finding(verdict: DeviceVerdict, code: str, detail: str, count: int = 1) -> Finding:
     now = datetime.now(UTC)
     return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
 
 
-def _report_unreadable(verdict: Verdict, why: str) -> Finding:
-    return replace(_log_finding(verdict, UNREADABLE, why), clears=Clears.GONE)
+def _make_unreadable_log_finding(verdict: DeviceVerdict, why: str) -> Finding:
+    return replace(_make_log_finding(verdict, UNREADABLE, why), clears=ClearCondition.GONE)
 
 
-def _start_after(earlier: datetime | None) -> datetime:
+def _choose_start_time(earlier: datetime | None) -> datetime:
     """Return the present time, but later than the run before even where the clock was set back in
     between."""
     now = datetime.now(UTC)

@@ -6,10 +6,10 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.detection.config import AgentConfig
-from hpctl.detection.outside.sources import Places
+from hpctl.detection.outside.sources import SourceLocations
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
-from hpctl.wire.heads import Head
+from hpctl.wire.heads import HeadAddress
 
 #
 # The configuration of one agent, and what it detects where that is missing.
@@ -35,7 +35,7 @@ class AgentSettings(Struct, frozen=True):
     HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[HeadAddress, ...]
     node: NodeName
     instance: InstanceId
     boot: BootId
@@ -48,10 +48,10 @@ class AgentSettings(Struct, frozen=True):
     config: AgentConfig = field(default_factory=AgentConfig)
     metrics: str = ""
     metrics_allow: str = ""
-    places: Places = field(default_factory=Places)
+    places: SourceLocations = field(default_factory=SourceLocations)
 
 
-def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
+def read_own_instance_id(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
     """Return the EC2 instance id. Where there is none, the node's name replaces it: without a cloud
     there is no id."""
     try:
@@ -61,7 +61,7 @@ def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceI
     return InstanceId(tag if re.fullmatch(r"i-[0-9a-f]{8,17}", tag) else node)
 
 
-def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
+def read_own_boot_id(path: Path = BOOT_ID_FILE) -> BootId:
     """Return the kernel's boot id. Raises HpctlError where it cannot be read: without it a new
     fault looks like an old one."""
     try:

@@ -57,7 +57,7 @@ _PROGRAM = re.compile(r"slurmstepd(-\w+)?")
 _STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
 
 
-def job_of_cgroup(path: str) -> str:
+def parse_cgroup_job_id(path: str) -> str:
     """Return the job id in a control group's path, or an empty text."""
     match = _CGROUP.search(path)
     return match["job"] if match else ""
@@ -114,7 +114,7 @@ class _JobAnswer(Struct, frozen=True):
     until: float
 
 
-class ProcessJobs:
+class ProcessJobFinder:
     """A look-up of the jobs of processes, with a small cache and a rate limit."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -152,9 +152,9 @@ class ProcessJobs:
         """
         cgroup = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
         mine = "/user.slice/" in cgroup
-        return (not mine and job_of_cgroup(cgroup)) or self._by_ancestor(pid)
+        return (not mine and parse_cgroup_job_id(cgroup)) or self._find_ancestor_job(pid)
 
-    def _by_ancestor(self, pid: int) -> str:
+    def _find_ancestor_job(self, pid: int) -> str:
         for _ in range(MAX_ANCESTORS):
             if pid <= 1:
                 break

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Report
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import AgentReport, ClearCondition, Finding
 from hpctl.wire import reports as wire
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ class RecalledFindings(Struct, frozen=True):
     agent_start: datetime | None = None
 
 
-class _Saved(msgspec.Struct, frozen=True):
+class _SpooledState(msgspec.Struct, frozen=True):
     acked: bool
     body: str
 
 
-class Spool:
+class FindingsSpool:
     """The files under one directory. Not for several threads at once."""
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ class Spool:
         self._state = directory / "state.json"
         self._complained = False
 
-    def recall(self, generation: Generation) -> RecalledFindings:
+    def recall(self, generation: NodeGeneration) -> RecalledFindings:
         """Read the state. Of another boot only findings count that were not acknowledged and that
         no boot clears, of another instance none; the agent's start always counts."""
         found = self._read()
@@ -60,20 +60,20 @@ class Spool:
         unheard = () if state.acked else report.findings
         kept = []
         for finding in unheard:
-            if report.instance == generation.instance and finding.clears is Clears.OPERATOR:
+            if report.instance == generation.instance and finding.clears is ClearCondition.OPERATOR:
                 kept.append(finding)
             else:
                 log.warning("not heard before this boot: %s %s", finding.check, finding.evidence)
         return RecalledFindings(tuple(kept), report.agent_start)
 
-    def save(self, report: Report, *, acked: bool) -> None:
+    def save(self, report: AgentReport, *, acked: bool) -> None:
         """Replace the state; it is on stable storage on return."""
         temporary = self._state.with_suffix(".tmp")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             body = wire.encode_report(report).decode()
             with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(_Saved(acked, body)))
+                file.write(msgspec.json.encode(_SpooledState(acked, body)))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._state)
@@ -82,9 +82,9 @@ class Spool:
                 self._complained = True
                 log.warning("the spool %s cannot be written: %s", self._directory, error.strerror)
 
-    def _read(self) -> tuple[_Saved, Report] | None:
+    def _read(self) -> tuple[_SpooledState, AgentReport] | None:
         try:
-            state = msgspec.json.decode(self._state.read_bytes(), type=_Saved)
+            state = msgspec.json.decode(self._state.read_bytes(), type=_SpooledState)
             return state, wire.decode_report(state.body.encode())
         except FileNotFoundError:
             return None

@@ -20,23 +20,31 @@ from msgspec.structs import replace
 
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.kernel import unknown_driver_lines
-from hpctl.detection.kernel.line import judge, of_a_process
-from hpctl.detection.kernel.log import LONGEST, KernelJudge
-from hpctl.detection.kmsg import KERNEL_FACILITY, Record
-from hpctl.detection.logtext import LogEntry, LogText
+from hpctl.detection.kernel.line import has_process_name, judge_kernel_line
+from hpctl.detection.kernel.log import LONGEST, KernelLineJudge
+from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
+from hpctl.detection.logtext import LogTextEntry, LogTextReader
 from hpctl.detection.outside import hma_records
 from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.toolkit import output
-from hpctl.toolkit.bounds import EARLIEST, json_safe
-from hpctl.toolkit.declared_view import Blank, Column, Columns, Layout, Line, Lines, Section
+from hpctl.toolkit.bounds import EARLIEST, escape_json
+from hpctl.toolkit.declared_view import (
+    BlankLine,
+    Column,
+    Columns,
+    ItemLines,
+    Layout,
+    RowTable,
+    TextLine,
+)
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.model import Finding
 
 if TYPE_CHECKING:
     from hpctl.faults.catalogue import Rules
     from hpctl.vocabulary.assessment import Assessment, FaultClass
-    from hpctl.vocabulary.model import Clears, Finding, Verdict
+    from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 _BOOT = "Linux version "
 """The kernel's first words."""
@@ -45,7 +53,7 @@ _SHOWN = 2000
 """The most rows of the table; the summary counts all lines."""
 
 
-class LineView(Struct, frozen=True):
+class TriagedLineView(Struct, frozen=True):
     """One line with a meaning, as JSON has it. `device` is empty where it names none."""
 
     line: int
@@ -61,7 +69,7 @@ class LineView(Struct, frozen=True):
     text: str
 
 
-class BootView(Struct, frozen=True):
+class TriagedBootView(Struct, frozen=True):
     """The result of all lines of one boot: `first` and `last` number its lines in the file.
 
     `restart_job`: some of them are a job's own fault, or cost a job its process.
@@ -78,7 +86,7 @@ class LineText(Struct, frozen=True):
 
     line: int
     times: int
-    view: LineView
+    view: TriagedLineView
 
     columns: ClassVar[Columns] = (
         Column("LINE", "line"),
@@ -101,16 +109,18 @@ class TriageText(Struct, frozen=True):
     `others` were not the kernel's."""
 
     lines: tuple[LineText, ...]
-    boots: tuple[BootView, ...]
+    boots: tuple[TriagedBootView, ...]
     meant: int
     read: int
     others: int
 
     layout: ClassVar[Layout] = (
-        Section("lines"),
-        Blank(when="lines"),
-        Lines("boots", lambda boot: f"lines {boot.first} to {boot.last}: {_would_do(boot)}"),
-        Line("{meant} of {read} lines mean something{rest}"),
+        RowTable("lines"),
+        BlankLine(when="lines"),
+        ItemLines(
+            "boots", lambda boot: f"lines {boot.first} to {boot.last}: {_describe_reaction(boot)}"
+        ),
+        TextLine("{meant} of {read} lines mean something{rest}"),
     )
 
     @property
@@ -119,9 +129,9 @@ class TriageText(Struct, frozen=True):
         return f", {self.others} not the kernel's" if self.others else ""
 
 
-def _fold_lines(views: list[LineView]) -> tuple[LineText, ...]:
+def _fold_lines(views: list[TriagedLineView]) -> tuple[LineText, ...]:
     """Return equal lines as one row."""
-    folded: dict[LineView, tuple[int, int]] = {}
+    folded: dict[TriagedLineView, tuple[int, int]] = {}
     for view in views:
         same = replace(view, line=0, text="")
         first, times = folded.get(same, (view.line, 0))
@@ -143,10 +153,10 @@ def triage(file: str, as_json: bool) -> None:
     input. Works anywhere, and does nothing else.
     Exit code: 0 hpctl would leave the node in service, 1 it would act, 3 FILE cannot be read.
     """
-    from hpctl.vocabulary.assessment import Condition
+    from hpctl.vocabulary.assessment import NodeCondition
 
     reader = TriageReader()
-    views: list[LineView] = []
+    views: list[TriagedLineView] = []
     with _open_log(file) as stream:
         for view in reader.views(stream):
             views.append(view)
@@ -159,8 +169,8 @@ def triage(file: str, as_json: bool) -> None:
     else:
         text = TriageText(_fold_lines(views), tuple(boots), len(views), reader.lines, reader.others)
         output.show_view("triage", text, as_json)
-    faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
-    output.exit_with(Exit.PROBLEM if faulty else Exit.FINE)
+    faulty = any(boot.assessment.condition is NodeCondition.FAULTY for boot in boots)
+    output.exit_with(ExitCode.PROBLEM if faulty else ExitCode.FINE)
 
 
 @contextmanager
@@ -188,9 +198,9 @@ class TriageReader:
         self._kernel = _make_kernel_judge()
         self._boots: list[tuple[int, int, FindingStore]] = []
 
-    def views(self, stream: BinaryIO) -> Iterator[LineView]:
+    def views(self, stream: BinaryIO) -> Iterator[TriagedLineView]:
         """Yield the lines with a meaning, in their order."""
-        log = LogText(stream)
+        log = LogTextReader(stream)
         for entry in log:
             if not self._boots or entry.record.text.startswith(_BOOT):
                 self._judge_boot(entry.number)
@@ -203,19 +213,23 @@ class TriageReader:
                     yield view
         self.lines = log.lines
 
-    def boots(self) -> list[BootView]:
+    def boots(self) -> list[TriagedBootView]:
         """Judge each boot as the daemon would have done at its end."""
-        from hpctl.faults.assess import assess_settled, fault_classes
+        from hpctl.faults.assess import assess_settled, list_fault_classes
         from hpctl.vocabulary.assessment import Remedy
 
         boots = []
         for first, last, seen in self._boots:
             findings = seen.all()
             if findings:
-                ladders = (fault.ladder for fault in fault_classes(findings, _load_rules()))
+                ladders = (
+                    fault.ladder for fault in list_fault_classes(findings, _load_default_rules())
+                )
                 restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
                 boots.append(
-                    BootView(first, last, assess_settled(findings, _load_rules()), restart)
+                    TriagedBootView(
+                        first, last, assess_settled(findings, _load_default_rules()), restart
+                    )
                 )
         return boots
 
@@ -223,44 +237,44 @@ class TriageReader:
         self._kernel = _make_kernel_judge()
         self._boots.append((number, number, FindingStore()))
 
-    def _judge_entry(self, entry: LogEntry) -> list[Finding]:
+    def _judge_entry(self, entry: LogTextEntry) -> list[Finding]:
         if entry.record.facility == KERNEL_FACILITY:
-            found = self._kernel.findings([entry.record]) or _find_complaint(entry.record)
+            found = self._kernel.findings([entry.record]) or _find_error_word(entry.record)
             if found:
                 return found
         else:
             self.others += 1
         try:
             detection = hma_records.read_detection(entry.raw)
-        except hma_records.Malformed:
+        except hma_records.MalformedDetectionError:
             return []
         return [] if detection is None else [detection.finding(entry.record.at)]
 
 
-def _make_kernel_judge() -> KernelJudge:
+def _make_kernel_judge() -> KernelLineJudge:
     """Return the agent's own judge of lines, which does not look up in /proc whose process a line
     names."""
-    return KernelJudge(lambda _pid, _at: "")
+    return KernelLineJudge(lambda _pid, _at: "")
 
 
-def _find_complaint(record: Record) -> list[Finding]:
+def _find_error_word(record: KernelRecord) -> list[Finding]:
     """Return a word of failure in any line: a reader of a log needs it, an agent does not keep
     it."""
     text = record.text[:LONGEST]
-    if of_a_process(text):
+    if has_process_name(text):
         return []
-    found = unknown_driver_lines.gather_driver(replace(record, text=text))
-    return [] if found is None else [judge(found)]
+    found = unknown_driver_lines.parse_driver_line(replace(record, text=text))
+    return [] if found is None else [judge_kernel_line(found)]
 
 
-def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
+def _view_finding(finding: Finding, entry: LogTextEntry) -> TriagedLineView | None:
     """Return the view of one finding; None where the catalogue has no row for it."""
     kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
-    judged = _judge_kind(kind, finding.count, finding.clears)
+    judged = _judge_line_kind(kind, finding.count, finding.clears)
     if judged is None:
         return None
     fault, condition = judged
-    return LineView(
+    return TriagedLineView(
         line=entry.number,
         check=finding.check,
         code=finding.code,
@@ -268,63 +282,63 @@ def _view_finding(finding: Finding, entry: LogEntry) -> LineView | None:
         rule=fault.rule,
         meaning=fault.meaning,
         condition=condition,
-        remedy=_remedy_text(fault.ladder[0]),
+        remedy=_describe_remedy(fault.ladder[0]),
         urgency=fault.urgency.value,
-        source=_name_source(finding.check, fault),
+        source=_describe_line_source(finding.check, fault),
         text=entry.raw[:512],
     )
 
 
 @lru_cache(1024)
-def _judge_kind(
-    kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
+def _judge_line_kind(
+    kind: tuple[str, DeviceVerdict, str, str, str], count: int, clears: ClearCondition
 ) -> tuple[FaultClass, str] | None:
     """Judge by what the lines of a storm share: time, process and text of a line change nothing."""
-    from hpctl.faults.assess import assess_settled, fault_classes
+    from hpctl.faults.assess import assess_settled, list_fault_classes
 
     check, verdict, device, code, detail = kind
     finding = Finding(
         check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
     )
-    assessment = assess_settled((finding,), _load_rules())
+    assessment = assess_settled((finding,), _load_default_rules())
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
-    rows = fault_classes([finding], _load_rules())
+    rows = list_fault_classes([finding], _load_default_rules())
     return (rows[0], assessment.condition.value) if rows else None
 
 
 @lru_cache(1)
-def _load_rules() -> Rules:
+def _load_default_rules() -> Rules:
     from hpctl.faults.catalogue import build_rules
 
     return build_rules()
 
 
 @lru_cache(256)
-def _name_source(check: str, fault: FaultClass) -> str:
+def _describe_line_source(check: str, fault: FaultClass) -> str:
     """Return which component prints the line, and which treats it."""
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"
 
 
-def _remedy_text(remedy: str) -> str:
+def _describe_remedy(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
-def _print_lines(views: list[LineView]) -> None:
+def _print_lines(views: list[TriagedLineView]) -> None:
     """Print one object a line; the list is then empty."""
     if views:
         output.echo("\n".join(map(_encode_view, views)))
         views.clear()
 
 
-def _encode_view(view: LineView) -> str:
+def _encode_view(view: TriagedLineView) -> str:
     body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
-    return json_safe(msgspec.json.encode(body).decode())
+    return escape_json(msgspec.json.encode(body).decode())
 
 
-def _would_do(boot: BootView) -> str:
+def _describe_reaction(boot: TriagedBootView) -> str:
     """Return the condition, what hpctl would do about it, and why."""
     from hpctl.vocabulary.assessment import Urgency
 
@@ -340,5 +354,5 @@ def _would_do(boot: BootView) -> str:
         if fault.urgency is Urgency.NOW
         else "drain the node and wait until its jobs have ended"
     )
-    ladder = ", then ".join(_remedy_text(remedy) for remedy in fault.ladder)
+    ladder = ", then ".join(_describe_remedy(remedy) for remedy in fault.ladder)
     return f"faulty: hpctl would {when}; remedy: {ladder}\n  why: {why}\n  source: {fault.source}"

@@ -23,7 +23,7 @@ def find_absent_jobs(seen: SchedulerView, before: SchedulerView, state: State) -
     `before`. A job that ended is in the list until slurmctld forgets it, so it is not asked for.
     """
     treated = {state.jobs[rid].attempt.job for rid in state.open_jobs.values()}
-    started = {job.id for job in before.jobs.values() if _may_return(job)}
+    started = {job.id for job in before.jobs.values() if _can_run_again(job)}
     absent = (treated | started) - seen.jobs.keys()
     return tuple(sorted(absent, reverse=True)[:MOST])
 
@@ -34,6 +34,6 @@ def add_jobs(seen: SchedulerView, jobs: Collection[SlurmJob]) -> SchedulerView:
     return replace(seen, jobs={**seen.jobs, **more}) if more else seen
 
 
-def _may_return(job: SlurmJob) -> bool:
+def _can_run_again(job: SlurmJob) -> bool:
     returns = job.running or job.completing or job.restarts > 0
     return returns and job.state not in ENDED

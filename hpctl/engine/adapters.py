@@ -8,9 +8,9 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.ports import Aws, Provider
+from hpctl.vocabulary.ports import Aws, CloudProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def open_writer(config: Config) -> Store:
 
     store = Store(config.url)
     try:
-        name = _journal_owner(config)
+        name = _find_journal_cluster(config)
         if name:
             store.claim(name)
     except BaseException:
@@ -48,9 +48,9 @@ def open_reader(config: Config) -> JournalReader:
     it. For one thread. Raises as `open_writer`."""
     from hpctl.engine.journal.reader import open_journal
 
-    reader = open_journal(readable_url(config))
+    reader = open_journal(find_readable_url(config))
     try:
-        name = _journal_owner(config)
+        name = _find_journal_cluster(config)
         if name:
             reader.check_cluster(name)
     except BaseException:
@@ -59,18 +59,18 @@ def open_reader(config: Config) -> JournalReader:
     return reader
 
 
-def _journal_owner(config: Config) -> str:
+def _find_journal_cluster(config: Config) -> str:
     """Return the cluster that a shared database must be of; empty for a journal in a file."""
     if not config.database_url:
         return ""
     return config.cluster.name or read_cluster_name(config.slurm.conf)
 
 
-def readable_url(config: Config) -> str:
+def find_readable_url(config: Config) -> str:
     """Return the journal's URL; for users who may not write it, that of a copy. Raises
     Unavailable."""
     path = _find_journal_file(config)
-    return file_url(path) if path else config.url
+    return make_sqlite_url(path) if path else config.url
 
 
 def read_cluster_name(conf: Path | None) -> str:
@@ -107,12 +107,12 @@ def _fetch_copy(config: Config, journal: Path) -> Path:
     import http.client
 
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import Head, explain_refusal
+    from hpctl.wire.heads import HeadAddress, explain_refusal
 
     copy = wire.find_journal_copy(journal)
     until = time.monotonic() + COPY_S
     try:
-        head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket
+        head, munge_socket = HeadAddress.here(config.intake.listen), config.intake.munge_socket
         status, answer = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
         why = "" if status == http.client.OK else explain_refusal(answer)
     except (OSError, http.client.HTTPException, Unavailable) as error:
@@ -170,7 +170,7 @@ def choose_scheduler(
     return cli, f"cli (slurm.adapter: auto), for {why_not}"
 
 
-def make_provider(config: Config) -> Provider:
+def make_provider(config: Config) -> CloudProvider:
     """Return the cloud, or the lack of one."""
     cluster = config.cluster
     if cluster.provider == "none":

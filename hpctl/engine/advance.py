@@ -7,17 +7,17 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.completing import lasts
+from hpctl.engine.completing import is_stuck_completing
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.engine.kinds import Due, JobsByNode, RecoveryAnswer, RecoveryKind, Withdrawn
-from hpctl.engine.pauses import pause_of_recovery
-from hpctl.engine.view import View, jobs_on
+from hpctl.engine.kinds import DueStep, JobsByNode, RecoveryAnswer, RecoveryKind, Withdrawn
+from hpctl.engine.pauses import find_recovery_pause
+from hpctl.engine.view import View, group_jobs_by_node
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import InconsistentState
-from hpctl.vocabulary.pause import find_active
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
+from hpctl.vocabulary.pause import find_active_pauses
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
 
 KILL_S = 45.0
 """A slurmd ends a job sooner: KillWait is 30 s as it comes."""
@@ -27,29 +27,29 @@ class AdvancePass(Struct, frozen=True):
     """One pass over all open recoveries. While there are `moves`, another pass is needed."""
 
     moves: tuple[SignalSeen, ...] = ()
-    due: tuple[Due, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    due: tuple[DueStep, ...] = ()
+    waits: tuple[WaitUntil, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
 
 
-def advance_all(
-    view: View, policy: Policy, now: datetime, kinds: Sequence[RecoveryKind]
+def advance_recoveries(
+    view: View, policy: RecoveryPolicy, now: datetime, kinds: Sequence[RecoveryKind]
 ) -> AdvancePass:
     """Return what each open recovery does next. Nothing moves on an old view, nor of what is
     flawed."""
     if not view.current:
         return AdvancePass()
-    here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
+    here = group_jobs_by_node(list(view.state.open_nodes), view.scheduler.jobs)
     taken_back = [kind.find_withdrawn(view, policy, now) for kind in kinds]
     flaws = list(chain.from_iterable(flaws for _, flaws in taken_back))
-    view = _take_back(view, taken_back)
+    view = _withdraw_recoveries(view, taken_back)
     found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = list(chain.from_iterable(made for made, _ in found))
     flaws.extend(chain.from_iterable(flawed for _, flawed in found))
     return AdvancePass(
         tuple(_list_signals(steps, now)),
         _list_due_steps(steps, view, policy, here, now),
-        tuple(step.answer for step in steps if isinstance(step.answer, Wait)),
+        tuple(step.answer for step in steps if isinstance(step.answer, WaitUntil)),
         tuple(flaws),
     )
 
@@ -58,11 +58,11 @@ def _list_signals(steps: Sequence[RecoveryAnswer], now: datetime) -> Iterator[Si
     """Yield the event of each recovery that moves."""
     for step in steps:
         move = step.answer
-        if isinstance(move, Move):
+        if isinstance(move, PhaseMove):
             yield SignalSeen(now, step.recovery, move.signal, move.why, step.generation, move.tests)
 
 
-def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
+def _withdraw_recoveries(view: View, found: Sequence[Withdrawn]) -> View:
     """Return the view with what the kinds take back. What could not be decided on is left alone."""
     withdrawn, flaws = dict(view.withdrawn), dict(view.flaws)
     for why, flawed in found:
@@ -72,22 +72,28 @@ def _take_back(view: View, found: Sequence[Withdrawn]) -> View:
 
 
 def _list_due_steps(
-    steps: Sequence[RecoveryAnswer], view: View, policy: Policy, here: JobsByNode, now: datetime
-) -> tuple[Due, ...]:
+    steps: Sequence[RecoveryAnswer],
+    view: View,
+    policy: RecoveryPolicy,
+    here: JobsByNode,
+    now: datetime,
+) -> tuple[DueStep, ...]:
     """Return the steps that are wanted. A pause stops effects, not looking: what is observed
     meanwhile still moves a recovery. So does mode observe, in which recoveries are open where it
     was set while they were."""
     if view.stopped or policy.mode is Mode.OBSERVE:
         return ()
-    wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
-    if find_active(view.state.pauses, now):
-        wanted = [due for due in wanted if pause_of_recovery(due.recovery, view, now) is None]
-    return _drop_needless_down(wanted, view, here, now)
+    wanted = [
+        DueStep(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, StartStep)
+    ]
+    if find_active_pauses(view.state.pauses, now):
+        wanted = [due for due in wanted if find_recovery_pause(due.recovery, view, now) is None]
+    return _drop_early_node_downs(wanted, view, here, now)
 
 
-def _drop_needless_down(
-    due: Sequence[Due], view: View, here: JobsByNode, now: datetime
-) -> tuple[Due, ...]:
+def _drop_early_node_downs(
+    due: Sequence[DueStep], view: View, here: JobsByNode, now: datetime
+) -> tuple[DueStep, ...]:
     """Return the steps without DOWN for a node whose slurmd is about to end a job that Slurm
     requeues.
 
@@ -101,7 +107,7 @@ def _drop_needless_down(
     nodes = {d.recovery: view.state.nodes[d.recovery] for d in downs}
     causes = {view.state.jobs[rid].cause for rid in view.state.open_jobs.values()}
 
-    def alive(one: Due) -> bool:
+    def alive(one: DueStep) -> bool:
         node = view.scheduler.nodes.get(nodes[one.recovery].node)
         return node is not None and node.responding and not node.down
 
@@ -111,7 +117,7 @@ def _drop_needless_down(
         rec = nodes[one.recovery]
         running = {j.id for j in here[rec.node] if j.running}
         requeued = (j for j in here[rec.node] if j.completing and j.state == "PENDING")
-        completing = any(not lasts(job, KILL_S, now) for job in requeued)
+        completing = any(not is_stuck_completing(job, KILL_S, now) for job in requeued)
         wait = now < add_seconds(rec.opened, KILL_S) and (completing or running & ended)
         if not (wait and alive(one)):
             sent.append(one)

@@ -10,21 +10,21 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from hpctl.engine.held_jobs import HeldJob, ask_for_release, find_held_jobs
+from hpctl.engine.held_jobs import HeldJob, describe_release_command, find_held_jobs
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.out_of_service import Account, By, show_state
-from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.timeline import find_awaited, lifted_by, write_title
+from hpctl.engine.out_of_service import OutOfServiceCause, OutOfServiceNode, format_node_state
+from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
+from hpctl.engine.timeline import describe_hold_release, find_awaited, write_title
 from hpctl.engine.untreated import (
     UntreatedNode,
-    await_untreated,
-    describe_untreated,
-    find_untreated,
+    describe_untreated_node,
+    find_untreated_awaited,
+    find_untreated_nodes,
 )
 from hpctl.engine.world import World
-from hpctl.faults.slurm_reasons import advise_operator, find_closed
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Section, Since
-from hpctl.toolkit.hostlist import fold_hostlist, valid_name
+from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_row
+from hpctl.toolkit.declared_view import AgeCell, Column, Columns, JsonOnly, RowTable
+from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.hang import HANG_GATE
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
@@ -68,7 +68,7 @@ class PersonTask(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("WHAT", "title", fold=True),
-        Column("WAITING", Since("since")),
+        Column("WAITING", AgeCell("since")),
         Column("DO", "ask", fold=True),
     )
     json_only: ClassVar[JsonOnly] = ("why", "explain", "targets")
@@ -79,26 +79,30 @@ class PersonTask(Struct, frozen=True):
         return tuple(_COMMAND.findall(self.ask))
 
 
-PERSON_TASKS: Final = Section("person_tasks", title="Needs a person")
+PERSON_TASKS: Final = RowTable("person_tasks", title="Needs a person")
 
 
 def list_person_tasks(
-    w: World, handed_over: Iterable[NodeRecovery], closed: Iterable[Account]
+    w: World, handed_over: Iterable[NodeRecovery], closed: Iterable[OutOfServiceNode]
 ) -> list[PersonTask]:
     """Return what needs a person: what concerns most nodes first, then what waits the longest.
 
     `closed`: the nodes out of service.
     """
-    found = [_of_handed_over(w, rec) for rec in handed_over]
-    found += _of_holds(w)
-    found += [_of_held_job(one) for one in find_held_jobs(w)]
+    found = [_make_handover_task(w, rec) for rec in handed_over]
+    found += _make_hold_tasks(w)
+    found += [_make_held_job_task(one) for one in find_held_jobs(w)]
     named = _collect_targets(found)
-    left = [one for one in find_untreated(w) if one.instance is None]
-    found += [_of_untreated(one) for one in left if one.name not in named]
+    left = [one for one in find_untreated_nodes(w) if one.instance is None]
+    found += [_make_untreated_node_task(one) for one in left if one.name not in named]
     named = _collect_targets(found)
-    found += (task for task in _of_closed(w) if named.isdisjoint(task.targets))
+    found += (task for task in _make_closed_node_tasks(w) if named.isdisjoint(task.targets))
     named = _collect_targets(found)
-    found += (_of_account(one, w) for one in closed if _is_left(one) and one.node.name not in named)
+    found += (
+        _make_out_of_service_task(one, w)
+        for one in closed
+        if _needs_operator(one) and one.node.name not in named
+    )
     return sorted(found, key=lambda task: (-len(task.targets), task.since, task.explain))
 
 
@@ -107,7 +111,7 @@ def _collect_targets(tasks: Iterable[PersonTask]) -> set[str]:
     return set(chain.from_iterable(task.targets for task in tasks))
 
 
-def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
+def _make_handover_task(w: World, rec: NodeRecovery) -> PersonTask:
     return PersonTask(
         title=write_title(rec),
         why=rec.trail[-1].why if rec.trail else "",
@@ -118,7 +122,7 @@ def _of_handed_over(w: World, rec: NodeRecovery) -> PersonTask:
     )
 
 
-def _of_holds(w: World) -> Iterator[PersonTask]:
+def _make_hold_tasks(w: World) -> Iterator[PersonTask]:
     """Yield one task for all that the same gate blocks for the same rule: one command lifts
     them."""
     groups: dict[tuple[str, str], list[GateBlocked]] = {}
@@ -130,24 +134,24 @@ def _of_holds(w: World) -> Iterator[PersonTask]:
     for holds in groups.values():
         first = min(holds, key=lambda hold: (hold.at, hold.target))
         yield PersonTask(
-            title=_title_of_holds(w, holds),
+            title=_format_hold_title(w, holds),
             why=f"gate {first.gate}: {newest.get((first.target, first.gate), first.why)}",
-            ask=lifted_by(first, many=len(holds) > 1).what,
+            ask=describe_hold_release(first, many=len(holds) > 1).what,
             explain=first.shown,
             since=first.at,
             targets=tuple(hold.target for hold in holds),
         )
 
 
-def _title_of_holds(w: World, holds: list[GateBlocked]) -> str:
+def _format_hold_title(w: World, holds: list[GateBlocked]) -> str:
     """Return the nodes, or jobs, and their fault in words."""
     first = holds[0]
     judged = w.assessments.get(NodeName(first.target))
     fault = judged.fault.meaning if judged is not None and judged.fault is not None else ""
-    return f"{_name_all(holds)}: {fault or first.rule or first.gate}"
+    return f"{_format_hold_targets(holds)}: {fault or first.rule or first.gate}"
 
 
-def _name_all(holds: list[GateBlocked]) -> str:
+def _format_hold_targets(holds: list[GateBlocked]) -> str:
     names = [hold.shown for hold in holds]
     if all(hold.target.isdecimal() for hold in holds):
         shown = ", ".join(names[:NAMED])
@@ -155,36 +159,36 @@ def _name_all(holds: list[GateBlocked]) -> str:
         return f"{what} {shown}" + (f" and {len(names) - NAMED} more" if names[NAMED:] else "")
     if len(names) == 1:
         return names[0]
-    shown = fold_hostlist(names) if all(map(valid_name, names)) else ", ".join(names[:NAMED])
+    shown = fold_hostlist(names) if all(map(is_host_name, names)) else ", ".join(names[:NAMED])
     return f"{len(names)} nodes ({shown})"
 
 
-def _of_held_job(one: HeldJob) -> PersonTask:
+def _make_held_job_task(one: HeldJob) -> PersonTask:
     job = one.job
     return PersonTask(
         title=f"Job {job.shown}: held by Slurm",
         why=f"Slurm holds it {one.why}",
-        ask=ask_for_release(job),
+        ask=describe_release_command(job),
         explain=job.shown,
         since=one.since,
         targets=(str(job.id),),
     )
 
 
-def _of_untreated(one: UntreatedNode) -> PersonTask:
+def _make_untreated_node_task(one: UntreatedNode) -> PersonTask:
     fault = one.judged.fault if one.judged is not None else None
     meaning = fault.meaning if fault is not None else ""
     return PersonTask(
         title=f"{one.name}: {meaning or 'left out of service'}",
-        why=describe_untreated(one),
-        ask=await_untreated(one).what,
+        why=describe_untreated_node(one),
+        ask=find_untreated_awaited(one).what,
         explain=one.last.id,
         since=one.since,
         targets=(one.name,),
     )
 
 
-def _of_closed(w: World) -> Iterator[PersonTask]:
+def _make_closed_node_tasks(w: World) -> Iterator[PersonTask]:
     """Yield the nodes that Slurm itself has closed, and that do not come back by themselves."""
     candidates = {c.node.name for c in w.candidates}
     for name, node in w.slurm.nodes.items() if w.slurm is not None else ():
@@ -195,41 +199,41 @@ def _of_closed(w: World) -> Iterator[PersonTask]:
         judged = w.assessments.get(name)
         if judged is not None and judged.until is not None:
             continue
-        found = _describe_closed(node)
+        found = _describe_closed_node(node)
         if found is not None:
             what, why, ask = found
             since = node.reason_at or w.now
             yield PersonTask(f"{name}: {what}", why, ask, name, since, (name,))
 
 
-def _describe_closed(node: SlurmNode) -> tuple[str, str, str] | None:
+def _describe_closed_node(node: SlurmNode) -> tuple[str, str, str] | None:
     """Return what Slurm closed a node for, by which words, and what a person does about it."""
-    if failed_to_start(node):
+    if has_failed_to_resume(node):
         ask = f"find out why it did not boot, then run `scontrol update NodeName={node.name}"
-        return power_text(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
-    row = find_closed(node)
+        return describe_power_saving(node), f"Reason {node.reason!r}", f"{ask} State=RESUME`"
+    row = find_closed_node_row(node)
     if row is None:
         return None
-    return row.meaning, f"{row.by} closed it ({node.reason!r})", advise_operator(node)
+    return row.meaning, f"{row.by} closed it ({node.reason!r})", describe_operator_action(node)
 
 
-def _is_left(one: Account) -> bool:
+def _needs_operator(one: OutOfServiceNode) -> bool:
     """Return whether only a person brings a node back."""
-    return one.problem and one.by in (By.PERSON, By.UNKNOWN)
+    return one.problem and one.by in (OutOfServiceCause.PERSON, OutOfServiceCause.UNKNOWN)
 
 
-def _of_account(one: Account, w: World) -> PersonTask:
+def _make_out_of_service_task(one: OutOfServiceNode, w: World) -> PersonTask:
     name = one.node.name
     since = one.node.reason_at or w.now
     return PersonTask(
-        f"{name}: out of service", show_state(one.node), one.why, name, since, (name,)
+        f"{name}: out of service", format_node_state(one.node), one.why, name, since, (name,)
     )
 
 
 _EXPLAINED: Final = re.compile(r"hpctl explain (\S+)")
 
 
-def leave_out_shown(problems: Iterable[str], shown: Collection[str]) -> list[str]:
+def drop_shown_problems(problems: Iterable[str], shown: Collection[str]) -> list[str]:
     """Return the problems that name none of `shown`, ids, nodes or jobs, for `hpctl explain`."""
     found = []
     for line in problems:

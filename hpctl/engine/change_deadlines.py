@@ -6,18 +6,18 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import Change, ChangeKind, ChangePhase
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.change import ChangeKind, ChangePhase, ClusterChange
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 RESERVE_DEADLINE_S: Final = 60.0
 
 
-def find_change_deadline(change: Change, policy: Policy) -> datetime:
+def find_change_deadline(change: ClusterChange, policy: RecoveryPolicy) -> datetime:
     """Return when an open change has been in its phase for too long."""
-    return add_seconds(change.since, _deadline_s(change, policy))
+    return add_seconds(change.since, _get_phase_deadline_s(change, policy))
 
 
-def _deadline_s(change: Change, policy: Policy) -> float:
+def _get_phase_deadline_s(change: ClusterChange, policy: RecoveryPolicy) -> float:
     scale, node = policy.autoscale, policy.node
     if change.opened.kind is ChangeKind.BURN_IN and change.phase is not ChangePhase.OPEN:
         test = policy.acceptance

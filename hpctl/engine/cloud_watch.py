@@ -10,7 +10,7 @@ from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.instance_resolver import InstanceResolver
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.ports import Provider
+from hpctl.vocabulary.ports import CloudProvider
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,9 @@ FRESH_S = 1.0
 class CloudWatch:
     """Reads the provider in the background, as often as the loop asks for."""
 
-    def __init__(self, provider: Provider, poke: Callable[[], None], interval_s: float) -> None:
+    def __init__(
+        self, provider: CloudProvider, poke: Callable[[], None], interval_s: float
+    ) -> None:
         """Nothing is read before `start`."""
         self._provider = provider
         self._poke = poke

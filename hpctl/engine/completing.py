@@ -13,7 +13,7 @@ from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 _FREES_SINCE: Final = {(23, 11): 11, (24, 5): 6, (24, 11): 1}
@@ -23,25 +23,25 @@ slurmctld forgets to call batch_requeue_fini, and the job's next run fails."""
 _WAITS: Final = (JobPhase.STOPPING, JobPhase.RELEASED, JobPhase.STARTING)
 
 
-def find_completing(jobs: Iterable[SlurmJob], for_s: float, now: datetime) -> list[SlurmJob]:
+def find_completing_jobs(jobs: Iterable[SlurmJob], for_s: float, now: datetime) -> list[SlurmJob]:
     """Return the jobs that have been COMPLETING for at least `for_s` seconds, by their ids."""
-    found = [job for job in jobs if lasts(job, for_s, now)]
+    found = [job for job in jobs if is_stuck_completing(job, for_s, now)]
     return sorted(found, key=lambda job: job.id)
 
 
-def lasts(job: SlurmJob, for_s: float, now: datetime) -> bool:
+def is_stuck_completing(job: SlurmJob, for_s: float, now: datetime) -> bool:
     """Return whether a job has been COMPLETING for so many seconds."""
     since = job.completing_since
     return since is not None and now >= add_seconds(since, for_s)
 
 
-def waits_to_restart(job: SlurmJob, state: State) -> bool:
+def is_waiting_to_restart(job: SlurmJob, state: State) -> bool:
     """Return whether a restart of the job waits until it is no longer COMPLETING."""
     recovery = state.job_recovery(job.id)
     return job.state == "PENDING" or (recovery is not None and recovery.phase in _WAITS)
 
 
-def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
+def is_freed_by_node_down(job: SlurmJob, slurm: SchedulerView) -> bool:
     """Return whether a COMPLETING job is whole once its last node is set DOWN."""
     if job.state != "PENDING":
         return True
@@ -52,7 +52,7 @@ def is_freed_by_down(job: SlurmJob, slurm: SchedulerView) -> bool:
     return series >= (25, 5) or release >= _FREES_SINCE.get(series, release + 1)
 
 
-def describe_completing(job: SlurmJob, now: datetime) -> str:
+def describe_completing_job(job: SlurmJob, now: datetime) -> str:
     """Say how long a job has been COMPLETING, and which nodes keep it so."""
     since = job.completing_since or now
     lasting = format_duration(max(0.0, (now - since).total_seconds()))
@@ -63,12 +63,14 @@ def describe_completing(job: SlurmJob, now: datetime) -> str:
     )
 
 
-def describe_release(job: SlurmJob, slurm: SchedulerView, state: State, policy: Policy) -> str:
+def describe_completing_fix(
+    job: SlurmJob, slurm: SchedulerView, state: State, policy: RecoveryPolicy
+) -> str:
     """Say what ends it: what hpctl does and when, or what a person can do."""
     nodes = ", ".join(job.completing_nodes)
-    if not waits_to_restart(job, state):
+    if not is_waiting_to_restart(job, state):
         return f"no restart waits for it, so hpctl leaves {nodes} alone; end the Epilog there"
-    if not is_freed_by_down(job, slurm):
+    if not is_freed_by_node_down(job, slurm):
         return (
             f"Slurm {slurm.oldest_slurmd} breaks a requeued job whose last node is set DOWN, so"
             f" hpctl waits; end the Epilog on {nodes}, and the job restarts at once"
@@ -79,9 +81,9 @@ def describe_release(job: SlurmJob, slurm: SchedulerView, state: State, policy: 
     )
 
 
-def find_job_kept_by(
+def find_job_stuck_on_node(
     node: NodeName, slurm: SchedulerView, for_s: float, now: datetime
 ) -> SlurmJob | None:
     """Return the first job that a node has kept COMPLETING for so many seconds."""
-    jobs = find_completing(slurm.jobs.values(), for_s, now)
+    jobs = find_completing_jobs(slurm.jobs.values(), for_s, now)
     return next((job for job in jobs if node in job.completing_nodes), None)

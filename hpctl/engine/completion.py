@@ -44,19 +44,19 @@ def _read_state(config: Config, *, agents: bool) -> tuple[State, Iterable[NodeNa
     """Return what the journal amounts to, and with `agents` the nodes that report: as the daemon
     knows them, else from the journal itself. Slurm and the cloud are not asked. Raises
     HpctlError."""
-    from hpctl.engine.world_client import NoWorld, WorldClient
+    from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 
     client = WorldClient(config)
     try:
         state = client.read_state(history=True)
         return state, client.read_heard() if agents else ()
-    except NoWorld:
+    except WorldUnavailableError:
         pass
     from hpctl.engine.adapters import open_reader
-    from hpctl.engine.world_offline import fold_events
+    from hpctl.engine.world_offline import replay_journal_events
 
     with closing(open_reader(config)) as store:
-        return fold_events(store.events()), list(store.health()) if agents else ()
+        return replay_journal_events(store.events()), list(store.health()) if agents else ()
 
 
 def list_jobs(state: State) -> list[object]:
@@ -66,7 +66,7 @@ def list_jobs(state: State) -> list[object]:
     return [*treated, *held, *state.reports]
 
 
-def list_explainable(state: State) -> list[object]:
+def list_explainable_targets(state: State) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.shown for r in state.jobs.values()]
     nodes = [r.node for r in state.nodes.values() if not r.of_capacity]
@@ -94,4 +94,4 @@ complete_job = _make_completer(list_jobs)
 complete_window = _make_completer(lambda state: (one.opened.group for one in state.windows))
 
 
-complete_any = _make_completer(list_explainable)
+complete_any = _make_completer(list_explainable_targets)

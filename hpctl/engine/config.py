@@ -24,20 +24,20 @@ from hpctl.vocabulary.identity import RuleId
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,
     AutoscalePolicy,
-    Budgets,
+    BurnInPolicy,
     Count,
     EvidencePolicy,
     FactAges,
+    FaultClassOverride,
     HangPolicy,
-    IdlePolicy,
     JobPolicy,
     Mode,
     NodePolicy,
     NoticeKind,
-    Override,
-    Policy,
+    RecoveryPolicy,
     Seconds,
     SecondsOrNone,
+    TreatmentBudgets,
 )
 from hpctl.vocabulary.policy_file import PolicyFile
 
@@ -213,12 +213,12 @@ class Config(Struct, frozen=True):
     notify: NotifySection = NotifySection()
     node: NodePolicy = NodePolicy()
     job: JobPolicy = JobPolicy()
-    budgets: Budgets = Budgets()
+    budgets: TreatmentBudgets = TreatmentBudgets()
     ages: FactAges = FactAges()
     hangs: HangPolicy = field(default_factory=HangPolicy)
-    catalogue: dict[RuleId, Override] = field(default_factory=dict)
+    catalogue: dict[RuleId, FaultClassOverride] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
-    idle: IdlePolicy = IdlePolicy()
+    idle: BurnInPolicy = BurnInPolicy()
     acceptance: AcceptancePolicy = AcceptancePolicy()
     evidence: EvidencePolicy = EvidencePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
@@ -280,13 +280,13 @@ class Config(Struct, frozen=True):
             found["database_url"] = msgspec.json.encode(url).decode()
         return {k: v for k, v in found.items() if v != plain.get(k)}
 
-    def policy(self) -> Policy:
+    def policy(self) -> RecoveryPolicy:
         """Return the numbers, as the core takes them."""
-        of_file = [name for name in Policy.__struct_fields__ if name != "attended"]
-        return Policy(**{name: getattr(self, name) for name in of_file})
+        of_file = [name for name in RecoveryPolicy.__struct_fields__ if name != "attended"]
+        return RecoveryPolicy(**{name: getattr(self, name) for name in of_file})
 
 
-def load(path: str | Path) -> Config:
+def read_config_file(path: str | Path) -> Config:
     """Read and validate a file. Raises ConfigError with every problem it has."""
     return parse_config(yaml_files.read_limited_text(path, ConfigError), str(path))
 
@@ -301,7 +301,7 @@ def format_example(config: Config | None = None) -> str:
     meaning."""
     config = config or Config()
     out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
-    for name, value in to_plain(config).items():
+    for name, value in convert_to_dict(config).items():
         section = getattr(config, name)
         if isinstance(section, Struct):
             out += ["", f"# {(type(section).__doc__ or '').strip().splitlines()[0]}"]
@@ -310,7 +310,7 @@ def format_example(config: Config | None = None) -> str:
     return "\n".join(out) + "\n"
 
 
-def to_plain(config: Config) -> dict[str, Any]:
+def convert_to_dict(config: Config) -> dict[str, Any]:
     """Return the file's keys; of a recovery policy, which has no defaults, those that are set."""
     plain: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(config, enc_hook=str, order="deterministic")
@@ -321,7 +321,7 @@ def to_plain(config: Config) -> dict[str, Any]:
 def _flatten_config(config: Config) -> dict[str, str]:
     """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
     found: dict[str, str] = {}
-    todo: list[tuple[str, Any]] = list(to_plain(config).items())
+    todo: list[tuple[str, Any]] = list(convert_to_dict(config).items())
     for name, value in todo:
         if isinstance(value, Mapping):
             todo += [(f"{name}.{key}", inner) for key, inner in value.items()]

@@ -14,6 +14,6 @@ def load_config(path: str) -> Config:
     # A command that reads ends soon, and neither modules nor the records of ten thousand nodes are
     # garbage: an eighth of its time would go into looking for some.
     gc.disable()
-    from hpctl.engine.config import load
+    from hpctl.engine.config import read_config_file
 
-    return load(path)
+    return read_config_file(path)

@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.config import Config, ConfigError, parse_config, to_plain
+from hpctl.engine.config import Config, ConfigError, convert_to_dict, parse_config
 from hpctl.engine.database_url import hide_password, read_database_url
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.yaml_files import Place
@@ -36,11 +36,11 @@ def list_settings(path: str) -> tuple[Setting, ...]:
     if config.database_url is not None:
         # The password in it is for the daemon alone.
         config = _hide_password(config)
-    usual = dict(_flatten_keys(to_plain(Config())))
+    usual = dict(_flatten_keys(convert_to_dict(Config())))
     root = _compose_yaml(text)
     found = []
-    for place, value in _flatten_keys(to_plain(config)):
-        line, is_whole = _find_line(root, place)
+    for place, value in _flatten_keys(convert_to_dict(config)):
+        line, is_whole = _find_key_line(root, place)
         if not is_whole and value == usual.get(place, value):
             line = None
         found.append(Setting(".".join(map(str, place)), value, line))
@@ -76,7 +76,7 @@ def _compose_yaml(text: str) -> Any:
     return root
 
 
-def _find_line(root: Any, place: Place) -> tuple[int | None, bool]:
+def _find_key_line(root: Any, place: Place) -> tuple[int | None, bool]:
     """Return the line of the deepest key of a place that is in the file, and whether that is the
     whole place or a shorter form of it."""
     line, node = None, root

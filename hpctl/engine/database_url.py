@@ -38,7 +38,7 @@ def hide_password(url: URL) -> str:
     return url.set(query=query).render_as_string()
 
 
-def name_database(url: URL) -> str:
+def mask_database_url(url: URL) -> str:
     """Return the URL of a database without its password, or a mark where one was."""
     return hide_password(url).replace(":***@", "@", 1)
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.job_deadlines import find_job_phase_deadline_s
 from hpctl.engine.queue_wait import is_queued
 from hpctl.engine.world import World
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.recovery import Trail
 
 NEWEST: Final = 200
@@ -38,7 +38,7 @@ _LEFT: Final[Mapping[JobPhase, tuple[JobPhase, ...]]] = {
 """The phases that a job may still pass before it runs, at most."""
 
 
-class Estimate(Struct, frozen=True):
+class EndTimeEstimate(Struct, frozen=True):
     """When it is over. `measured`: the median of so many recoveries; 0: `at` is a bound, by which
     hpctl gives up at the latest."""
 
@@ -50,7 +50,7 @@ class Estimate(Struct, frozen=True):
         left_s = max(0.0, (self.at - now).total_seconds())
         if self.measured:
             return f"about {format_duration(left_s)}"
-        return f"at most {_round_up(left_s)}"
+        return f"at most {_format_rounded_duration(left_s)}"
 
     @property
     def basis(self) -> str:
@@ -60,7 +60,7 @@ class Estimate(Struct, frozen=True):
         return "by the deadlines of the policy"
 
 
-class Estimator:
+class RecoveryTimeEstimator:
     """How long recoveries took from each phase on, measured once for a whole view."""
 
     def __init__(self, world: World) -> None:
@@ -70,7 +70,7 @@ class Estimator:
         if not open_ids:
             return
         for rec in islice(_find_resumed_jobs(state.jobs.values()), NEWEST):
-            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_running(rec))
+            self._measure_phases(_JOB, JobPhase.HIT, rec, _find_job_running_time(rec))
         for node in islice(_find_returned_nodes(state.nodes.values()), NEWEST):
             self._measure_phases(str(node.remedy), NodePhase.OPEN, node, node.since)
 
@@ -86,7 +86,7 @@ class Estimator:
                 left_s = (end - at).total_seconds()
                 self._left_s.setdefault((kind, phase), []).append(left_s)
 
-    def estimate_job(self, rec: JobRecovery) -> Estimate | None:
+    def estimate_job(self, rec: JobRecovery) -> EndTimeEstimate | None:
         """Return when a job runs again; None where it runs, where hpctl does not restart it, where
         it waits its turn in Slurm's queue, and where even the bound has passed."""
         w = self._world
@@ -102,10 +102,10 @@ class Estimator:
         measured = None if completing else self._estimate_end((_JOB, str(rec.phase)), begin)
         if measured is not None:
             return measured
-        bound = add_seconds(rec.since, _job_bound_s(rec, w.policy, completing))
-        return Estimate(bound) if bound > w.now else None
+        bound = add_seconds(rec.since, _sum_job_deadlines_s(rec, w.policy, completing))
+        return EndTimeEstimate(bound) if bound > w.now else None
 
-    def estimate_node(self, rec: NodeRecovery) -> Estimate | None:
+    def estimate_node(self, rec: NodeRecovery) -> EndTimeEstimate | None:
         """Return when a node is back in service; None where too few were measured.
 
         No bound is given: a node whose remedy fails gets the next one.
@@ -114,16 +114,16 @@ class Estimator:
             None if rec.ended else self._estimate_end((str(rec.remedy), str(rec.phase)), rec.since)
         )
 
-    def _estimate_end(self, kind: _Kind, begin: datetime) -> Estimate | None:
+    def _estimate_end(self, kind: _Kind, begin: datetime) -> EndTimeEstimate | None:
         """Return the measured end, unless too few were measured or it has passed."""
         found: Sequence[float] = self._left_s.get(kind, ())
         if len(found) < ENOUGH:
             return None
         end = add_seconds(begin, median(found))
-        return Estimate(end, len(found)) if end > self._world.now else None
+        return EndTimeEstimate(end, len(found)) if end > self._world.now else None
 
 
-def _round_up(seconds: float) -> str:
+def _format_rounded_duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds > size:
             return f"{math.ceil(seconds / size)} {unit}"
@@ -144,17 +144,17 @@ def _find_returned_nodes(recs: Iterable[NodeRecovery]) -> Iterator[NodeRecovery]
             yield rec
 
 
-def _find_running(rec: JobRecovery) -> datetime | None:
+def _find_job_running_time(rec: JobRecovery) -> datetime | None:
     ran = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON)
     moves: Iterable[Trail] = rec.trail
     return next((move.at for move in moves if JobSignal(move.signal) in ran), None)
 
 
-def _job_bound_s(rec: JobRecovery, policy: Policy, completing: bool) -> float:
+def _sum_job_deadlines_s(rec: JobRecovery, policy: RecoveryPolicy, completing: bool) -> float:
     """Return the deadlines of the phase that a job is in and of all that may follow, in seconds."""
     left = _LEFT.get(rec.phase, ())
     if rec.phase is JobPhase.HIT:
         first = JobPhase.EXCISING if rec.supervised else JobPhase.SAVING
         left = (first, *_LEFT[first])
-    first_s = deadline_s(rec.phase, policy, completing=completing)
-    return first_s + sum(deadline_s(phase, policy) for phase in left)
+    first_s = find_job_phase_deadline_s(rec.phase, policy, completing=completing)
+    return first_s + sum(find_job_phase_deadline_s(phase, policy) for phase in left)

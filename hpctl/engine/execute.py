@@ -17,16 +17,16 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.ports import Agents, Clock, Provider, Scheduler
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import CONVERGENT, Do, StepKind
+from hpctl.vocabulary.ports import Agents, Clock, CloudProvider, Scheduler
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import CONVERGENT, StartStep, StepKind
 from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.wire import munge
@@ -64,24 +64,24 @@ _SLURM = (
 )
 
 
-class Stacks(Protocol):
+class JobStackReader(Protocol):
     """Who reads stacks for the executor, without keeping it waiting."""
 
-    def begin(self, due: Due) -> None:
+    def begin(self, due: DueStep) -> None:
         """Read the stacks of the ranks of a step's job."""
 
-    def done(self) -> list[tuple[Due, Outcome]]:
+    def done(self) -> list[tuple[DueStep, Outcome]]:
         """Return the outcomes since the last time; each step that was begun has one in a minute."""
 
 
-class Effectors(Struct, frozen=True):
+class ExecutorPorts(Struct, frozen=True):
     """Where steps are carried out."""
 
     scheduler: Scheduler
-    provider: Provider
+    provider: CloudProvider
     agents: Agents | None = None
     """None: no GPU is reset."""
-    stacks: Stacks | None = None
+    stacks: JobStackReader | None = None
     """Reads the stacks of a job's ranks beside everything else. None: none are read."""
 
 
@@ -90,7 +90,7 @@ class Executor:
 
     def __init__(
         self,
-        effectors: Effectors,
+        effectors: ExecutorPorts,
         journal: JournaledState,
         clock: Clock,
         *,
@@ -109,7 +109,7 @@ class Executor:
         self._poke = poke
         self._may_act = may_act
         self._pool = start_pool(1, "cloud-call") if poke else None
-        self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
+        self._answers: queue.SimpleQueue[tuple[list[DueStep], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
         self._calling = False
         self._flaws: queue.SimpleQueue[InconsistentState] = queue.SimpleQueue()
@@ -127,7 +127,7 @@ class Executor:
         for due, outcome in self._stacks.done() if self._stacks else ():
             self._journal_outcomes([due], {due.do.target: outcome})
 
-    def run(self, due: Sequence[Due]) -> bool:
+    def run(self, due: Sequence[DueStep]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
 
         Answers whether any was begun. What is not is wanted again: the rest of Slurm's where
@@ -135,25 +135,25 @@ class Executor:
         a call is under way, whose answer wakes the loop.
         """
         begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
-        for batch in _for_slurm(due):
+        for batch in _batch_slurm_steps(due):
             begun = True
-            if _is_any_in_doubt(self.run_step(batch, self._on_slurm)):
+            if _is_any_in_doubt(self.run_step(batch, self._run_slurm_steps)):
                 break
         for kind in _AGENTS:
             batch = [d for d in due if d.do.kind is kind]
             if batch:
                 begun = True
-                self.run_step(batch, self._on_agents)
+                self.run_step(batch, self._run_agent_steps)
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
-                begun |= self._in_cloud(batch[i : i + MAX_INSTANCES])
+                begun |= self._start_cloud_call(batch[i : i + MAX_INSTANCES])
         for one in due:
             if one.do.kind is StepKind.ADD:
-                begun |= self._in_cloud([one])
+                begun |= self._start_cloud_call([one])
         return begun
 
-    def _read_stacks(self, due: list[Due]) -> bool:
+    def _read_stacks(self, due: list[DueStep]) -> bool:
         for one in due:
             self._journal_start([one])
             if self._stacks is not None and self._may_act():
@@ -180,7 +180,7 @@ class Executor:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def run_step(
-        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+        self, batch: list[DueStep], call: Callable[[list[DueStep]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         """Journal a batch, call a port for it, and journal what it answered."""
         self._journal_start(batch)
@@ -189,7 +189,7 @@ class Executor:
         return outcomes
 
     def _call_port(
-        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+        self, batch: list[DueStep], call: Callable[[list[DueStep]], Mapping[str, Outcome]]
     ) -> Mapping[str, Outcome]:
         """Return what the port answers. Where it raises, what was done is in doubt: states are
         asked for again one by one, so that one target costs no other its step."""
@@ -207,7 +207,7 @@ class Executor:
         self._flaws.put(outcomes)
         return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
 
-    def _journal_start(self, batch: list[Due]) -> None:
+    def _journal_start(self, batch: list[DueStep]) -> None:
         now = self._clock.now()
         started = []
         for due in batch:
@@ -216,7 +216,7 @@ class Executor:
             started.append(StepStarted(now, due.recovery, do.kind, do.attempt, do.target, step))
         self._journal.append(started)
 
-    def _journal_outcomes(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
+    def _journal_outcomes(self, batch: list[DueStep], outcomes: Mapping[str, Outcome]) -> None:
         now = self._clock.now()
         silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
         resolved = []
@@ -226,7 +226,7 @@ class Executor:
             resolved.append(StepResolved(now, due.recovery, do.kind, do.attempt, outcome))
         self._journal.append(resolved)
 
-    def _in_cloud(self, batch: list[Due]) -> bool:
+    def _start_cloud_call(self, batch: list[DueStep]) -> bool:
         """Send one call; false where another is under way and this one was not begun."""
         if self._pool is None:
             self.run_step(batch, self.order_instances)
@@ -239,12 +239,12 @@ class Executor:
         self._calling = True
         return True
 
-    def _queue_answer(self, batch: list[Due]) -> None:
+    def _queue_answer(self, batch: list[DueStep]) -> None:
         self._answers.put((batch, self._call_port(batch, self.order_instances)))
         if self._poke:
             self._poke()
 
-    def order_instances(self, batch: list[Due]) -> Mapping[str, Outcome]:
+    def order_instances(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
         """Return the cloud's answers to one batch of orders, by what each is for."""
         kind, ids = batch[0].do.kind, [InstanceId(d.do.target) for d in batch]
         if kind is StepKind.ADD:
@@ -259,7 +259,7 @@ class Executor:
         answers = order(ids)
         return {str(i): o for i, o in answers.items()}
 
-    def _on_agents(self, batch: list[Due]) -> Mapping[str, Outcome]:
+    def _run_agent_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
         if self._agents is None:
             return {d.do.target: Outcome.rejected("no_agents") for d in batch}
         if batch[0].do.kind is StepKind.EVIDENCE:
@@ -269,18 +269,18 @@ class Executor:
             answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
         return {str(n): o for n, o in answers.items()}
 
-    def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
+    def _run_slurm_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
         if batch[0].do.kind in _NODE:
-            return self._on_nodes(batch)
-        return {d.do.target: self._on_job(d) for d in batch}
+            return self._run_node_steps(batch)
+        return {d.do.target: self._run_job_step(d) for d in batch}
 
-    def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
+    def _run_node_steps(self, batch: list[DueStep]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
         if kind in (StepKind.RETURN, StepKind.RESUME):
             answers = self._scheduler.give_back({NodeName(d.do.target): d.recovery for d in batch})
         else:
             reasons = {
-                NodeName(d.do.target): d.do.reason or own_reason(d.recovery, d.do.why)
+                NodeName(d.do.target): d.do.reason or format_own_reason(d.recovery, d.do.why)
                 for d in batch
             }
             if kind is StepKind.DOWN:
@@ -289,12 +289,12 @@ class Executor:
                 answers = self._scheduler.drain(reasons, spare_marks=batch[0].do.spare_mark)
         return {str(n): o for n, o in answers.items()}
 
-    def _on_job(self, due: Due) -> Outcome:
+    def _run_job_step(self, due: DueStep) -> Outcome:
         do, attempt = due.do, due.attempt
         if do.kind in _RESERVATIONS:
-            return self._on_reservation(do)
+            return self._run_reservation_step(do)
         if do.kind in _TEST:
-            return self._of_test(do)
+            return self._run_test_step(do)
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)
@@ -312,14 +312,14 @@ class Executor:
             return self._scheduler.give_up(attempt, f"hpctl: {do.why}")
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
 
-    def _on_reservation(self, do: Do) -> Outcome:
+    def _run_reservation_step(self, do: StartStep) -> Outcome:
         if do.kind is StepKind.RESERVE:
             return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
         if do.start is None or do.end is None:
             raise ValueError(f"{do.kind} of {do.target} has no times")
         return self._scheduler.maintain(do.target, do.nodes, do.start, do.end)
 
-    def _of_test(self, do: Do) -> Outcome:
+    def _run_test_step(self, do: StartStep) -> Outcome:
         slurm = self._scheduler
         if do.kind is StepKind.TEST:
             test = NodeTest(
@@ -349,18 +349,23 @@ class AgentOrders:
 
     def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
         """See Agents."""
-        return self._offer(wanted)
+        return self._seal_orders(wanted)
 
     def keep_evidence(self, orders: Sequence[EvidenceOrder]) -> Mapping[NodeName, Outcome]:
         """See Agents."""
-        return self._offer(orders)
+        return self._seal_orders(orders)
 
-    def _offer(self, wanted: Sequence[ResetOrder | EvidenceOrder]) -> Mapping[NodeName, Outcome]:
+    def _seal_orders(
+        self, wanted: Sequence[ResetOrder | EvidenceOrder]
+    ) -> Mapping[NodeName, Outcome]:
         found: dict[NodeName, Outcome] = {}
         for order in wanted:
             node = order.generation.node
             try:
-                self._offers[node] = (order.until, munge.seal_order(order, self._munge_socket))
+                self._offers[node] = (
+                    order.until,
+                    munge.encode_order_credential(order, self._munge_socket),
+                )
                 found[node] = Outcome.accepted("offered to its agent")
             except munge.MungeUnavailable as error:
                 found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
@@ -373,7 +378,7 @@ class AgentOrders:
         return {node: credential for node, (_, credential) in self._offers.items()}
 
 
-def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
+def _batch_slurm_steps(due: Sequence[DueStep]) -> Iterator[list[DueStep]]:
     """Yield the steps of one order each, in the order in which they are taken."""
     for kind in _SLURM:
         mine = [d for d in due if d.do.kind is kind]
@@ -390,7 +395,7 @@ def _is_any_in_doubt(outcomes: Mapping[str, Outcome]) -> bool:
     return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
 
 
-def _describe_step(do: Do) -> str:
+def _describe_step(do: StartStep) -> str:
     """Return what else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
     gpus = do.order.devices if do.order else ()

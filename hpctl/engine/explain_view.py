@@ -11,62 +11,67 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.engine.completing import describe_completing, describe_release, find_job_kept_by, lasts
+from hpctl.engine.completing import (
+    describe_completing_fix,
+    describe_completing_job,
+    find_job_stuck_on_node,
+    is_stuck_completing,
+)
 from hpctl.engine.gates import GATES
-from hpctl.engine.held_jobs import ask_for_release
+from hpctl.engine.held_jobs import describe_release_command
 from hpctl.engine.instance_resolver import make_natural_key as instance_natural
-from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.job_deadlines import find_job_phase_deadline_s
 from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.journal.state import State
-from hpctl.engine.maintenance import maintenance_text
+from hpctl.engine.maintenance import describe_maintenance
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.node_waits import describe_job_wait
-from hpctl.engine.power_saving import failed_to_start, power_text
+from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
 from hpctl.engine.preemption import (
     SUSPENDED,
     Preemption,
+    describe_preemption,
     find_preemption,
     find_suspender,
+    format_preemptor,
     may_be_preempted,
-    preemption_text,
-    show_preemptor,
 )
-from hpctl.engine.queue_wait import describe_queue, is_queued
+from hpctl.engine.queue_wait import describe_queue_wait, is_queued
 from hpctl.engine.remedies import REMEDY_GATES
 from hpctl.engine.requests import ORDERS
-from hpctl.engine.restart_time import find_put_off
+from hpctl.engine.restart_time import find_begin_time
 from hpctl.engine.timeline import (
     POISONS,
-    Awaited,
+    AwaitedEvent,
     TimelineLine,
     build_timeline,
+    describe_hold_release,
+    describe_job_release,
     find_awaited,
     find_fault_time,
-    finding_text,
+    format_finding,
     format_sentence,
-    go_back,
-    lifted_by,
-    released_by,
-    report_line,
+    make_report_line,
+    make_resume_command,
     write_headline,
 )
 from hpctl.engine.untreated import (
     UntreatedNode,
-    await_untreated,
-    describe_untreated,
-    find_untreated,
+    describe_untreated_node,
+    find_untreated_awaited,
+    find_untreated_nodes,
 )
-from hpctl.engine.views import TroubleView, find_changes, find_windows, trouble_view
-from hpctl.engine.world import World, describe_cloud_trouble, find_hold, known_nodes
+from hpctl.engine.views import TroubleView, find_windows, list_capacity_changes, make_trouble_view
+from hpctl.engine.world import World, describe_cloud_trouble, find_target_hold, list_known_nodes
 from hpctl.faults.catalogue import Rules
-from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.slurm_reasons import advise_operator, find_closed
+from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.slurm_reasons import describe_operator_action, find_closed_node_row
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.job_ids import find_task_ranges, format_component, parse_job_id
 from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
@@ -162,7 +167,7 @@ class ExplainView(Struct, frozen=True):
     evidence: tuple[EvidenceView, ...] = ()
     gates: tuple[GateView, ...] = ()
     story: tuple[TimelineLine, ...] = ()
-    next: Awaited = field(default_factory=lambda: Awaited(""))
+    next: AwaitedEvent = field(default_factory=lambda: AwaitedEvent(""))
     related: tuple[str, ...] = ()
     trouble: TroubleView | None = None
     tasks: tuple[TaskView, ...] = ()
@@ -183,7 +188,7 @@ class NamedGate(Protocol):
         """Return the check."""
 
 
-class JobQuestion(Struct, frozen=True):
+class JobToExplain(Struct, frozen=True):
     """A registered job that is to be explained.
 
     `policy`: its own run policy. `look`: whether files of the job may be opened, which may be on a
@@ -197,7 +202,7 @@ class JobQuestion(Struct, frozen=True):
     look: bool = True
 
 
-class FailureQuestion(Struct, frozen=True):
+class FailureToExplain(Struct, frozen=True):
     """A run of a job that failed, by its trouble; None where `recovery` treats a node's fault.
 
     `hold`: what blocks the job's restart. `policy`: the job's run policy, None where it is not
@@ -213,7 +218,7 @@ class FailureQuestion(Struct, frozen=True):
     policy: RunPolicy | None = None
 
 
-class ExplainParts(Struct, frozen=True, kw_only=True):
+class ExplainExtensions(Struct, frozen=True, kw_only=True):
     """What the rooms of features add to an explanation; by default nothing.
 
     `orders`: what operators may order beyond the engine's own orders. `run_gates`: the gates
@@ -227,17 +232,17 @@ class ExplainParts(Struct, frozen=True, kw_only=True):
 
     orders: Sequence[assessment.FaultClass] = ()
     run_gates: Sequence[NamedGate] = ()
-    on_jobs: Sequence[Callable[[JobQuestion], str]] = ()
-    on_crashes: Sequence[Callable[[JobQuestion], str]] = ()
-    on_ends: Sequence[Callable[[JobQuestion], str]] = ()
-    on_failures: Sequence[Callable[[FailureQuestion], FailureVerdict | None]] = ()
+    on_jobs: Sequence[Callable[[JobToExplain], str]] = ()
+    on_crashes: Sequence[Callable[[JobToExplain], str]] = ()
+    on_ends: Sequence[Callable[[JobToExplain], str]] = ()
+    on_failures: Sequence[Callable[[FailureToExplain], FailureVerdict | None]] = ()
     look: bool = True
 
 
-NO_PARTS: Final = ExplainParts()
+NO_PARTS: Final = ExplainExtensions()
 
 
-def judge_failure(parts: ExplainParts, asked: FailureQuestion) -> FailureView | None:
+def judge_failure(parts: ExplainExtensions, asked: FailureToExplain) -> FailureView | None:
     """Return what the features say of a run that failed; None where none has a verdict."""
     for judge in parts.on_failures:
         verdict = judge(asked)
@@ -249,11 +254,11 @@ def judge_failure(parts: ExplainParts, asked: FailureQuestion) -> FailureView | 
 NO_ORDER: Final = PreemptionOrder()
 
 
-def explain_view(
+def build_explain_view(
     w: World,
     rules: Rules,
     target: str,
-    parts: ExplainParts = NO_PARTS,
+    parts: ExplainExtensions = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
     """Explain an id, a node, a job or a hold's target. Return None where it is unknown.
@@ -266,7 +271,7 @@ def explain_view(
     if by_id is not None:
         return _explain_recovery(w, rules, by_id, parts)
     named = find_named_jobs(w, target)
-    if _asks_for_array(w, target, named):
+    if _is_array_id(w, target, named):
         return _explain_array(w, target, named)
     view = _explain_target(w, rules, str(named[0]) if named else target, parts)
     if view is None:
@@ -274,14 +279,14 @@ def explain_view(
     lost = find_job_preemption(w, target, order)
     if lost:
         whose = w.slurm.jobs[named[0]].shown if w.slurm is not None else target
-        said = format_sentence(f"Job {whose} was {preemption_text(lost)}")
+        said = format_sentence(f"Job {whose} was {describe_preemption(lost)}")
         view = replace(view, headline=f"{view.headline} {said}")
     if named:
-        view = _with_standstill(w, view, named[0])
-    return _of_component(view, target)
+        view = _add_standstill(w, view, named[0])
+    return _add_component_note(view, target)
 
 
-def _with_standstill(w: World, view: ExplainView, number: identity.JobId) -> ExplainView:
+def _add_standstill(w: World, view: ExplainView, number: identity.JobId) -> ExplainView:
     """Return the view of a job with since when nothing of it works, whatever is done about that."""
     found = w.still.get(number)
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
@@ -317,44 +322,48 @@ def is_suspended(w: World, target: str) -> bool:
     return job is not None and job.state == SUSPENDED
 
 
-def _explain_target(w: World, rules: Rules, target: str, parts: ExplainParts) -> ExplainView | None:
+def _explain_target(
+    w: World, rules: Rules, target: str, parts: ExplainExtensions
+) -> ExplainView | None:
     """Return the explanation of one node, group, or job by slurmctld's number of it."""
     of_target = [
-        rec for rec in _list_target_recoveries(w, target) if not _is_told_of_its_job(w, rec)
+        rec for rec in _list_target_recoveries(w, target) if not _is_shown_with_job(w, rec)
     ]
     still_open = [r for r in of_target if not r.ended]
-    hold = find_hold(w, target)
+    hold = find_target_hold(w, target)
     if still_open:
         return _explain_recovery(w, rules, still_open[-1], parts)
     if hold is not None:
         return _explain_hold(w, rules, hold, parts)
-    if of_target and not _shows_more(w, of_target[-1], target):
+    if of_target and not _has_newer_problem(w, of_target[-1], target):
         return _explain_recovery(w, rules, of_target[-1], parts)
     reports = _list_target_reports(w, target)
-    if reports and not _without_supervisor(w, reports[-1].report.job):
-        return _of_supervisor(w, target, reports, parts)
-    if target in known_nodes(w):
+    if reports and not _has_no_supervisor(w, reports[-1].report.job):
+        return _explain_reported_job(w, target, reports, parts)
+    if target in list_known_nodes(w):
         return _explain_node(w, rules, identity.NodeName(target), parts)
     return _explain_one_change(w, target)
 
 
-def _is_told_of_its_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
-    """Return whether a recovery is a note of a preemption, which `job_view` tells among the
+def _is_shown_with_job(w: World, rec: NodeRecovery | JobRecovery) -> bool:
+    """Return whether a recovery is a note of a preemption, which `make_job_view` tells among the
     rest."""
     noted = isinstance(rec, JobRecovery) and rec.ended and bool(rec.note)
     return noted and w.slurm is not None and rec.key in w.slurm.jobs
 
 
-def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
+def _has_newer_problem(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
     """Return whether something is the matter with a node that began after its last recovery had
     ended."""
     node = w.slurm.nodes.get(identity.NodeName(target)) if w.slurm else None
-    if _find_completing_job(w, target) is not None or (node is not None and power_text(node)):
+    if _find_completing_job(w, target) is not None or (
+        node is not None and describe_power_saving(node)
+    ):
         return True
     judged = w.assessments.get(identity.NodeName(target))
     return (
         judged is not None
-        and judged.condition is not assessment.Condition.HEALTHY
+        and judged.condition is not assessment.NodeCondition.HEALTHY
         and judged.since > last.since
     )
 
@@ -364,7 +373,7 @@ def _find_completing_job(w: World, target: str) -> slurm_facts.SlurmJob | None:
     if w.slurm is None:
         return None
     name, for_s = identity.NodeName(target), w.policy.job.completing_shown_s
-    return find_job_kept_by(name, w.slurm, for_s, w.now)
+    return find_job_stuck_on_node(name, w.slurm, for_s, w.now)
 
 
 def _list_target_recoveries(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
@@ -377,14 +386,14 @@ def _list_target_recoveries(w: World, target: str) -> list[NodeRecovery | JobRec
 
 
 def _explain_recovery(
-    w: World, rules: Rules, rec: NodeRecovery | JobRecovery, parts: ExplainParts
+    w: World, rules: Rules, rec: NodeRecovery | JobRecovery, parts: ExplainExtensions
 ) -> ExplainView:
     if isinstance(rec, JobRecovery):
-        return _job_recovery(w, rules, rec, parts)
+        return _explain_job_recovery(w, rules, rec, parts)
     if rec.of_capacity:
         return _explain_change(w, rec)
-    hold = None if rec.ended else find_hold(w, rec.node)
-    untreated = next((one for one in find_untreated(w) if one.last.id == rec.id), None)
+    hold = None if rec.ended else find_target_hold(w, rec.node)
+    untreated = next((one for one in find_untreated_nodes(w) if one.last.id == rec.id), None)
     if untreated is not None:
         return _explain_untreated(w, rules, untreated, parts)
     return ExplainView(
@@ -394,16 +403,16 @@ def _explain_recovery(
         headline=write_headline(rec),
         rule=_describe_rule(rules, rec, parts),
         evidence=list_evidence((*rec.findings, *rec.tests)),
-        gates=(*passed_gates(rec.passed), *(_list_blocked_gates(hold, _ASKS) if hold else ())),
+        gates=(*list_passed_gates(rec.passed), *(_list_blocked_gates(hold, _ASKS) if hold else ())),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=lifted_by(hold) if hold else _find_awaited(w, rec),
+        next=describe_hold_release(hold) if hold else _find_awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
 def _explain_untreated(
-    w: World, rules: Rules, one: UntreatedNode, parts: ExplainParts
+    w: World, rules: Rules, one: UntreatedNode, parts: ExplainExtensions
 ) -> ExplainView:
     """Return a node that an operator keeps as it is, its fault known or its drain left."""
     rec, now = one.last, one.judged.findings if one.judged is not None else ()
@@ -412,24 +421,24 @@ def _explain_untreated(
         as_of=w.now,
         target=rec.id,
         kind="node_recovery",
-        headline=write_headline(rec) if escalated else f"{describe_untreated(one)}.",
+        headline=write_headline(rec) if escalated else f"{describe_untreated_node(one)}.",
         rule=_describe_rule(rules, rec, parts),
         evidence=list_evidence((*rec.findings, *(f for f in now if f not in rec.findings))),
-        gates=passed_gates(rec.passed),
+        gates=list_passed_gates(rec.passed),
         story=build_timeline(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=find_awaited(rec, w.policy) if escalated else await_untreated(one),
+        next=find_awaited(rec, w.policy) if escalated else find_untreated_awaited(one),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
 
-def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainParts) -> RuleView:
+def _describe_rule(rules: Rules, rec: NodeRecovery, parts: ExplainExtensions) -> RuleView:
     """What was decided then counts, not what the catalogue says by now."""
-    row = rule_view(rules, rec.rule, parts)
+    row = make_rule_view(rules, rec.rule, parts)
     return copy_view(RuleView, rec, id=rec.rule, source=row.source if row else "")
 
 
-def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
+def _find_awaited(w: World, rec: NodeRecovery) -> AwaitedEvent:
     """Return what is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = find_awaited(rec, w.policy), describe_cloud_trouble(w, rec)
     waits = describe_job_wait(rec, w.slurm, w.policy, w.now)
@@ -439,13 +448,15 @@ def _find_awaited(w: World, rec: NodeRecovery) -> Awaited:
     if (
         rec.phase is NodePhase.VERIFYING
         and judged
-        and judged.condition is not assessment.Condition.HEALTHY
+        and judged.condition is not assessment.NodeCondition.HEALTHY
     ):
         status = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {status}") if status else found
 
 
-def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts) -> ExplainView:
+def _explain_job_recovery(
+    w: World, rules: Rules, rec: JobRecovery, parts: ExplainExtensions
+) -> ExplainView:
     cause = w.state.nodes.get(rec.cause)
     return ExplainView(
         as_of=w.now,
@@ -454,61 +465,65 @@ def _job_recovery(w: World, rules: Rules, rec: JobRecovery, parts: ExplainParts)
         headline=write_headline(rec),
         rule=_describe_rule(rules, cause, parts) if cause else None,
         evidence=list_evidence(cause.findings) if cause else (),
-        story=_with_reports(rec, w.state),
+        story=_add_reports(rec, w.state),
         fault_at=find_fault_time(rec, w.state),
-        next=_awaited_of_job(w, rec),
+        next=_find_job_awaited(w, rec),
         related=(*((rec.cause,) if rec.cause else ()), *_list_changes(w, rec.id)),
-        trouble=trouble_view(rec.trouble),
+        trouble=make_trouble_view(rec.trouble),
         failure=judge_failure(
-            parts, FailureQuestion(w, rec.attempt.job, rec.trouble, rec.ran_on, recovery=rec)
+            parts, FailureToExplain(w, rec.attempt.job, rec.trouble, rec.ran_on, recovery=rec)
         ),
     )
 
 
-def _awaited_of_job(w: World, rec: JobRecovery) -> Awaited:
+def _find_job_awaited(w: World, rec: JobRecovery) -> AwaitedEvent:
     """Return what is awaited, and which nodes keep the job COMPLETING."""
-    found, completing = _job_awaited(w, rec), _explain_completing(w, rec.attempt.job)
+    found, completing = _find_awaited_start(w, rec), _explain_completing(w, rec.attempt.job)
     if not completing:
         return found
     if rec.ended:
-        return Awaited(completing)
-    until = add_seconds(rec.since, deadline_s(rec.phase, w.policy, completing=True))
+        return AwaitedEvent(completing)
+    until = add_seconds(rec.since, find_job_phase_deadline_s(rec.phase, w.policy, completing=True))
     return replace(found, what=f"{found.what}; {completing}", until=until)
 
 
 def _explain_completing(w: World, number: identity.JobId) -> str:
     """Return which nodes keep a job COMPLETING and what ends it; "" where none does for long."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
-    if w.slurm is None or job is None or not lasts(job, w.policy.job.completing_shown_s, w.now):
+    if (
+        w.slurm is None
+        or job is None
+        or not is_stuck_completing(job, w.policy.job.completing_shown_s, w.now)
+    ):
         return ""
-    release = describe_release(job, w.slurm, w.state, w.policy)
-    return f"{describe_completing(job, w.now)}; {release}"
+    release = describe_completing_fix(job, w.slurm, w.state, w.policy)
+    return f"{describe_completing_job(job, w.now)}; {release}"
 
 
-def _job_awaited(w: World, rec: JobRecovery) -> Awaited:
+def _find_awaited_start(w: World, rec: JobRecovery) -> AwaitedEvent:
     """Return what is awaited, and why Slurm lets the job wait where it is Slurm's turn."""
     found = find_awaited(rec, w.policy)
     job = w.slurm.jobs.get(rec.attempt.job) if w.slurm is not None else None
     if job is None or rec.phase is not JobPhase.STARTING or job.state != "PENDING":
         return found
     if job.reason.startswith("JobHeld"):
-        return replace(found, what=released_by(rec))
-    put_off = find_put_off(rec, job, w.now)
+        return replace(found, what=describe_job_release(rec))
+    put_off = find_begin_time(rec, job, w.now)
     if put_off is not None:
         when = f"{put_off:%Y-%m-%d %H:%M:%S} UTC"
         return replace(found, what=f"its begin time: a person has put it off until {when}")
     if w.slurm is not None and is_queued(job, w.now):
-        return Awaited(describe_queue(job, w.slurm.jobs.values()))
+        return AwaitedEvent(describe_queue_wait(job, w.slurm.jobs.values()))
     named = job.reason not in ("", "None")
     return replace(found, what=f"{found.what} (Slurm: {job.reason})") if named else found
 
 
-def _with_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
+def _add_reports(rec: JobRecovery, state: State) -> tuple[TimelineLine, ...]:
     """Return the timeline, and the reports of the job's supervisors from the run that was hit
     on."""
     runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
     reports = state.reports.get(rec.attempt.job, ())
-    found = [report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
+    found = [make_report_line(r, rec.shown) for r in reports if r.report.restarts in runs]
     return tuple(sorted([*found, *build_timeline(rec, state)], key=lambda line: line.at))
 
 
@@ -522,7 +537,7 @@ def _list_target_reports(w: World, target: str) -> Sequence[JobReported]:
     return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
 
 
-def _without_supervisor(w: World, number: identity.JobId) -> bool:
+def _has_no_supervisor(w: World, number: identity.JobId) -> bool:
     """Return whether a job is one that Slurm knows and that no supervisor is in: its script
     reports."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
@@ -530,7 +545,7 @@ def _without_supervisor(w: World, number: identity.JobId) -> bool:
     return registered is not None and not registered.supervised
 
 
-def _note_of_run(reports: Sequence[JobReported], restarts: int) -> str:
+def _find_run_note(reports: Sequence[JobReported], restarts: int) -> str:
     """Return what one run of a job reported last beside troubles, "" where nothing."""
     of_run = (e.report for e in reversed(reports) if e.report.restarts == restarts)
     return next((report.why for report in of_run if report.trouble is None and report.why), "")
@@ -538,10 +553,10 @@ def _note_of_run(reports: Sequence[JobReported], restarts: int) -> str:
 
 def _list_report_lines(reports: Sequence[JobReported], shown: str) -> tuple[TimelineLine, ...]:
     """Return the reports of a job's supervisors as lines. `shown`: the job's id."""
-    return tuple(report_line(report, shown) for report in reports)
+    return tuple(make_report_line(report, shown) for report in reports)
 
 
-def _asks_for_array(w: World, target: str, named: Sequence[identity.JobId]) -> bool:
+def _is_array_id(w: World, target: str, named: Sequence[identity.JobId]) -> bool:
     """Return whether an id stands for several tasks of an array."""
     asked = parse_job_id(target)
     if asked is None or asked.task is not None or asked.component is not None:
@@ -564,7 +579,7 @@ def _explain_array(w: World, target: str, named: Sequence[identity.JobId]) -> Ex
         target=target,
         kind="array",
         headline=f"Job array {target}{whose}: {states or 'Slurm no longer knows a task of it'}.",
-        next=Awaited("nothing: hpctl treats each task as a separate job"),
+        next=AwaitedEvent("nothing: hpctl treats each task as a separate job"),
         tasks=tuple(tasks),
     )
 
@@ -591,7 +606,7 @@ def _describe_task(w: World, number: identity.JobId) -> TaskView:
     """Return a task, or several that wait in one record."""
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     recoveries = [r for r in w.state.jobs.values() if r.attempt.job == number]
-    hold = find_hold(w, str(number))
+    hold = find_target_hold(w, str(number))
     text, explain = "not treated by hpctl", ""
     if recoveries:
         text, explain = write_headline(recoveries[-1]), recoveries[-1].id
@@ -608,7 +623,7 @@ def _describe_task(w: World, number: identity.JobId) -> TaskView:
     )
 
 
-def _of_component(view: ExplainView, target: str) -> ExplainView:
+def _add_component_note(view: ExplainView, target: str) -> ExplainView:
     """Say which job it is where a component of a heterogeneous one was asked for."""
     asked = parse_job_id(target)
     if asked is None or asked.component is None:
@@ -627,8 +642,8 @@ def format_job_id(job: slurm_facts.SlurmJob, target: str) -> str:
     return job.shown
 
 
-def _of_supervisor(
-    w: World, target: str, reports: Sequence[JobReported], parts: ExplainParts
+def _explain_reported_job(
+    w: World, target: str, reports: Sequence[JobReported], parts: ExplainExtensions
 ) -> ExplainView:
     """A job that needed nothing of hpctl: what its supervisor reported."""
     last = reports[-1].report
@@ -636,7 +651,7 @@ def _of_supervisor(
     job = w.slurm.jobs.get(last.job) if w.slurm is not None else None
     shown = job.shown if job is not None else target
     what = last.trouble.why if last.trouble else "its supervisor lives"
-    note = _note_of_run(reports, last.restarts)
+    note = _find_run_note(reports, last.restarts)
     return ExplainView(
         as_of=w.now,
         target=target,
@@ -644,17 +659,17 @@ def _of_supervisor(
         headline=f"Job {shown} is handled by its own supervisor. Newest report: {what}."
         + "".join(f" {fact[0].upper()}{fact[1:]}." for fact in (note, completing) if fact),
         story=_list_report_lines(reports, shown),
-        next=Awaited("nothing, unless its supervisor asks or its run ends"),
-        trouble=trouble_view(last.trouble),
-        failure=_judge_reported(w, last.job, last.trouble, parts),
+        next=AwaitedEvent("nothing, unless its supervisor asks or its run ends"),
+        trouble=make_trouble_view(last.trouble),
+        failure=_judge_reported_run(w, last.job, last.trouble, parts),
     )
 
 
-def _judge_reported(
+def _judge_reported_run(
     w: World,
     number: identity.JobId,
     trouble: Trouble | None,
-    parts: ExplainParts,
+    parts: ExplainExtensions,
     policy: RunPolicy | None = None,
 ) -> FailureView | None:
     """Return the verdict on a run by what its script or supervisor reported."""
@@ -662,7 +677,7 @@ def _judge_reported(
         return None
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     nodes = job.nodes if job is not None else ()
-    return judge_failure(parts, FailureQuestion(w, number, trouble, nodes, policy=policy))
+    return judge_failure(parts, FailureToExplain(w, number, trouble, nodes, policy=policy))
 
 
 def _list_blocked_gates(hold: GateBlocked, asks: Mapping[str, str]) -> tuple[GateView, ...]:
@@ -676,7 +691,9 @@ def _describe_hold(hold: GateBlocked) -> str:
     return "(a job) was found hanging at" if hangs else "is held back since"
 
 
-def _explain_hold(w: World, rules: Rules, hold: GateBlocked, parts: ExplainParts) -> ExplainView:
+def _explain_hold(
+    w: World, rules: Rules, hold: GateBlocked, parts: ExplainExtensions
+) -> ExplainView:
     judged = w.assessments.get(identity.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
@@ -684,26 +701,26 @@ def _explain_hold(w: World, rules: Rules, hold: GateBlocked, parts: ExplainParts
         kind="hold",
         headline=f"{hold.shown} {_describe_hold(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC:"
         f" {hold.why}.",
-        rule=rule_view(rules, hold.rule, parts),
+        rule=make_rule_view(rules, hold.rule, parts),
         evidence=list_evidence(judged.findings) if judged else (),
-        gates=held_gates(hold, parts),
-        next=lifted_by(hold),
+        gates=list_held_gates(hold, parts),
+        next=describe_hold_release(hold),
         related=tuple(r.id for r in _list_target_recoveries(w, hold.target)),
         story=_list_report_lines(_list_target_reports(w, hold.target), hold.shown),
         fault_at=min((f.first for f in judged.findings), default=None) if judged else None,
-        trouble=trouble_view(_find_reported_trouble(w, hold)),
-        failure=_judge_held(w, hold, parts),
+        trouble=make_trouble_view(_find_reported_trouble(w, hold)),
+        failure=_judge_held_run(w, hold, parts),
     )
 
 
-def _judge_held(w: World, hold: GateBlocked, parts: ExplainParts) -> FailureView | None:
+def _judge_held_run(w: World, hold: GateBlocked, parts: ExplainExtensions) -> FailureView | None:
     """Return the verdict on the run whose restart is blocked; None where a node is held."""
     number = identity.JobId(parse_count(hold.target))
     if not number:
         return None
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     nodes = job.nodes if job is not None else ()
-    asked = FailureQuestion(w, number, _find_reported_trouble(w, hold), nodes, hold=hold)
+    asked = FailureToExplain(w, number, _find_reported_trouble(w, hold), nodes, hold=hold)
     return judge_failure(parts, asked)
 
 
@@ -717,7 +734,7 @@ def _find_reported_trouble(w: World, hold: GateBlocked) -> Trouble | None:
 
 
 def _explain_node(
-    w: World, rules: Rules, name: identity.NodeName, parts: ExplainParts
+    w: World, rules: Rules, name: identity.NodeName, parts: ExplainExtensions
 ) -> ExplainView:
     """Return a node to which nothing is being done: say what is known, and why nothing is done."""
     judged = w.assessments.get(name)
@@ -731,25 +748,25 @@ def _explain_node(
     if slurm is not None:
         flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
         facts.append(f"Slurm calls it {slurm.state}{flags}")
-        mark = mark_of(slurm)
+        mark = find_node_mark(slurm)
         if mark:
             facts.append(f"HyperPod's health agent marked it {mark}")
-        elif row := find_closed(slurm):
+        elif row := find_closed_node_row(slurm):
             facts.append(f"{row.by} closed it ({slurm.reason!r}): {row.meaning}")
-        elif slurm.closed and reason.reason_owner(slurm.reason) is None:
+        elif slurm.closed and reason.parse_reason_owner(slurm.reason) is None:
             how = "drained it" if slurm.drained else "set it FAIL"
             facts.append(f"another user or tool {how} ({slurm.reason!r}): hpctl does not touch it")
-        power = power_text(slurm)
+        power = describe_power_saving(slurm)
         if power:
             facts.append(f"{power}, and hpctl leaves it alone until it is up")
     elif w.slurm is None:
         facts.append(f"Slurm cannot be read ({w.slurm_error})")
-    facts += _find_hands_off(w, name)
+    facts += _list_hands_off_reasons(w, name)
     job = _find_completing_job(w, name)
     if job:
         facts.append(_explain_completing(w, job.id))
     health = w.health.get(name)
-    left_out = [f.detail for f in health.findings if is_shed_finding(f)] if health else []
+    left_out = [f.detail for f in health.findings if is_skipped_checks_finding(f)] if health else []
     facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
     fault = judged.fault if judged else None
     return ExplainView(
@@ -757,16 +774,16 @@ def _explain_node(
         target=name,
         kind="node",
         headline="; ".join(facts) + ".",
-        rule=rule_view(rules, fault.rule, parts) if fault else None,
+        rule=make_rule_view(rules, fault.rule, parts) if fault else None,
         evidence=list_evidence(health.findings) if health else (),
-        next=Awaited(
+        next=AwaitedEvent(
             f"job {job.shown} to finish there" if job else _describe_node_wait(judged, slurm)
         ),
         related=(*(r.id for r in treated), *_list_changes(w, name)),
     )
 
 
-def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
+def _list_hands_off_reasons(w: World, name: identity.NodeName) -> list[str]:
     """Return the pause and the maintenance reservation that keep hpctl from a node."""
     found = []
     slurm = w.slurm.nodes.get(name) if w.slurm else None
@@ -776,7 +793,7 @@ def _find_hands_off(w: World, name: identity.NodeName) -> list[str]:
         found.append(f"{pause.text}, so hpctl does nothing to it (`{pause.lift_command}`)")
     held_by = w.maintenance.get(name)
     if held_by is not None:
-        found.append(f"{maintenance_text(held_by, w.now)}, so hpctl leaves it alone until then")
+        found.append(f"{describe_maintenance(held_by, w.now)}, so hpctl leaves it alone until then")
     return found
 
 
@@ -785,21 +802,23 @@ def _describe_node_wait(
 ) -> str:
     """Return whether it is over for a node that nothing is done to, and what a person must do."""
     waits = judged is not None and judged.until is not None
-    advice = advise_operator(slurm) if slurm is not None else ""
+    advice = describe_operator_action(slurm) if slurm is not None else ""
     if advice and not waits:
         return f"a person: {advice}"
     if slurm is not None and slurm.closed and not waits:
         how = (
-            "hpctl undrain" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
+            "hpctl undrain"
+            if reason.parse_reason_owner(slurm.reason)
+            else "scontrol update State=RESUME"
         )
         return f"a person: it is drained, and hpctl does not resume it automatically (`{how}`)"
-    if slurm is not None and failed_to_start(slurm):
+    if slurm is not None and has_failed_to_resume(slurm):
         return "a person: find out why it did not boot, then `scontrol update` State=RESUME"
-    if slurm is not None and power_text(slurm) and not waits:
+    if slurm is not None and describe_power_saving(slurm) and not waits:
         return "Slurm to start it for a job; you need do nothing"
     if judged is None:
         return "a person: install or start the agent there (`hpctl doctor`)"
-    if judged.condition is assessment.Condition.HEALTHY:
+    if judged.condition is assessment.NodeCondition.HEALTHY:
         return "nothing: nothing is wrong, and you need not do anything"
     if waits:
         return f"{judged.until:%H:%M:%S} UTC: what lasts until then is treated; you need do nothing"
@@ -809,16 +828,20 @@ def _describe_node_wait(
 def list_evidence(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
     """Return what was seen of a node; checks that passed, or that its agent left out, are nothing
     seen."""
-    seen = (f for f in findings if _is_shown_finding(f) and not is_shed_finding(f))
-    return tuple(copy_view(EvidenceView, f, text=finding_text(f)) for f in seen)
+    seen = (f for f in findings if _is_shown_finding(f) and not is_skipped_checks_finding(f))
+    return tuple(copy_view(EvidenceView, f, text=format_finding(f)) for f in seen)
 
 
 def _is_shown_finding(f: model.Finding) -> bool:
-    unknown = f.verdict is model.Verdict.UNKNOWN and not f.check.startswith("agent.")
-    return unknown or f.verdict in (model.Verdict.NOTE, model.Verdict.WARN, model.Verdict.FAIL)
+    unknown = f.verdict is model.DeviceVerdict.UNKNOWN and not f.check.startswith("agent.")
+    return unknown or f.verdict in (
+        model.DeviceVerdict.NOTE,
+        model.DeviceVerdict.WARN,
+        model.DeviceVerdict.FAIL,
+    )
 
 
-def is_shed_finding(f: model.Finding) -> bool:
+def is_skipped_checks_finding(f: model.Finding) -> bool:
     """Return whether a finding says that the agent leaves checks out to save resources."""
     return (f.check, f.code) == ("agent.checks", "shed")
 
@@ -826,8 +849,8 @@ def is_shed_finding(f: model.Finding) -> bool:
 _ORDERS: Final = {order.fault.rule: order.fault for order in ORDERS.values()}
 
 
-def rule_view(
-    rules: Rules, rule: identity.RuleId, parts: ExplainParts = NO_PARTS
+def make_rule_view(
+    rules: Rules, rule: identity.RuleId, parts: ExplainExtensions = NO_PARTS
 ) -> RuleView | None:
     """Return a row of the catalogue as shown; None for a rule that no longer exists."""
     ordered = _ORDERS | {fault.rule: fault for fault in parts.orders}
@@ -846,7 +869,7 @@ _ASKS_TO_OPEN: Final = _list_gate_questions(GATES)
 _ASKS: Final = _ASKS_TO_OPEN | _list_gate_questions(REMEDY_GATES)
 
 
-def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
+def list_passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     """Return the gates of a recovery that opened; `name (waived by X)` was not evaluated."""
     views = []
     for entry in passed:
@@ -856,7 +879,7 @@ def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
     return tuple(views)
 
 
-def held_gates(hold: GateBlocked, parts: ExplainParts = NO_PARTS) -> tuple[GateView, ...]:
+def list_held_gates(hold: GateBlocked, parts: ExplainExtensions = NO_PARTS) -> tuple[GateView, ...]:
     """Return all gates in order, up to and after the one that holds."""
     of_run = hold.rule.startswith("run-")
     asks = _list_gate_questions(parts.run_gates) if of_run else _ASKS_TO_OPEN
@@ -874,16 +897,16 @@ def list_explainable_names(w: World) -> list[str]:
     jobs = [r.shown for r in w.state.jobs.values()]
     jobs += map(str, w.state.reports)
     ids = [*map(str, w.state.nodes), *map(str, w.state.jobs), *map(str, w.state.changes)]
-    return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
+    return sorted({*ids, *jobs, *w.state.holds, *map(str, list_known_nodes(w))})
 
 
-def _list_target_changes(w: World, target: str) -> list[Change | NodeRecovery]:
+def _list_target_changes(w: World, target: str) -> list[ClusterChange | NodeRecovery]:
     """Return the changes of a group, of a node, or for a recovery; oldest first."""
-    found = [*find_changes(w.state), *find_windows(w.state)]
-    return [one for one in found if target in _list_subjects(one)]
+    found = [*list_capacity_changes(w.state), *find_windows(w.state)]
+    return [one for one in found if target in _list_change_subjects(one)]
 
 
-def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
+def _list_change_subjects(change: ClusterChange | NodeRecovery) -> tuple[str | None, ...]:
     """Return the groups, nodes and recoveries that a change of capacity is about."""
     if isinstance(change, NodeRecovery):
         return change.group, change.node
@@ -894,17 +917,17 @@ def _list_subjects(change: Change | NodeRecovery) -> tuple[str | None, ...]:
 def _explain_one_change(w: World, target: str) -> ExplainView | None:
     """Return the story of the change of this id, or of a group's last one; None where there is
     none."""
-    change: Change | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
+    change: ClusterChange | NodeRecovery | None = w.state.changes.get(identity.RecoveryId(target))
     if change is None:
-        own = [c for c in _list_target_changes(w, target) if target == _list_subjects(c)[0]]
+        own = [c for c in _list_target_changes(w, target) if target == _list_change_subjects(c)[0]]
         if not own:
             return None
         change = ([c for c in own if not c.ended] or own)[-1]
     return _explain_change(w, change)
 
 
-def _explain_change(w: World, change: Change | NodeRecovery) -> ExplainView:
-    group, node = _list_subjects(change)[:2]
+def _explain_change(w: World, change: ClusterChange | NodeRecovery) -> ExplainView:
+    group, node = _list_change_subjects(change)[:2]
     cause = None if isinstance(change, NodeRecovery) else change.opened.cause
     others = [c.id for c in _list_target_changes(w, node or group or "") if c.id != change.id]
     return ExplainView(
@@ -918,11 +941,11 @@ def _explain_change(w: World, change: Change | NodeRecovery) -> ExplainView:
     )
 
 
-def job_view(
+def make_job_view(
     w: World,
     policies: Mapping[identity.JobId, RunPolicy],
     target: str,
-    parts: ExplainParts = NO_PARTS,
+    parts: ExplainExtensions = NO_PARTS,
     order: PreemptionOrder = NO_ORDER,
 ) -> ExplainView | None:
     """Return what is known of a job that Slurm knows; None for any other target."""
@@ -936,18 +959,20 @@ def job_view(
     notes = [rec for rec in w.state.jobs.values() if rec.key == job.id and rec.note]
     lost = find_job_preemption(w, target, order)
     if lost:
-        facts.append(f"it was {preemption_text(lost)}")
+        facts.append(f"it was {describe_preemption(lost)}")
     elif notes and may_be_preempted(job) and notes[-1].attempt.restarts >= job.restarts - 1:
         facts.append(notes[-1].why)
     suspender = find_suspender(job, w.slurm.jobs.values(), order) if w.slurm is not None else None
     if suspender is not None:
-        facts.append(f"it is preempted by {show_preemptor(suspender)} and continues once that ends")
+        facts.append(
+            f"it is preempted by {format_preemptor(suspender)} and continues once that ends"
+        )
     reported = next(
         (e.report for e in reversed(_list_target_reports(w, str(job.id))) if e.report.trouble), None
     )
     this_run = reported is not None and reported.restarts == job.restarts
     trouble = reported.trouble if reported is not None and this_run else None
-    asked = JobQuestion(
+    asked = JobToExplain(
         w, job, registered or Registration(), policies.get(job.id, RunPolicy()), parts.look
     )
     if job.state in slurm_facts.ENDED:
@@ -955,24 +980,24 @@ def job_view(
         facts += [describe(asked) for describe in parts.on_ends] if registered else []
         text = "nothing: it has ended, and hpctl does not start it again"
         if trouble is not None and trouble.kind in POISONS and registered and registered.ckpt:
-            text += f"; `{go_back(job.shown)}` resumes from an earlier checkpoint"
-        then = Awaited(text)
+            text += f"; `{make_resume_command(job.shown)}` resumes from an earlier checkpoint"
+        then = AwaitedEvent(text)
     elif not job.recoverable:
         facts.append(_explain_unprotected(job))
-        then = Awaited(f"nothing of hpctl's. {format_sentence(job.advice_unrecoverable)}")
+        then = AwaitedEvent(f"nothing of hpctl's. {format_sentence(job.advice_unrecoverable)}")
     elif registered is None:
         facts.append(_explain_unprotected(job))
-        then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
+        then = AwaitedEvent("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
         facts += [_explain_protected(registered), *(describe(asked) for describe in parts.on_jobs)]
-        facts.append(_note_of_run(_list_target_reports(w, str(job.id)), job.restarts))
+        facts.append(_find_run_note(_list_target_reports(w, str(job.id)), job.restarts))
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         crash = [f"Were a rank to crash now: {describe(asked)}" for describe in parts.on_crashes]
-        then = Awaited(". ".join(["nothing of you", *crash]))
+        then = AwaitedEvent(". ".join(["nothing of you", *crash]))
     held = _explain_hold_by_slurm(job)
     if held:
         facts.append(held)
-        then = Awaited(ask_for_release(job))
+        then = AwaitedEvent(describe_release_command(job))
     report_lines = _list_report_lines(_list_target_reports(w, str(job.id)), job.shown)
     noted = chain.from_iterable(build_timeline(rec, w.state) for rec in notes)
     view = ExplainView(
@@ -982,10 +1007,10 @@ def job_view(
         headline="; ".join(filter(None, facts)) + ".",
         story=tuple(sorted((*report_lines, *noted), key=lambda line: line.at)),
         next=then,
-        trouble=trouble_view(trouble),
-        failure=_judge_reported(w, job.id, trouble, parts, asked.policy),
+        trouble=make_trouble_view(trouble),
+        failure=_judge_reported_run(w, job.id, trouble, parts, asked.policy),
     )
-    return _with_standstill(w, view, job.id)
+    return _add_standstill(w, view, job.id)
 
 
 def _explain_hold_by_slurm(job: slurm_facts.SlurmJob) -> str:

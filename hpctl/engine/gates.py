@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
-from hpctl.engine.maintenance import maintenance_text
-from hpctl.engine.power_saving import power_text
+from hpctl.engine.maintenance import describe_maintenance
+from hpctl.engine.power_saving import describe_power_saving
 from hpctl.engine.view import Candidate, View, is_fresh
 from hpctl.faults.catalogue import OWN_HARDWARE
-from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.slurm_reasons import closed_by_slurm
+from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.slurm_reasons import is_closed_by_slurm
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -31,12 +31,12 @@ from hpctl.vocabulary.node_recovery import (
     waits_for_provider,
 )
 from hpctl.vocabulary.pause import find_pause
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-class GateTally(Struct):
+class GateCounts(Struct):
     """Counts that the gates compare with the policy; grows as a plan opens recoveries."""
 
     nodes: int = 0
@@ -77,22 +77,24 @@ class GateTally(Struct):
         return bisect_right(times, last) - bisect_left(times, first) + (not counted)
 
 
-def count_tally(
-    view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime
-) -> GateTally:
+def count_for_gates(
+    view: View, candidates: Iterable[Candidate], policy: RecoveryPolicy, now: datetime
+) -> GateCounts:
     """Count once for a whole plan."""
-    t = GateTally(nodes=len(view.scheduler.nodes))
+    t = GateCounts(nodes=len(view.scheduler.nodes))
     _count_nodes(t, view)
     _count_recoveries(t, view.state, policy, now)
     _count_assessments(t, view)
     for c in candidates:
         if not c.manual and c.node.name not in view.maintenance:
             t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
-    t.lasting = _find_lasting(view, candidates, policy)
+    t.lasting = _find_ongoing_mass_events(view, candidates, policy)
     return t
 
 
-def _find_lasting(view: View, candidates: Iterable[Candidate], policy: Policy) -> dict[RuleId, int]:
+def _find_ongoing_mass_events(
+    view: View, candidates: Iterable[Candidate], policy: RecoveryPolicy
+) -> dict[RuleId, int]:
     """Return the mass events of which some node has the fault still.
 
     A fault that began before the event was last seen, or within the window after that, belongs to
@@ -119,11 +121,11 @@ def _find_lasting(view: View, candidates: Iterable[Candidate], policy: Policy) -
     return found
 
 
-def _count_nodes(t: GateTally, view: View) -> None:
+def _count_nodes(t: GateCounts, view: View) -> None:
     """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
     t.partition_nodes = count_partitions(view)
-    t.kept_out = find_kept_out(view)
+    t.kept_out = find_nodes_kept_closed(view)
     faults = [name for name in state.open_nodes if state.is_faulty(name)]
     for name in (*faults, *t.kept_out):
         t.open += 1
@@ -141,7 +143,7 @@ def count_partitions(view: View) -> dict[str, int]:
     return found
 
 
-def find_kept_out(view: View) -> frozenset[NodeName]:
+def find_nodes_kept_closed(view: View) -> frozenset[NodeName]:
     """Return the nodes that hpctl has closed and that nothing treats.
 
     A node that was handed to a person and is still closed is as much out of service as one under
@@ -152,7 +154,7 @@ def find_kept_out(view: View) -> frozenset[NodeName]:
     return frozenset(kept.difference(state.open_nodes))
 
 
-def _count_recoveries(t: GateTally, state: State, policy: Policy, now: datetime) -> None:
+def _count_recoveries(t: GateCounts, state: State, policy: RecoveryPolicy, now: datetime) -> None:
     """Count the faults that the recoveries of the last minutes treat."""
     for rec in state.nodes.values():
         if rec.by:
@@ -163,7 +165,7 @@ def _count_recoveries(t: GateTally, state: State, policy: Policy, now: datetime)
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
 
 
-def _count_assessments(t: GateTally, view: View) -> None:
+def _count_assessments(t: GateCounts, view: View) -> None:
     """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
         # What shows while an admin works on a node is no sign of a mass event.
@@ -176,23 +178,23 @@ def _count_assessments(t: GateTally, view: View) -> None:
 
 def _is_kept_closed(node: SlurmNode, state: State) -> bool:
     """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
-    owner = reason_owner(node.reason) if node.drained or node.down else None
+    owner = parse_reason_owner(node.reason) if node.drained or node.down else None
     rec = state.nodes.get(owner) if owner is not None else None
     return owner is not None and owner not in state.changes and not (rec and rec.of_capacity)
 
 
-Gate = Callable[[Candidate, View, GateTally, Policy, datetime], str | None]
+Gate = Callable[[Candidate, View, GateCounts, RecoveryPolicy, datetime], str | None]
 
 
 def check_kill_switch(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
 def check_pause(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator has paused hpctl, for the cluster, the node or a partition of it."""
     pause = find_pause(view.state.pauses, now, (c.node.name,), c.node.partitions)
@@ -200,7 +202,7 @@ def check_pause(
 
 
 def check_stale_facts(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
     if not view.current or not is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
@@ -216,13 +218,13 @@ def check_stale_facts(
 
 
 def check_wrong_instance(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
     if instance is None or not is_fresh(view.provider.as_of, policy.ages.provider_s, now):
         return None
-    if policy.mode is Mode.ASSIST and not c.manual and _is_lost(c):
+    if policy.mode is Mode.ASSIST and not c.manual and _is_node_lost(c):
         return None  # the successor that the service is booting is not up either: its jobs wait
     if c.generation.instance and instance.id != c.generation.instance:
         return f"the report is from {c.generation.instance}, the node is {instance.id} by now"
@@ -230,14 +232,14 @@ def check_wrong_instance(
 
 
 def check_provider_acts(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The service works on the instance already.
 
     Not in mode assist where the node is lost: that the service acts is what assist counts on,
     and the jobs that stood there are still ours to move.
     """
-    if policy.mode is Mode.ASSIST and not c.manual and _is_lost(c):
+    if policy.mode is Mode.ASSIST and not c.manual and _is_node_lost(c):
         return None
     if c.fault.ladder == (Remedy.DELETE,):
         return None  # the service takes a deletion in every state
@@ -249,13 +251,13 @@ def check_provider_acts(
     return f"the service calls {instance.id} {instance.status}"
 
 
-def _is_lost(c: Candidate) -> bool:
+def _is_node_lost(c: Candidate) -> bool:
     """Slurm itself has lost the node: closing it takes nothing from anybody."""
     return c.node.down or not c.node.responding
 
 
 def check_provider_auto_recovery(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
     if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
@@ -267,29 +269,29 @@ def check_provider_auto_recovery(
 
 
 def check_maintenance(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An admin keeps the node in a maintenance reservation, or is about to."""
     if c.fault.rule in OF_MAINTENANCE:
         return None
     held_by = view.maintenance.get(c.node.name)
-    return None if held_by is None else maintenance_text(held_by, now)
+    return None if held_by is None else describe_maintenance(held_by, now)
 
 
 def check_power_saving(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Slurm's power saving has stopped the node, or starts it.
 
     It boots before it serves again, which clears some faults, and its agent finds the others. A
     drain of a node that is being started requeues the job that waits for it.
     """
-    text = power_text(c.node)
+    text = describe_power_saving(c.node)
     return f"{text}; it is treated once it is up" if text else None
 
 
 def check_foreign_drain(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """An operator or another tool closed the node.
 
@@ -297,16 +299,16 @@ def check_foreign_drain(
     not act on it, hpctl does. A drain that Slurm itself set is evidence of a fault, and is taken
     over.
     """
-    if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
+    if not c.node.closed or find_node_mark(c.node) or parse_reason_owner(c.node.reason) is not None:
         return None
-    if closed_by_slurm(c.node):
+    if is_closed_by_slurm(c.node):
         return None
     how = "drained" if c.node.drained else "set FAIL"
     return f"{how} by another user or tool: {c.node.reason!r}"
 
 
 def check_protected(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Controllers and login nodes are never treated."""
     instance = view.instance(c.node.name)
@@ -316,7 +318,7 @@ def check_protected(
 
 
 def check_not_allowed(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
@@ -325,19 +327,19 @@ def check_not_allowed(
 
 
 def check_correlated(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Too many nodes with the same finding: the check is broken, or the fabric is."""
     rule, node = c.fault.rule, c.node.name
     # Measured from now too, as it will be once the recovery is open: what opens here must not be
     # withdrawn for the same reason a moment later, and open again, until the budgets are spent.
-    return correlated_rule(rule, node, c.since, t, policy) or correlated_rule(
+    return describe_correlated_faults(rule, node, c.since, t, policy) or describe_correlated_faults(
         rule, node, now, t, policy
     )
 
 
-def correlated_rule(
-    rule: RuleId, node: str, since: datetime, t: GateTally, policy: Policy
+def describe_correlated_faults(
+    rule: RuleId, node: str, since: datetime, t: GateCounts, policy: RecoveryPolicy
 ) -> str | None:
     """Return why a rule is blocked: enough other nodes got its fault around `since`; else None.
 
@@ -362,14 +364,14 @@ def correlated_rule(
 
 
 def find_correlated_rules(
-    view: View, policy: Policy, now: datetime
+    view: View, policy: RecoveryPolicy, now: datetime
 ) -> dict[NodeName, frozenset[RuleId]]:
     """Return which of the faults that nodes have now are a mass event's, and not the nodes' own.
 
     What only a node's own hardware can produce is never among them, nor what was approved.
     """
     faulty = {name: a for name, a in view.assessments.items() if a.fault is not None}
-    counts = count_tally(view, (), policy, now) if faulty else GateTally()
+    counts = count_for_gates(view, (), policy, now) if faulty else GateCounts()
     found = {}
     for name, judged in faulty.items():
         if is_approved(name, view, policy, judged.since):
@@ -378,16 +380,18 @@ def find_correlated_rules(
         for rule, since in judged.faults.items():
             if rule in OWN_HARDWARE:
                 continue
-            if correlated_rule(rule, name, since, counts, policy) or correlated_rule(
-                rule, name, now, counts, policy
-            ):
+            if describe_correlated_faults(
+                rule, name, since, counts, policy
+            ) or describe_correlated_faults(rule, name, now, counts, policy):
                 rules.add(rule)
         if rules:
             found[name] = frozenset(rules)
     return found
 
 
-def correlated_since(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:
+def find_correlated_recoveries(
+    view: View, policy: RecoveryPolicy, now: datetime
+) -> dict[RecoveryId, str]:
     """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
 
     The first nodes of a mass event look like single faults. As long as no instance has been
@@ -395,10 +399,10 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
     """
     open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
     early = [r for r in open_now if not (r.by or r.remedied or waits_for_provider(r.ladder))]
-    counts = count_tally(view, (), policy, now) if early else GateTally()
+    counts = count_for_gates(view, (), policy, now) if early else GateCounts()
     found = {}
     for rec in early:
-        why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
+        why = describe_correlated_faults(rec.rule, rec.node, rec.opened, counts, policy)
         # An approval's hour is for opening: the jobs on the node may take days to end.
         if why and not is_approved(rec.node, view, policy, rec.opened):
             found[rec.id] = why
@@ -406,7 +410,7 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
 
 
 def check_drain_budget(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Enough of the cluster, or of a partition, is closed by hpctl already."""
     b = policy.budgets
@@ -428,7 +432,7 @@ def check_drain_budget(
     return None
 
 
-def launch_failures(state: State, now: datetime, window_s: float) -> int:
+def count_launch_failures(state: State, now: datetime, window_s: float) -> int:
     """Count the recoveries in a row that ended because the instance did not come back."""
     ended = [
         rec
@@ -441,18 +445,18 @@ def launch_failures(state: State, now: datetime, window_s: float) -> int:
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
         if rec.phase is NodePhase.RETURNED:
             break
-        failures += _did_not_come_back(rec)
+        failures += _is_launch_failure(rec)
     return failures
 
 
-def _did_not_come_back(rec: NodeRecovery) -> bool:
+def _is_launch_failure(rec: NodeRecovery) -> bool:
     if rec.phase is not NodePhase.ESCALATED or len(rec.trail) < 2:
         return False
     return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
 def check_observing(
-    c: Candidate, view: View, t: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, t: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
@@ -492,7 +496,7 @@ OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
 """The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
 
 
-def is_approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
+def is_approved(target: str, view: View, policy: RecoveryPolicy, now: datetime) -> bool:
     """Return whether an operator's approval of this target is still valid."""
     at = view.state.approvals.get(target)
     return at is not None and now < add_seconds(at, policy.budgets.approval_s)

@@ -42,18 +42,18 @@ def find_held_jobs(w: World) -> list[HeldJob]:
 
 def _find_cause(job: SlurmJob) -> str:
     """Return why Slurm holds a job; "" where it does not, or where a person has asked for it."""
-    if job.held_after_run and _failed_by_itself(job):
+    if job.held_after_run and _has_own_failure(job):
         return "since its last run ended"
     if job.cannot_start:
         return f"because it could not start it as it is ({job.reason})"
     return ""
 
 
-def _failed_by_itself(job: SlurmJob) -> bool:
+def _has_own_failure(job: SlurmJob) -> bool:
     return job.exit_code.partition(":")[0] not in ("", *_ENDED_BY_SIGNAL)
 
 
-def ask_for_release(job: SlurmJob) -> str:
+def describe_release_command(job: SlurmJob) -> str:
     """Say what a person runs so that a held job starts, or ends.
 
     slurmctld 22.05.8 looks again at a job of Reason BadConstraints after a hold and a release; a

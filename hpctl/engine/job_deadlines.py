@@ -1,10 +1,12 @@
 """How long each phase of a job's recovery may last."""
 
 from hpctl.vocabulary.job_recovery import JobPhase
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def deadline_s(phase: JobPhase, policy: Policy, *, completing: bool = False) -> float:
+def find_job_phase_deadline_s(
+    phase: JobPhase, policy: RecoveryPolicy, *, completing: bool = False
+) -> float:
     """Return how long a phase may last, in seconds. `completing`: the job is, which its nodes end,
     and a recovery that gave up meanwhile could not restart it then."""
     job = policy.job

@@ -19,7 +19,7 @@ LEAST: Final = 0.1
 _GOES_ON: Final = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON, JobSignal.FINISHED)
 
 
-class Loss(Struct, frozen=True):
+class JobInterruption(Struct, frozen=True):
     """One interruption of a job, and the recovery that ended it, or is to end it."""
 
     begin: datetime
@@ -32,11 +32,11 @@ class Loss(Struct, frozen=True):
         return (self.end - self.begin).total_seconds()
 
 
-class JobLosses(Struct, frozen=True):
+class JobDowntime(Struct, frozen=True):
     """A job's interruptions, oldest first. `gpus`: how many it has, or had when it ran last; 0
     where Slurm counts none. `redone`: steps that it trained again."""
 
-    losses: tuple[Loss, ...]
+    losses: tuple[JobInterruption, ...]
     gpus: int
     redone: int
 
@@ -58,10 +58,10 @@ class JobLosses(Struct, frozen=True):
         return f"{self.gpu_hours:.1f}" if self.gpu_hours >= LEAST else f"<{LEAST}"
 
 
-NO_LOSSES: Final = JobLosses((), 0, 0)
+NO_LOSSES: Final = JobDowntime((), 0, 0)
 
 
-def find_standstill(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
+def find_job_standstill(rec: JobRecovery, now: datetime) -> tuple[datetime, datetime]:
     """Return from when to when a job made no progress: from its trouble, or its recovery's
     opening, to its next run, or until it was left to its owner.
 
@@ -81,7 +81,7 @@ def count_gpus(names: Iterable[NodeName], nodes: Mapping[NodeName, SlurmNode]) -
     return sum(dict(nodes[name].has.gres).get("gpu", 0) for name in names if name in nodes)
 
 
-def group_hits(w: World) -> dict[JobId, list[JobRecovery]]:
+def group_recoveries_by_job(w: World) -> dict[JobId, list[JobRecovery]]:
     """Return the recoveries of each job that a fault opened, oldest first.
 
     A job id comes again: the recoveries of another user's job of this number are left out.
@@ -97,22 +97,22 @@ def group_hits(w: World) -> dict[JobId, list[JobRecovery]]:
     return hits
 
 
-def find_losses(
+def find_job_downtime(
     w: World, job: SlurmJob | None, hits: list[JobRecovery], now: datetime
-) -> JobLosses:
+) -> JobDowntime:
     """Return the losses of one job from its recoveries. `job`: None where Slurm has dropped it;
     `now`: until when an interruption that lasts is counted."""
     if not hits:
         return NO_LOSSES
-    spans = [(rec, find_standstill(rec, now)) for rec in hits]
-    losses = tuple(Loss(begin, end, rec) for rec, (begin, end) in spans if end > begin)
+    spans = [(rec, find_job_standstill(rec, now)) for rec in hits]
+    losses = tuple(JobInterruption(begin, end, rec) for rec, (begin, end) in spans if end > begin)
     troubles = (rec.trouble for rec in hits if rec.trouble is not None)
     wrong = [trouble for trouble in troubles if trouble.progress is not None]
     redone = sum(max((one.step or 0) - (one.progress or 0), 0) for one in wrong)
-    return JobLosses(losses, _count_job_gpus(w, job, hits[-1]), redone)
+    return JobDowntime(losses, _count_job_gpus(w, job, hits[-1]), redone)
 
 
-def is_recent(rec: JobRecovery, now: datetime) -> bool:
+def has_moved_recently(rec: JobRecovery, now: datetime) -> bool:
     """Return whether a recovery moved lately enough to be shown where its job has left Slurm."""
     return now < add_seconds(rec.since, LATELY.total_seconds())
 

@@ -14,10 +14,10 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, Request, View
 from hpctl.vocabulary.assessment import FaultClass
 from hpctl.vocabulary.change import ChangeOpened
-from hpctl.vocabulary.identity import Attempt, Generation, NodeName, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, NodeGeneration, NodeName, RecoveryId
 from hpctl.vocabulary.isolation import InconsistentState
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Do, Next
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import Next, StartStep
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 JobsByNode = Mapping[NodeName, Sequence[SlurmJob]]
@@ -34,12 +34,12 @@ class Plan(Struct, frozen=True):
     """What the gates were asked about, each with an open or a hold."""
 
 
-class Due(Struct, frozen=True):
+class DueStep(Struct, frozen=True):
     """A step that a recovery wants now. `attempt`: of the job, for a job's step."""
 
     recovery: RecoveryId
-    do: Do
-    attempt: Attempt | None = None
+    do: StartStep
+    attempt: JobAttempt | None = None
 
 
 class RecoveryAnswer(Struct, frozen=True):
@@ -47,8 +47,8 @@ class RecoveryAnswer(Struct, frozen=True):
 
     recovery: RecoveryId
     answer: Next
-    attempt: Attempt | None = None
-    generation: Generation | None = None
+    attempt: JobAttempt | None = None
+    generation: NodeGeneration | None = None
 
 
 Answers = tuple[list[RecoveryAnswer], list[InconsistentState]]
@@ -57,7 +57,7 @@ Answers = tuple[list[RecoveryAnswer], list[InconsistentState]]
 
 def find_no_candidates(
     view: View,  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> list[Candidate]:
@@ -67,7 +67,7 @@ def find_no_candidates(
 
 def plan_nothing(
     view: View,  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     here: JobsByNode,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> Plan:
@@ -81,7 +81,7 @@ Withdrawn = tuple[Mapping[NodeName, str], Sequence[InconsistentState]]
 
 def withdraw_nothing(
     view: View,  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> Withdrawn:
     """Take no recovery back."""
@@ -101,7 +101,7 @@ class Order(Struct, frozen=True):
 Answered = tuple[bool, str, Sequence[Event]]
 """Whether a request is agreed to, the answer to its operator, and the events that it causes."""
 
-AnswerRequest = Callable[[Request, View, Policy, datetime], Answered]
+AnswerRequest = Callable[[Request, View, RecoveryPolicy, datetime], Answered]
 
 
 class RecoveryKind(Struct, frozen=True):
@@ -118,13 +118,13 @@ class RecoveryKind(Struct, frozen=True):
     `pair_instances` yields what the journal keeps together until both ended.
     """
 
-    advance: Callable[[View, Policy, JobsByNode, datetime], Answers]
-    find_candidates: Callable[[View, Policy, Collection[NodeName], datetime], list[Candidate]] = (
-        find_no_candidates
-    )
-    plan: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
-    plan_after: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
-    find_withdrawn: Callable[[View, Policy, datetime], Withdrawn] = withdraw_nothing
+    advance: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Answers]
+    find_candidates: Callable[
+        [View, RecoveryPolicy, Collection[NodeName], datetime], list[Candidate]
+    ] = find_no_candidates
+    plan: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Plan] = plan_nothing
+    plan_after: Callable[[View, RecoveryPolicy, JobsByNode, datetime], Plan] = plan_nothing
+    find_withdrawn: Callable[[View, RecoveryPolicy, datetime], Withdrawn] = withdraw_nothing
     orders: Mapping[str, Order] = {}
     requests: Mapping[str, AnswerRequest] = {}
     pair_instances: Callable[[State], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (

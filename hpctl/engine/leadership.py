@@ -45,7 +45,7 @@ FOLLOW_S, BEHIND = 180.0, 50
 that is not further behind in events: each is a second old when it says so."""
 
 
-def boottime() -> float:
+def read_boot_clock() -> float:
     """Return seconds that no clock setting moves, and that go on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -67,7 +67,7 @@ class Leadership:
         me: DaemonIdentity,
         terms: LeaseTerms,
         clock: Clock,
-        now: Callable[[], float] = boottime,
+        now: Callable[[], float] = read_boot_clock,
     ) -> None:
         """`now`: seconds of this host's own."""
         self._store, self._me, self._clock = store, me, clock
@@ -144,8 +144,8 @@ class Leadership:
             self._mark, self._since = mark, now
         self._seen = seen
         if not self._shared:
-            self._refuse_other(seen)
-        elif seen is not None and self._waits(seen, now - self._since):
+            self._refuse_other_host(seen)
+        elif seen is not None and self._must_wait_for_lease(seen, now - self._since):
             return False
         began, at = self._now(), self._clock.now()
         try:
@@ -158,7 +158,9 @@ class Leadership:
         self.lease = self._read_own_lease(seen, at)
         self._progress = self.led_since = began
         if self._shared:
-            self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+            self._thread = threading.Thread(
+                target=self._renew_until_ended, name="lease", daemon=True
+            )
             self._thread.start()
         return True
 
@@ -194,7 +196,7 @@ class Leadership:
                 mode=mode,
             )
 
-    def _refuse_other(self, seen: DaemonInfo | None) -> None:
+    def _refuse_other_host(self, seen: DaemonInfo | None) -> None:
         """The directory's lock proves a former holder of this host to be dead; another host's
         lease must have ended."""
         if seen and seen.host != self._me.host and seen.until > self._clock.now():
@@ -205,7 +207,7 @@ class Leadership:
                 "(docs/head-nodes.md)",
             )
 
-    def _waits(self, seen: DaemonInfo, still_s: float) -> bool:
+    def _must_wait_for_lease(self, seen: DaemonInfo, still_s: float) -> bool:
         """Return whether a row that stood still for so long may yet be renewed, or is another's
         first."""
         if not seen.lease_s and seen.successor:
@@ -265,13 +267,13 @@ class Leadership:
             return
         self._until = began + lease_s * (1 - MARGIN)
         with contextlib.suppress(HpctlError):
-            self._look_at_standbys()
+            self._read_standbys()
 
-    def _keep(self) -> None:
+    def _renew_until_ended(self) -> None:
         while not self._ended.wait(self._lease_s / RENEWALS) and not self.lost:
             self.renew()
 
-    def _look_at_standbys(self) -> None:
+    def _read_standbys(self) -> None:
         known, now = self._standbys, self._now()
         fresh = {}
         for one in self._store.standbys():

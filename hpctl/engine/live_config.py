@@ -6,7 +6,7 @@ from hpctl.engine.adapters import make_rules
 from hpctl.engine.config import Config
 from hpctl.engine.run_policies import RunPolicies
 from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 
 class _InForce(Struct, frozen=True):
@@ -14,7 +14,7 @@ class _InForce(Struct, frozen=True):
 
     config: Config
     rules: Rules
-    policy: Policy
+    policy: RecoveryPolicy
     run_policies: RunPolicies
 
 
@@ -39,7 +39,7 @@ class LiveConfig:
         return self._in_force.rules
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> RecoveryPolicy:
         """Return the numbers that decide."""
         return self._in_force.policy
 

@@ -10,20 +10,20 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.engine.advance import AdvancePass, advance_all
+from hpctl.engine.advance import AdvancePass, advance_recoveries
 from hpctl.engine.clock_watch import ClockWatch
 from hpctl.engine.execute import Executor
 from hpctl.engine.journal.events import Event, GateBlocked, HoldLifted, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.engine.pauses import end_pauses
-from hpctl.engine.plan import merge_holds, plan_after, plan_recoveries
-from hpctl.engine.requests import collect_answers, collect_orders, take_isolated
-from hpctl.engine.view import Candidate, ReadScope, Request, View, jobs_on
+from hpctl.engine.pauses import list_pause_end_events
+from hpctl.engine.plan import merge_holds, plan_followups, plan_recoveries
+from hpctl.engine.requests import collect_answers, collect_orders, take_request_isolated
+from hpctl.engine.view import Candidate, ReadScope, Request, View, group_jobs_by_node
 from hpctl.faults.catalogue import Rules
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.recovery import RequeueInterval
 
@@ -71,7 +71,7 @@ class CycleResult(Struct, frozen=True):
 
     at: datetime
     view: View
-    policy: Policy
+    policy: RecoveryPolicy
     candidates: tuple[Candidate, ...] = ()
     holds: tuple[GateBlocked, ...] = ()
     flaws: tuple[InconsistentState, ...] = ()
@@ -119,24 +119,24 @@ class Loop:
         """Return what could not be handled in the last cycle, one entry each."""
         return self.last.flaws if self.last else ()
 
-    def cycle(self, policy: Policy, rules: Rules, *, quiet: bool = False) -> NextCycle:
+    def cycle(self, policy: RecoveryPolicy, rules: Rules, *, quiet: bool = False) -> NextCycle:
         """Once round. `quiet`: no event asks for it. Raises what the journal raises; what raises
         about one thing is its flaw."""
         self.executor.collect()
         self._memory.append(self._clock_watch.look(self.state.newest))
         reports = self._jobs.news() if self._jobs is not None else ()
         _, of_reports = isolate_each("fold", reports, lambda e: e.report.job, self.state.fold)
-        view, now = self._look(policy, rules, quiet=quiet and not reports)
+        view, now = self._observe_world(policy, rules, quiet=quiet and not reports)
         for request in self._requests.pending():
-            events = take_isolated(request, view, policy, now, self._orders, self._answers)
+            events = take_request_isolated(request, view, policy, now, self._orders, self._answers)
             self._memory.append(events)
-        self._memory.append(end_pauses(self.state, now))
-        here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
+        self._memory.append(list_pause_end_events(self.state, now))
+        here = group_jobs_by_node(list(self.state.open_nodes), view.scheduler.jobs)
         decided = plan_recoveries(view, policy, rules, here, now, self._kinds)
         self._memory.append(decided.opens)
-        later = plan_after(view, policy, here, now, self._kinds)
+        later = plan_followups(view, policy, here, now, self._kinds)
         self._memory.append(later.opens)
-        before = self._count_open()
+        before = self._count_open_recoveries()
         progress = self._advance(view, policy, now)
         begun = self.executor.run(progress.due)
         flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
@@ -154,35 +154,39 @@ class Loop:
             cloud_trouble=self._observer.cloud_trouble,
         )
         # What has ended may be decided again: a run that failed again, say.
-        ended = self._count_open() < before
+        ended = self._count_open_recoveries() < before
         return find_next_cycle(progress, view, begun or ended or bool(decided.opens or later.opens))
 
-    def _look(self, policy: Policy, rules: Rules, *, quiet: bool) -> tuple[View, datetime]:
+    def _observe_world(
+        self, policy: RecoveryPolicy, rules: Rules, *, quiet: bool
+    ) -> tuple[View, datetime]:
         """Return the world, and when it was looked at. Where something would be begun on what was
         read before, Slurm is read first."""
         acts = policy.mode is not Mode.OBSERVE
         view = self._observer.look(self.state, rules, acts, quiet=quiet)
         now = self._clock.now()
-        if view.reading is ReadScope.NONE and self._begins_something(view, policy, rules, now):
+        if view.reading is ReadScope.NONE and self._has_new_work(view, policy, rules, now):
             view = self._observer.look(self.state, rules, acts)
             now = self._clock.now()
         return view, now
 
-    def _begins_something(self, view: View, policy: Policy, rules: Rules, now: datetime) -> bool:
+    def _has_new_work(
+        self, view: View, policy: RecoveryPolicy, rules: Rules, now: datetime
+    ) -> bool:
         if self._requests.pending():
             return True
-        here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
+        here = group_jobs_by_node(list(self.state.open_nodes), view.scheduler.jobs)
         if plan_recoveries(view, policy, rules, here, now, self._kinds).opens:
             return True
-        return bool(plan_after(view, policy, here, now, self._kinds).opens)
+        return bool(plan_followups(view, policy, here, now, self._kinds).opens)
 
-    def _count_open(self) -> int:
+    def _count_open_recoveries(self) -> int:
         state = self.state
         return len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
 
-    def _advance(self, view: View, policy: Policy, now: datetime) -> AdvancePass:
+    def _advance(self, view: View, policy: RecoveryPolicy, now: datetime) -> AdvancePass:
         for _ in range(MAX_PASSES):
-            progress = advance_all(view, policy, now, self._kinds)
+            progress = advance_recoveries(view, policy, now, self._kinds)
             if not progress.moves:
                 return progress
             self._memory.append(progress.moves)

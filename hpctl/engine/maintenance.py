@@ -57,30 +57,30 @@ def find_maintenance(
             continue
         for name in one.nodes:
             other = found.get(name)
-            if other is None or _lasts_longer(one, other):
+            if other is None or _outlasts(one, other):
                 found[name] = one
     return found
 
 
-def is_own(one: Reservation) -> bool:
+def is_own_reservation(one: Reservation) -> bool:
     """Return whether hpctl made a reservation, for a test or for spares, and acts in it."""
     return one.name.startswith(_OWN)
 
 
 def _holds_nodes(one: Reservation, lead_s: float, now: datetime) -> bool:
-    if not one.maintenance or is_own(one):
+    if not one.maintenance or is_own_reservation(one):
         return False
     begun = one.start is None or add_seconds(one.start, -lead_s) <= now
     return begun and (one.end is None or now < one.end)
 
 
-def _lasts_longer(one: Reservation, other: Reservation) -> bool:
+def _outlasts(one: Reservation, other: Reservation) -> bool:
     if other.end is None or one.end is None:
         return one.end is None
     return one.end > other.end
 
 
-def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
+def find_maintenance_hold(rec: NodeRecovery, view: View) -> Reservation | None:
     """Return the maintenance reservation that keeps hpctl from a node under treatment.
 
     A recovery that makes room for a maintenance window lasts until the window has begun.
@@ -89,7 +89,7 @@ def find_hold(rec: NodeRecovery, view: View) -> Reservation | None:
     return held.get(rec.node)
 
 
-def maintenance_text(one: Reservation, now: datetime) -> str:
+def describe_maintenance(one: Reservation, now: datetime) -> str:
     """Return which maintenance reservation holds a node, from when and until when."""
     name = f"the maintenance reservation {one.name}" if one.name else "a maintenance reservation"
     until = f" until {one.end:%Y-%m-%d %H:%M:%S} UTC" if one.end is not None else ""

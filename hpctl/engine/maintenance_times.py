@@ -5,9 +5,9 @@ from typing import Final
 
 from hpctl.engine.journal.state import State
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import Change, ChangePhase
+from hpctl.vocabulary.change import ChangePhase, ClusterChange
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 END_LEAD_S: Final = 60.0
 """So long before a window ends its nodes are closed: none takes a job before it is verified."""
@@ -19,33 +19,40 @@ SAME: Final = timedelta(seconds=2)
 """Two times of a reservation that differ by less are one."""
 
 
-def lead_s(policy: Policy) -> float:
+def get_window_lead_s(policy: RecoveryPolicy) -> float:
     """Return how many seconds before a window begins the jobs on its nodes are saved and moved."""
     return max(policy.node.maintenance_lead_s or 0.0, policy.job.save_grace_s + STOP_S)
 
 
-def find_next_look(window: Change, policy: Policy, now: datetime) -> datetime | None:
+def find_next_window_time(
+    window: ClusterChange, policy: RecoveryPolicy, now: datetime
+) -> datetime | None:
     """Return when hpctl does something about a window that waits for a time; None: it has none."""
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None
-    times = (add_seconds(start, -lead_s(policy)), start, add_seconds(end, -END_LEAD_S), end)
+    times = (
+        add_seconds(start, -get_window_lead_s(policy)),
+        start,
+        add_seconds(end, -END_LEAD_S),
+        end,
+    )
     return min((at for at in times if at > now), default=None)
 
 
-def find_due_nodes(state: State, policy: Policy, now: datetime) -> set[NodeName]:
+def find_nodes_of_due_windows(state: State, policy: RecoveryPolicy, now: datetime) -> set[NodeName]:
     """Return the nodes of the windows that hpctl is doing something about now."""
     found: set[NodeName] = set()
     for window in state.windows:
-        if _is_due(window, policy, now):
+        if _is_window_due(window, policy, now):
             found.update(window.opened.nodes)
     return found
 
 
-def _is_due(window: Change, policy: Policy, now: datetime) -> bool:
+def _is_window_due(window: ClusterChange, policy: RecoveryPolicy, now: datetime) -> bool:
     start, end = window.opened.start, window.opened.end
     if window.phase in (ChangePhase.OPEN, ChangePhase.ENDING):
         return True
     if window.phase is ChangePhase.SCHEDULED:
-        return start is not None and now >= add_seconds(start, -lead_s(policy))
+        return start is not None and now >= add_seconds(start, -get_window_lead_s(policy))
     return end is not None and now >= add_seconds(end, -END_LEAD_S)

@@ -3,20 +3,20 @@
 from datetime import datetime
 
 from hpctl.engine import test_reservation
-from hpctl.engine.node_history import may_be_under_way
+from hpctl.engine.node_history import may_have_begun_remedy
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy, Unrecoverable
+from hpctl.vocabulary.policy import RecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.recovery import StepKind
 
 
-def find_node_deadline(rec: NodeRecovery, policy: Policy) -> datetime:
+def find_node_deadline(rec: NodeRecovery, policy: RecoveryPolicy) -> datetime:
     """Return when the phase of a recovery has lasted too long."""
     return add_seconds(rec.since, find_phase_deadline_s(rec, policy))
 
 
-def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
+def find_held_phase_deadline(rec: NodeRecovery, policy: RecoveryPolicy) -> datetime:
     """Return when a phase whose remedy a gate blocks has lasted too long.
 
     The wait for a slot is bounded like the wait for jobs: both end by what others do.
@@ -25,17 +25,17 @@ def held_until(rec: NodeRecovery, policy: Policy) -> datetime:
     return add_seconds(rec.since, longest)
 
 
-def find_phase_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+def find_phase_deadline_s(rec: NodeRecovery, policy: RecoveryPolicy) -> float:
     """Return how many seconds the phase that a recovery is in may last."""
     node = policy.node
     after_jobs = rec.urgency is Urgency.AFTER_JOBS
-    waits_for_jobs = after_jobs or node.unrecoverable_jobs is Unrecoverable.WAIT
+    waits_for_jobs = after_jobs or node.unrecoverable_jobs is UnrecoverableJobAction.WAIT
     kinds = {step.kind for step in rec.steps}
     remedying = node.replace_deadline_s
     vacated = node.replace_deadline_s
     if rec.remedy is Remedy.DELETE and rec.of_capacity:
         remedying = vacated = policy.autoscale.leave_deadline_s
-        if not may_be_under_way(rec):
+        if not may_have_begun_remedy(rec):
             # Until then it waits to be deleted; after that it is given back.
             vacated += node.cordon_deadline_s
     elif rec.remedy is Remedy.RESET_GPU and StepKind.RESET in kinds:
@@ -51,12 +51,12 @@ def find_phase_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
         NodePhase.REMEDYING: remedying,
         NodePhase.REJOINING: node.rejoin_deadline_s,
         NodePhase.VERIFYING: node.verify_deadline_s,
-        NodePhase.ACCEPTING: _test_deadline_s(rec, policy),
+        NodePhase.ACCEPTING: _find_test_deadline_s(rec, policy),
         NodePhase.UNRESERVING: node.vacate_deadline_s,
     }[rec.phase]
 
 
-def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+def _find_test_deadline_s(rec: NodeRecovery, policy: RecoveryPolicy) -> float:
     """Return the time that the job may wait and run, plus some minutes for what is around it."""
     test = policy.acceptance
     run_s = test.limit_s(test_reservation.choose_test_level(rec, policy))

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.faults.health import bound_findings, fold_report
-from hpctl.vocabulary.identity import Generation, NodeName
-from hpctl.vocabulary.model import Finding, Health, Report
+from hpctl.faults.health import fold_report, limit_findings
+from hpctl.vocabulary.identity import NodeGeneration, NodeName
+from hpctl.vocabulary.model import AgentReport, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
 from hpctl.wire import reports as wire
 
@@ -25,7 +25,7 @@ from hpctl.wire import reports as wire
 class HealthRows(Protocol):
     """Where health is stored: the journal's store."""
 
-    def record(self, rows: Sequence[Health]) -> None:
+    def record(self, rows: Sequence[NodeHealth]) -> None:
         """Store rows, all or none. Raises OSError."""
 
     def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
@@ -38,7 +38,7 @@ class FindingsSource(Protocol):
     checks: tuple[str, ...]
     """How the names of its checks begin."""
 
-    def add_to(self, health: dict[NodeName, Health]) -> None:
+    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add its findings, in place."""
 
 
@@ -50,7 +50,7 @@ class NodeHealthStore:
 
     def __init__(
         self,
-        known: Mapping[NodeName, Health],
+        known: Mapping[NodeName, NodeHealth],
         rows: HealthRows,
         poke: Callable[[], None],
         clock: Clock,
@@ -58,9 +58,9 @@ class NodeHealthStore:
     ) -> None:
         """Start from what a former daemon knew; `poke` wakes the loop. The findings of `sources`
         are added in their order."""
-        self._health = {node: bound_findings(health) for node, health in known.items()}
+        self._health = {node: limit_findings(health) for node, health in known.items()}
         self._sources = tuple(sources)
-        self._digests: dict[NodeName, tuple[Generation, str]] = {}
+        self._digests: dict[NodeName, tuple[NodeGeneration, str]] = {}
         self._unsaved: set[NodeName] = set()
         self._heard_since_flush = False
         self._lock = threading.Lock()
@@ -69,19 +69,19 @@ class NodeHealthStore:
         self._poke = poke
         self._clock = clock
 
-    def take_over(self, known: Mapping[NodeName, Health]) -> None:
+    def take_over(self, known: Mapping[NodeName, NodeHealth]) -> None:
         """Start from what another daemon knew."""
         with self._lock:
-            self._health = {node: bound_findings(health) for node, health in known.items()}
+            self._health = {node: limit_findings(health) for node, health in known.items()}
             self._digests.clear()
 
-    def accept(self, *reports: Report) -> None:
+    def accept(self, *reports: AgentReport) -> None:
         """Take authenticated reports in, all or none, in one write; from any thread.
 
         Raises OSError where they could not be stored. It may wait for the disk.
         """
         with self._writing:
-            fresh: dict[NodeName, Health] = {}
+            fresh: dict[NodeName, NodeHealth] = {}
             news: set[NodeName] = set()
             now = self._clock.now()
             for report in reports:
@@ -108,7 +108,7 @@ class NodeHealthStore:
         if wake:
             self._poke()
 
-    def _find_known(self, node: NodeName) -> Health | None:
+    def _find_known(self, node: NodeName) -> NodeHealth | None:
         with self._lock:
             return self._health.get(node)
 
@@ -122,11 +122,11 @@ class NodeHealthStore:
             if self._digests.get(node) != (heartbeat.generation, heartbeat.digest):
                 return False
             known = self._health[node]
-            self._health[node] = Health(known.generation, self._clock.now(), known.findings)
+            self._health[node] = NodeHealth(known.generation, self._clock.now(), known.findings)
             self._heard_since_flush = True
         return True
 
-    def find_generation(self, node: NodeName) -> Generation | None:
+    def find_generation(self, node: NodeName) -> NodeGeneration | None:
         """Return which generation of a node spoke last. From any thread."""
         known = self._find_known(node)
         return known.generation if known else None
@@ -136,19 +136,19 @@ class NodeHealthStore:
         known = self._find_known(node)
         return known.findings if known else ()
 
-    def of_agents(self) -> dict[NodeName, Health]:
+    def of_agents(self) -> dict[NodeName, NodeHealth]:
         """Return what the agents reported, as a separate value."""
         with self._lock:
             return dict(self._health)
 
-    def snapshot(self) -> dict[NodeName, Health]:
+    def snapshot(self) -> dict[NodeName, NodeHealth]:
         """Return what the agents reported and the sources found, as a separate value."""
         health = self.of_agents()
         for source in self._sources:
             source.add_to(health)
         return health
 
-    def _record(self, rows: Sequence[Health]) -> None:
+    def _record(self, rows: Sequence[NodeHealth]) -> None:
         """Store rows with what the sources find now, whatever an agent calls its checks."""
         own = tuple(chain.from_iterable(source.checks for source in self._sources))
         health = drop_checks({row.generation.node: row for row in rows}, own)
@@ -179,8 +179,8 @@ class NodeHealthStore:
 
 
 def drop_checks(
-    health: Mapping[NodeName, Health], checks: tuple[str, ...]
-) -> dict[NodeName, Health]:
+    health: Mapping[NodeName, NodeHealth], checks: tuple[str, ...]
+) -> dict[NodeName, NodeHealth]:
     """Return the same without the findings of checks that begin so."""
     kept = {}
     for node, seen in health.items():

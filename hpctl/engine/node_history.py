@@ -6,25 +6,29 @@ from typing import Final
 from hpctl.faults.hma_marks import CHECK, MARKS
 from hpctl.vocabulary.assessment import Assessment, Remedy
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.recovery import StepKind, StepRecord, find_last_step
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
-def advise_service_order(rec: NodeRecovery, policy: Policy) -> str:
+def advise_service_order(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     """Return how to ask the service for what is left to it, where no user has; "" elsewhere.
 
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.
     """
-    if policy.mode is not Mode.ASSIST or was_marked(rec) or rec.remedy not in MARKS.values():
+    if (
+        policy.mode is not Mode.ASSIST
+        or has_mark_since_opening(rec)
+        or rec.remedy not in MARKS.values()
+    ):
         return ""
     order = f"scontrol update NodeName={rec.node} State=FAIL Reason=Action:{rec.remedy.title()}"
     return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
 
 
-def was_marked(rec: NodeRecovery) -> bool:
+def has_mark_since_opening(rec: NodeRecovery) -> bool:
     """Return whether a mark was seen on the node since the recovery opened, or opened it."""
     return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 
@@ -38,17 +42,17 @@ RESTORED: Final = timedelta(seconds=60)
 """So long after slurmctld's start a node without its drain was restored so, and not resumed."""
 
 
-def is_lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
+def has_unexpectedly_left_drain(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     """Return whether a node that we closed, and have not begun to give back, is in service, or is
     DOWN by us without our drain: slurmctld was killed between the two orders."""
     closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not is_returning(rec)
     if not closed or node is None:
         return False
-    down_by_us = node.down and not node.closed and reason_owner(node.reason) == rec.id
+    down_by_us = node.down and not node.closed and parse_reason_owner(node.reason) == rec.id
     return node.in_service or down_by_us
 
 
-def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
+def has_evidence_since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
     """Return whether an assessment rests on anything newer than the recovery's own opening.
 
     A node returned by hand on the same boot still carries the findings it was drained for.
@@ -60,10 +64,10 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
 
 def is_returning(rec: NodeRecovery) -> bool:
     """Return whether we have begun to give the node back, and have not closed it again since."""
-    return last_step(list_steps_since_drain(rec), StepKind.RETURN) is not None
+    return find_last_step(list_steps_since_drain(rec), StepKind.RETURN) is not None
 
 
-def let_go(rec: NodeRecovery, policy: Policy) -> bool:
+def has_passed_test(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """Return whether the newest test ended with a node that may serve again."""
     verdict, _ = rec.test_verdict
     untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
@@ -85,14 +89,14 @@ ORDERS: Final = {
 """The remedies that are orders to the cloud, and their steps."""
 
 
-def find_order(rec: NodeRecovery) -> StepRecord | None:
+def find_last_cloud_order(rec: NodeRecovery) -> StepRecord | None:
     """Return the newest order to the cloud for the instance that is treated."""
     kind = ORDERS.get(rec.remedy)
     mine = [s for s in rec.steps if s.kind is kind and s.target == rec.generation.instance]
     return mine[-1] if mine else None
 
 
-def may_be_under_way(rec: NodeRecovery) -> bool:
+def may_have_begun_remedy(rec: NodeRecovery) -> bool:
     """Return whether the remedy was seen to begin, or an order for it was accepted or is in doubt.
 
     A later refusal removes no doubt: `NodeIdInUse` is what a deletion under way looks like.
@@ -107,7 +111,7 @@ def may_be_under_way(rec: NodeRecovery) -> bool:
     )
 
 
-def was_in_doubt(rec: NodeRecovery) -> bool:
+def has_doubtful_order(rec: NodeRecovery) -> bool:
     """Return whether an order for this instance was sent whose outcome is not known."""
     kind = ORDERS.get(rec.remedy)
     return any(

@@ -4,21 +4,21 @@ from datetime import datetime
 
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy, Unrecoverable
+from hpctl.vocabulary.policy import RecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 
 def describe_job_wait(
-    rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy, now: datetime
+    rec: NodeRecovery, slurm: SchedulerView | None, policy: RecoveryPolicy, now: datetime
 ) -> str:
     """Return `job 3 of alice, not requeueable, ends at most ...`; "" where no job is waited for.
 
     Of several jobs, the one that may run longest.
     """
-    jobs = _find_jobs(rec, slurm, policy)
+    jobs = _find_awaited_jobs(rec, slurm, policy)
     if not jobs:
         return ""
-    job = max(jobs, key=_order)
+    job = max(jobs, key=_make_end_key)
     who = f" of {job.user}" if job.user else ""
     how = "which may run to its end" if job.recoverable else "not requeueable"
     others = len(jobs) - 1
@@ -26,7 +26,7 @@ def describe_job_wait(
     return f"job {job.shown}{who}, {how}, {_describe_end(job, now)}{more}"
 
 
-def _order(job: SlurmJob) -> tuple[bool, float, int]:
+def _make_end_key(job: SlurmJob) -> tuple[bool, float, int]:
     """Return the longest last: one without a time limit, then by its end."""
     return job.end is None, job.end.timestamp() if job.end is not None else 0.0, job.id
 
@@ -38,13 +38,15 @@ def _describe_end(job: SlurmJob, now: datetime) -> str:
     return f"was to end by {at}" if job.end <= now else f"ends at most {at}"
 
 
-def _find_jobs(rec: NodeRecovery, slurm: SchedulerView | None, policy: Policy) -> list[SlurmJob]:
+def _find_awaited_jobs(
+    rec: NodeRecovery, slurm: SchedulerView | None, policy: RecoveryPolicy
+) -> list[SlurmJob]:
     """Return the jobs that the node waits for."""
     if slurm is None or rec.phase is not NodePhase.CORDONED:
         return []
     here = [job for job in slurm.jobs.values() if job.running and rec.node in job.nodes]
     if rec.urgency is not Urgency.NOW:
         return here
-    if policy.node.unrecoverable_jobs is not Unrecoverable.WAIT:
+    if policy.node.unrecoverable_jobs is not UnrecoverableJobAction.WAIT:
         return []
     return [job for job in here if not job.recoverable]

@@ -7,19 +7,19 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hpctl.engine.world import World, known_nodes
+from hpctl.engine.world import World, list_known_nodes
 from hpctl.toolkit.declared_view import (
+    AgeCell,
     Column,
     Columns,
+    ItemLines,
     JsonOnly,
     Layout,
-    Lines,
-    Section,
-    Since,
+    RowTable,
     state_column,
 )
 from hpctl.toolkit.tables import STYLES, WARN
-from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeName
 
 UNKNOWN = "UNKNOWN"
@@ -55,7 +55,7 @@ class NodeView(Struct, frozen=True):
         ),
         state_column("HEALTH", "condition"),
         state_column("RULE", "rule"),
-        state_column("HEARD", Since("last_heard")),
+        state_column("HEARD", AgeCell("last_heard")),
         state_column("INSTANCE", "instance_id", wide=True),
         state_column("CLOUD", "instance_status", wide=True),
         state_column("LOGICAL ID", "logical_id", wide=True),
@@ -86,7 +86,7 @@ class NodesView(Struct, frozen=True):
     cloud_error: str
     nodes: tuple[NodeView, ...]
 
-    layout: ClassVar[Layout] = (Section("nodes"), Lines("unread", style=WARN))
+    layout: ClassVar[Layout] = (RowTable("nodes"), ItemLines("unread", style=WARN))
 
     @property
     def unread(self) -> list[str]:
@@ -102,20 +102,20 @@ class NodesView(Struct, frozen=True):
         ]
 
 
-def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
+def make_nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
     """Return the table as a value, of these nodes in their order, or of all."""
-    names = [NodeName(n) for n in only] or known_nodes(w)
+    names = [NodeName(n) for n in only] or list_known_nodes(w)
     return NodesView(
         as_of=w.now,
         slurm_as_of=w.slurm.as_of if w.slurm else None,
         slurm_error=w.slurm_error,
         cloud_as_of=w.cloud.as_of if w.cloud else None,
         cloud_error=w.cloud_error,
-        nodes=tuple(_rows(w, names)),
+        nodes=tuple(_make_node_rows(w, names)),
     )
 
 
-def _rows(w: World, names: list[NodeName]) -> list[NodeView]:
+def _make_node_rows(w: World, names: list[NodeName]) -> list[NodeView]:
     instances = w.joined.instances
     rows = []
     for name in names:
@@ -131,7 +131,7 @@ def _rows(w: World, names: list[NodeName]) -> list[NodeView]:
                 slurm_flags=tuple(sorted(node.flags)) if node else (),
                 slurm_reason=node.reason if node else "",
                 partitions=node.partitions if node else (),
-                condition=judged.condition.value if judged else Condition.UNKNOWN.value,
+                condition=judged.condition.value if judged else NodeCondition.UNKNOWN.value,
                 rule=judged.fault.rule if judged and judged.fault else "",
                 why=judged.why if judged else "no agent has reported",
                 last_heard=health.last_heard if health else None,

@@ -20,46 +20,52 @@ from msgspec.structs import replace
 
 from hpctl.engine.absent_jobs import add_jobs, find_absent_jobs
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.completing import find_completing
+from hpctl.engine.completing import find_completing_jobs
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import State
-from hpctl.engine.kill_switch import stop_reason
+from hpctl.engine.kill_switch import read_stop_reason
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.maintenance import ReservationWatch, find_maintenance
-from hpctl.engine.maintenance_times import find_due_nodes
+from hpctl.engine.maintenance_times import find_nodes_of_due_windows
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.node_history import is_lost
+from hpctl.engine.node_history import has_unexpectedly_left_drain
 from hpctl.engine.preemption_watch import PreemptionWatch
 from hpctl.engine.reading_pace import (
     DISTRUST_S,
     SILENCE,
-    SinceReading,
-    find_unannounced,
-    log_wakes_loop,
-    reading_due,
+    SlurmReadingAge,
+    find_unlogged_changes,
+    is_reading_due,
+    must_log_wake_loop,
 )
 from hpctl.engine.requeue_exit import RequeueExitWatch
 from hpctl.engine.test_reservation import find_left_reservation
 from hpctl.engine.view import ReadScope, View
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules
-from hpctl.faults.health import drop_dismissed
-from hpctl.faults.hma_marks import keep_spent
-from hpctl.faults.reachability import Signs, with_marks_and_reach
-from hpctl.toolkit.errors import Interrupted, Unavailable
-from hpctl.vocabulary.assessment import Assessment, Condition
-from hpctl.vocabulary.change import is_window
+from hpctl.faults.health import drop_dismissed_findings
+from hpctl.faults.hma_marks import keep_spent_marks
+from hpctl.faults.reachability import Signs, add_derived_findings
+from hpctl.toolkit.errors import ReadInterrupted, Unavailable
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.change import is_maintenance_window
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
-from hpctl.vocabulary.hang import Hang, Standstill
+from hpctl.vocabulary.hang import Hang, StalledRun
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
-from hpctl.vocabulary.pause import find_whole
+from hpctl.vocabulary.pause import find_cluster_pause
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.ports import Clock, Scheduler
-from hpctl.vocabulary.slurm_facts import ENDED, SchedulerView, SlurmJob, SlurmNode, reserved_nodes
+from hpctl.vocabulary.slurm_facts import (
+    ENDED,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+    map_reserved_nodes,
+)
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -98,7 +104,7 @@ class HangSource(Protocol):
         """Return when each job was last seen at work."""
 
     @property
-    def still(self) -> Mapping[JobId, Standstill]:
+    def still(self) -> Mapping[JobId, StalledRun]:
         """Return the jobs of which nothing works, as of the last look."""
 
     def look(
@@ -112,7 +118,7 @@ class NoHangs:
 
     flaws: tuple[InconsistentState, ...] = ()
     last_worked: Mapping[JobId, datetime] = {}
-    still: Mapping[JobId, Standstill] = {}
+    still: Mapping[JobId, StalledRun] = {}
 
     def look(
         self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
@@ -121,7 +127,7 @@ class NoHangs:
         return {}
 
 
-class AddressBook(Protocol):
+class NodeAddressStore(Protocol):
     """Keeps the address that Slurm has for each node."""
 
     def set_addresses(self, addresses: Mapping[NodeName, str]) -> None:
@@ -142,7 +148,7 @@ class ControllerLogSource(Protocol):
         """Return the most urgent news since the last time."""
 
 
-class FactSources(Struct, frozen=True):
+class ObserverSources(Struct, frozen=True):
     """Where facts come from."""
 
     scheduler: Scheduler
@@ -166,11 +172,11 @@ class Observer:
 
     def __init__(
         self,
-        sources: FactSources,
+        sources: ObserverSources,
         live: LiveConfig,
         clock: Clock,
         *,
-        addresses: AddressBook | None = None,
+        addresses: NodeAddressStore | None = None,
         whole_cheap_s: float = WHOLE_CHEAP_S,
     ) -> None:
         """`addresses` receives the nodes' addresses as soon as Slurm was read."""
@@ -253,19 +259,19 @@ class Observer:
         decided on it is carried out."""
         health = self._health.snapshot()
         self._follow_log()
-        since = self._since_reading(state, health, rules)
-        rests = quiet and not reading_due(since, self._live.config.loop)
+        since = self._summarize_since_reading(state, health, rules)
+        rests = quiet and not is_reading_due(since, self._live.config.loop)
         if rests:
-            self._confirm()
+            self._mark_view_current()
         else:
             if quiet and since.followed and not since.busy:
                 self._whole_due = -math.inf
-            health = self._renew(state, health)
+            health = self._refresh_slurm_view(state, health)
             if not self.slurm_trouble and (quiet or self._log_trouble is None):
                 self._open_log()
         reading = ReadScope.PART if self._reads_parts else ReadScope.WHOLE
         for node in state.returned.keys() & health.keys():
-            health[node] = drop_dismissed(health[node], state.returned[node])
+            health[node] = drop_dismissed_findings(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.find_stop_reason()
         self._provider, joined = self._cloud.resolver.join(self._cloud.view, self._slurm)
         if self._address_book is not None and not self.slurm_trouble:
@@ -273,19 +279,21 @@ class Observer:
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # no cycle ran for a while, so that it lasted is unknown
         self._looked = now
-        health, self._signs = with_marks_and_reach(
+        health, self._signs = add_derived_findings(
             health, self._slurm, joined.instances, rules, now, self._signs
         )
-        assessments, of_health = self._assess(health, rules, now)
+        assessments, of_health = self._assess_nodes(health, rules, now)
         self._read_reservations(state, assessments)
-        hindered = not acts or bool(self.slurm_trouble or stopped or find_whole(state.pauses, now))
+        hindered = not acts or bool(
+            self.slurm_trouble or stopped or find_cluster_pause(state.pauses, now)
+        )
         ruled, of_runs = self._live.run_policies.of(self._slurm)
         return View(
             scheduler=self._slurm,
             provider=self._provider,
             health=health,
             assessments=assessments,
-            silent_at=next_silence(health, rules, now),
+            silent_at=find_next_silence(health, rules, now),
             state=state,
             instances=joined.instances,
             unjoined=joined.unjoined,
@@ -310,7 +318,9 @@ class Observer:
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
 
-    def _renew(self, state: State, health: dict[NodeName, Health]) -> dict[NodeName, Health]:
+    def _refresh_slurm_view(
+        self, state: State, health: dict[NodeName, NodeHealth]
+    ) -> dict[NodeName, NodeHealth]:
         """Read Slurm; return the health of the nodes by then."""
         news, self._news = self._news, ControllerNews.NONE
         self._read_at = self._clock.monotonic()
@@ -320,10 +330,13 @@ class Observer:
             absent = find_absent_jobs(seen, self._slurm, state)
             if absent:
                 found = add_jobs(seen, self._scheduler.find_jobs(absent).values())
-                seen = carry_over(self._slurm, found)
-            if any(is_lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
+                seen = keep_last_runs(self._slurm, found)
+            if any(
+                has_unexpectedly_left_drain(state.nodes[i], seen.nodes.get(n))
+                for n, i in state.open_nodes.items()
+            ):
                 seen = replace(seen, booted=self._scheduler.read_boot_time())
-            before, self._slurm = self._slurm, keep_spent(self._slurm, seen)
+            before, self._slurm = self._slurm, keep_spent_marks(self._slurm, seen)
             self._read_capacity(state)
             self._requeue_codes = self._requeue_exit.look(seen.jobs.values())
             self.slurm_trouble = ""
@@ -333,7 +346,7 @@ class Observer:
         self._follow_log()
         if self._reads_parts:
             self._news = max(self._news, news)
-        elif max(self._news, news) < ControllerNews.NODE and find_unannounced(before, seen):
+        elif max(self._news, news) < ControllerNews.NODE and find_unlogged_changes(before, seen):
             self._trusted_from = self._clock.monotonic() + DISTRUST_S
         return health
 
@@ -344,15 +357,15 @@ class Observer:
         if self._log is not None:
             self._news = max(self._news, self._log.read())
 
-    def _since_reading(
-        self, state: State, health: Mapping[NodeName, Health], rules: Rules
-    ) -> SinceReading:
+    def _summarize_since_reading(
+        self, state: State, health: Mapping[NodeName, NodeHealth], rules: Rules
+    ) -> SlurmReadingAge:
         now_s = self._clock.monotonic()
         treated = state.open_nodes or state.open_jobs or state.is_resizing
         unsettled = treated or self.slurm_trouble or self._reads_parts
-        return SinceReading(
+        return SlurmReadingAge(
             age_s=now_s - self._read_at,
-            busy=bool(unsettled) or self._doubts_agents(health, rules.silent_after),
+            busy=bool(unsettled) or self._has_newly_silent_agent(health, rules.silent_after),
             followed=self._can_follow_log(now_s),
             news=self._news,
             sizes_capacity=self._live.config.sizes_capacity,
@@ -361,7 +374,9 @@ class Observer:
     def _can_follow_log(self, now_s: float) -> bool:
         return self._log is not None and self._log.is_following and now_s >= self._trusted_from
 
-    def _doubts_agents(self, health: Mapping[NodeName, Health], silent_after: timedelta) -> bool:
+    def _has_newly_silent_agent(
+        self, health: Mapping[NodeName, NodeHealth], silent_after: timedelta
+    ) -> bool:
         """Return whether an agent became silent lately on a node that slurmctld still believes
         in."""
         now = self._clock.now()
@@ -370,7 +385,7 @@ class Observer:
         awaited = (node for node in nodes if node is not None and not node.powered_down)
         return any(node.responding and not node.down for node in awaited)
 
-    def _confirm(self) -> None:
+    def _mark_view_current(self) -> None:
         """Note that what was read still holds: the part that is read next may join it."""
         self._slurm = replace(self._slurm, confirmed=self._clock.now())
         self._whole_due = self._clock.monotonic() + WHOLE_AGE_S
@@ -397,8 +412,8 @@ class Observer:
             return False
         self._follow_log()
         age_s = self._clock.monotonic() - self._read_at
-        since = SinceReading(age_s, busy=False, followed=True, news=self._news)
-        return log_wakes_loop(since)
+        since = SlurmReadingAge(age_s, busy=False, followed=True, news=self._news)
+        return must_log_wake_loop(since)
 
     def _flaws(self) -> tuple[InconsistentState, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
@@ -412,10 +427,10 @@ class Observer:
             map(find_left_reservation, state.nodes.values())
         )
         capacity = self._live.config.sizes_capacity
-        resized = any(not is_window(change) for change in state.changes.values())
+        resized = any(not is_maintenance_window(change) for change in state.changes.values())
         if not (capacity or resized or back or phases & {*IN_TEST}):
             return
-        self._reserved = reserved_nodes(self._reservations.read())
+        self._reserved = map_reserved_nodes(self._reservations.read())
         if time.monotonic() - self._leaves_at > LEAVES_S:
             self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
         self._placed = True
@@ -425,14 +440,14 @@ class Observer:
         held by one."""
         if self.slurm_trouble:
             return
-        ill = (Condition.FAULTY, Condition.UNKNOWN)
+        ill = (NodeCondition.FAULTY, NodeCondition.UNKNOWN)
         concerned = {name for name, judged in assessments.items() if judged.condition in ill}
         concerned -= {node.name for node in self._slurm.nodes.values() if node.powered_down}
         deadline_s = self._live.policy.job.completing_deadline_s
-        for job in find_completing(self._slurm.jobs.values(), deadline_s, self._clock.now()):
+        for job in find_completing_jobs(self._slurm.jobs.values(), deadline_s, self._clock.now()):
             concerned.update(job.completing_nodes)
         try:
-            concerned |= find_due_nodes(state, self._live.policy, self._clock.now())
+            concerned |= find_nodes_of_due_windows(state, self._live.policy, self._clock.now())
             self._slurm = self._reservations.attach(
                 self._slurm, concerned | {*state.open_nodes}, watched=bool(state.windows)
             )
@@ -440,19 +455,21 @@ class Observer:
             self.slurm_trouble = str(error)
 
     def _read_slurm(
-        self, state: State, health: dict[NodeName, Health]
-    ) -> tuple[SchedulerView, dict[NodeName, Health]]:
+        self, state: State, health: dict[NodeName, NodeHealth]
+    ) -> tuple[SchedulerView, dict[NodeName, NodeHealth]]:
         """Slurm, and the health of the nodes: after a reading of the whole what it is by then, for
         that takes half a second where there are 10,000 nodes."""
         try:
             seen = self._read_part_or_whole(state, health)
-        except Interrupted:
+        except ReadInterrupted:
             health = self._health.snapshot()
             self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
             seen = self._read_part_or_whole(state, health)
         return seen, health if self._reads_parts else self._health.snapshot()
 
-    def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+    def _read_part_or_whole(
+        self, state: State, health: Mapping[NodeName, NodeHealth]
+    ) -> SchedulerView:
         """Return the whole, or all jobs and the nodes that something is to be done about.
 
         A part leaves the time of the whole as it is: what it does not hold is that old. Where
@@ -466,7 +483,7 @@ class Observer:
             seen = dict(self._slurm.nodes)
             for name in nodes:
                 seen.pop(name, None)
-            if not _runs_on_down(part.jobs.values(), seen):
+            if not _has_job_on_down_node(part.jobs.values(), seen):
                 flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
                 flaws |= {f.target: f for f in part.flaws}
                 seen.update(part.nodes)
@@ -477,8 +494,8 @@ class Observer:
                     flaws=tuple(flaws.values()),
                     booted=None,
                 )
-                return carry_over(self._slurm, now)
-        view = carry_over(self._slurm, self._scheduler.view())
+                return keep_last_runs(self._slurm, now)
+        view = keep_last_runs(self._slurm, self._scheduler.view())
         now_s = self._clock.monotonic()
         self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
         self._whole_cost = now_s - began
@@ -522,10 +539,10 @@ class Observer:
 
     def find_stop_reason(self) -> str:
         """Return why nothing may be done at all, where the kill switch says so. Any thread."""
-        return stop_reason(self._live.config.kill_switch)
+        return read_stop_reason(self._live.config.kill_switch)
 
-    def _assess(
-        self, health: dict[NodeName, Health], rules: Rules, now: datetime
+    def _assess_nodes(
+        self, health: dict[NodeName, NodeHealth], rules: Rules, now: datetime
     ) -> tuple[dict[NodeName, Assessment], list[InconsistentState]]:
         """Return the assessments of all nodes that are not plainly healthy."""
         worth = [
@@ -542,12 +559,12 @@ class Observer:
         return {
             node: assessment
             for node, assessment in found
-            if assessment.condition is not Condition.HEALTHY or assessment.findings
+            if assessment.condition is not NodeCondition.HEALTHY or assessment.findings
         }, flaws
 
 
 def list_concerned_nodes(
-    state: State, health: Mapping[NodeName, Health], slurm: SchedulerView
+    state: State, health: Mapping[NodeName, NodeHealth], slurm: SchedulerView
 ) -> set[NodeName]:
     """Return the nodes that a recovery is about, or that an agent tells of, or whose jobs are
     moved."""
@@ -559,7 +576,7 @@ def list_concerned_nodes(
     return nodes
 
 
-def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
+def _has_job_on_down_node(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
     """Return whether a job runs on a node that was DOWN when it was read, before the jobs were: it
     has come back since, or was lost since without a recovery."""
     down = {name for name, node in older.items() if node.state == "DOWN"}
@@ -568,19 +585,21 @@ def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode])
     )
 
 
-def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:
+def find_next_silence(
+    health: Mapping[NodeName, NodeHealth], rules: Rules, now: datetime
+) -> datetime | None:
     """Return when the first of the nodes that are heard now has been silent for too long."""
     heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
     oldest = min(heard, default=None)
     return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
 
 
-def carry_over(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def keep_last_runs(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep what Slurm forgets of the last runs of jobs."""
-    return carry_orders(before, carry_nodes(before, after))
+    return keep_requeue_orders(before, keep_last_nodes(before, after))
 
 
-def carry_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def keep_requeue_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep which jobs wait for another run because of a requeue after they had ended.
 
     Nothing in Slurm tells it: one whose node was lost after it had ended is not requeued because of
@@ -598,7 +617,7 @@ def carry_orders(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     return replace(after, jobs={**after.jobs, **carried}) if carried else after
 
 
-def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def keep_last_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Keep the nodes and the start of a job's last run, which Slurm forgets: all nodes when it
     requeues the job, those that have finished (or died) one by one while it is completing.
 

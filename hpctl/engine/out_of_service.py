@@ -13,20 +13,25 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.events import GateBlocked
-from hpctl.engine.maintenance import is_in_maintenance, maintenance_text
-from hpctl.engine.power_saving import failed_to_start, power_text
-from hpctl.engine.untreated import UntreatedNode, await_untreated, find_changing, find_untreated
+from hpctl.engine.maintenance import describe_maintenance, is_in_maintenance
+from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
+from hpctl.engine.untreated import (
+    UntreatedNode,
+    find_changing_instance,
+    find_untreated_awaited,
+    find_untreated_nodes,
+)
 from hpctl.engine.view import Candidate
 from hpctl.engine.waiting import find_waiting_nodes
 from hpctl.engine.world import World, find_holds
-from hpctl.faults.hma_marks import mark_of
-from hpctl.faults.reachability import is_out_on_purpose
-from hpctl.faults.slurm_reasons import find_closed
+from hpctl.faults.hma_marks import find_node_mark
+from hpctl.faults.reachability import is_intentionally_unreachable
+from hpctl.faults.slurm_reasons import find_closed_node_row
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
 
 _WORKING: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
@@ -36,7 +41,7 @@ _CLOSING: Final = frozenset({"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "INVALID_R
 _AT_WORK: Final = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
 
 
-class By(StrEnum):
+class OutOfServiceCause(StrEnum):
     """Who has a node in hand, or what keeps it out of service."""
 
     RECOVERY = "recovery"
@@ -59,16 +64,16 @@ class By(StrEnum):
     """hpctl knows no reason."""
 
 
-class Account(Struct, frozen=True):
+class OutOfServiceNode(Struct, frozen=True):
     """Why one node is out of service. `problem`: a person has to know of it."""
 
     node: SlurmNode
-    by: By
+    by: OutOfServiceCause
     why: str
     problem: bool = True
 
 
-class _Lookups(Struct, frozen=True):
+class _NodeLookups(Struct, frozen=True):
     """What the accounts are made of, looked up once for all nodes."""
 
     world: World
@@ -83,94 +88,102 @@ class _Lookups(Struct, frozen=True):
 def is_out_of_service(node: SlurmNode) -> bool:
     """Return whether slurmctld gives a node no work. One that power saving has stopped, or starts,
     is in service: slurmctld starts it for a job."""
-    if not _CLOSING.isdisjoint(node.flags) or failed_to_start(node):
+    if not _CLOSING.isdisjoint(node.flags) or has_failed_to_resume(node):
         return True
     if node.powered_down or node.powering_up:
         return False
     return node.state not in _WORKING or not node.responding
 
 
-def show_state(node: SlurmNode) -> str:
+def format_node_state(node: SlurmNode) -> str:
     """Return the state of a node as Slurm writes it: `IDLE+DRAIN`."""
     return "+".join([node.state, *sorted(node.flags)])
 
 
-def find_out_of_service(w: World) -> list[Account]:
+def find_nodes_out_of_service(w: World) -> list[OutOfServiceNode]:
     """Return the nodes out of service, each once, by name; none where Slurm could not be read."""
     if w.slurm is None:
         return []
     closed = [node for node in w.slurm.nodes.values() if is_out_of_service(node)]
     if not closed:
         return []
-    known = _Lookups(
+    known = _NodeLookups(
         world=w,
         holds=find_holds(w),
-        escalated={rec.node: rec for rec in find_handed_over(w)},
-        untreated={one.name: one for one in find_untreated(w)},
+        escalated={rec.node: rec for rec in find_escalated_recoveries(w)},
+        untreated={one.name: one for one in find_untreated_nodes(w)},
         candidates={c.node.name: c for c in w.candidates},
         maintenance=w.maintenance,
         now=w.now,
     )
-    return [_account_for(node, known) for node in sorted(closed, key=lambda node: node.name)]
+    return [
+        _explain_out_of_service(node, known) for node in sorted(closed, key=lambda node: node.name)
+    ]
 
 
-def _account_for(node: SlurmNode, known: _Lookups) -> Account:
+def _explain_out_of_service(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode:
     for account in ACCOUNTS:
         found = account(node, known)
         if found is not None:
             return found
-    return Account(node, By.UNKNOWN, _describe_unknown(node))
+    return OutOfServiceNode(node, OutOfServiceCause.UNKNOWN, _describe_unknown(node))
 
 
-def find_handed_over(w: World) -> list[NodeRecovery]:
+def find_escalated_recoveries(w: World) -> list[NodeRecovery]:
     """Return the escalated recoveries whose node still waits for a person, longest first."""
     return find_waiting_nodes(w.state, w.slurm.nodes if w.slurm else None)
 
 
-def _by_recovery(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_recovery(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     rec = known.world.state.node_recovery(node.name)
     if rec is None:
         return None
     if rec.of_capacity:
-        return Account(node, By.CAPACITY, f"{rec.id} removes it", problem=False)
+        return OutOfServiceNode(
+            node, OutOfServiceCause.CAPACITY, f"{rec.id} removes it", problem=False
+        )
     if rec.of_maintenance:
         why = f"{rec.id} {rec.phase}: a planned maintenance window"
-        return Account(node, By.RECOVERY, why, problem=False)
-    return Account(node, By.RECOVERY, f"{rec.id} {rec.phase}")
+        return OutOfServiceNode(node, OutOfServiceCause.RECOVERY, why, problem=False)
+    return OutOfServiceNode(node, OutOfServiceCause.RECOVERY, f"{rec.id} {rec.phase}")
 
 
-def _by_gate(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_gate(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     hold = known.holds.get(node.name)
-    return None if hold is None else Account(node, By.GATE, f"gate {hold.gate}: {hold.why}")
+    return (
+        None
+        if hold is None
+        else OutOfServiceNode(node, OutOfServiceCause.GATE, f"gate {hold.gate}: {hold.why}")
+    )
 
 
-def _by_escalation(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_escalation(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     rec = known.escalated.get(node.name)
     if rec is None:
         return None
     why = rec.trail[-1].why if rec.trail else rec.why
-    return Account(node, By.PERSON, f"{rec.id} escalated: {why}")
+    return OutOfServiceNode(node, OutOfServiceCause.PERSON, f"{rec.id} escalated: {why}")
 
 
-def _by_fault(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_fault(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     candidate = known.candidates.get(node.name)
     if candidate is None:
         return None
-    return Account(node, By.FAULT, f"{candidate.why}; not treated yet")
+    return OutOfServiceNode(node, OutOfServiceCause.FAULT, f"{candidate.why}; not treated yet")
 
 
-def _by_maintenance(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_maintenance(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     held_by = known.maintenance.get(node.name)
     if held_by is not None:
-        why = maintenance_text(held_by, known.now)
+        why = describe_maintenance(held_by, known.now)
     elif is_in_maintenance(node):
         why = "a maintenance reservation held the node a moment ago"
     else:
         return None
-    return Account(node, By.ADMINISTRATOR, why, problem=False)
+    return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
 
 
-def _by_order(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_operator_order(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     """Return a node that an operator has taken out of treatment, its fault known or its drain
     left."""
     one = known.untreated.get(node.name)
@@ -178,32 +191,38 @@ def _by_order(node: SlurmNode, known: _Lookups) -> Account | None:
         return None
     last = one.last.trail[-1].why if one.last.trail else str(one.last.phase)
     fault = f"{one.judged.why}; " if one.judged is not None else ""
-    by = By.PERSON if one.instance is None else By.SERVICE
-    return Account(node, by, f"{fault}{last}: waits for {await_untreated(one).what}")
+    by = OutOfServiceCause.PERSON if one.instance is None else OutOfServiceCause.SERVICE
+    return OutOfServiceNode(
+        node, by, f"{fault}{last}: waits for {find_untreated_awaited(one).what}"
+    )
 
 
-def _by_reason(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_reason(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     """A node that bears a Reason of hpctl's though no recovery of this name is open."""
-    owner = reason_owner(node.reason)
+    owner = parse_reason_owner(node.reason)
     if owner is None:
         return None
-    if _is_of_capacity(owner, known):
-        return Account(node, By.CAPACITY, f"{owner} removed it", problem=False)
-    instance = find_changing(known.world, node.name)
+    if _is_capacity_owner(owner, known):
+        return OutOfServiceNode(
+            node, OutOfServiceCause.CAPACITY, f"{owner} removed it", problem=False
+        )
+    instance = find_changing_instance(known.world, node.name)
     if instance is not None:
         why = f"left closed by {owner}; HyperPod calls instance {instance.id} {instance.status}"
-        return Account(node, By.SERVICE, why)
-    return Account(node, By.PERSON, _describe_left(node, owner, known))
+        return OutOfServiceNode(node, OutOfServiceCause.SERVICE, why)
+    return OutOfServiceNode(
+        node, OutOfServiceCause.PERSON, _describe_left_closed(node, owner, known)
+    )
 
 
-def _is_of_capacity(owner: RecoveryId, known: _Lookups) -> bool:
+def _is_capacity_owner(owner: RecoveryId, known: _NodeLookups) -> bool:
     state = known.world.state
     rec = state.nodes.get(owner)
     removed = rec is not None and (rec.of_capacity or rec.phase is NodePhase.REMOVED)
     return owner in state.changes or removed
 
 
-def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Lookups) -> str:
+def _describe_left_closed(node: SlurmNode, owner: RecoveryId, known: _NodeLookups) -> str:
     state = known.world.state
     over = "has ended" if owner in state else "is not in the journal"
     orders = f"`hpctl replace {node.name}`"
@@ -212,44 +231,52 @@ def _describe_left(node: SlurmNode, owner: RecoveryId, known: _Lookups) -> str:
     return f"left closed by {owner}, which {over}: a person runs {orders}"
 
 
-def _by_slurm(node: SlurmNode, known: _Lookups) -> Account | None:  # noqa: ARG001
+def _explain_by_slurm_program(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
     """A node that a program of Slurm's has closed, as its Reason says."""
-    if failed_to_start(node):
-        return Account(node, By.SLURM, power_text(node))
-    row = find_closed(node)
+    if has_failed_to_resume(node):
+        return OutOfServiceNode(node, OutOfServiceCause.SLURM, describe_power_saving(node))
+    row = find_closed_node_row(node)
     if row is None:
         return None
-    return Account(node, By.SLURM, f"{row.by} closed it ({node.reason!r}): {row.advice}")
+    return OutOfServiceNode(
+        node, OutOfServiceCause.SLURM, f"{row.by} closed it ({node.reason!r}): {row.advice}"
+    )
 
 
-def _by_service(node: SlurmNode, known: _Lookups) -> Account | None:
-    mark = mark_of(node)
+def _explain_by_service(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
+    mark = find_node_mark(node)
     instance = known.world.joined.instances.get(node.name)
     if instance is not None and instance.status not in _AT_WORK:
         what = f"HyperPod calls instance {instance.id} {instance.status}"
-        return Account(node, By.SERVICE, what, problem=False)
+        return OutOfServiceNode(node, OutOfServiceCause.SERVICE, what, problem=False)
     if mark:
-        return Account(node, By.SERVICE, f"HyperPod's health agent marked it {mark}")
+        return OutOfServiceNode(
+            node, OutOfServiceCause.SERVICE, f"HyperPod's health agent marked it {mark}"
+        )
     return None
 
 
-def _by_administrator(node: SlurmNode, known: _Lookups) -> Account | None:  # noqa: ARG001
+def _explain_by_administrator(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:  # noqa: ARG001
     if node.about_to_reboot:
         why = "a reboot by `scontrol reboot` is under way"
-        return Account(node, By.ADMINISTRATOR, why, problem=False)
-    if not (node.reason and (node.closed or node.down) and is_out_on_purpose(node)):
+        return OutOfServiceNode(node, OutOfServiceCause.ADMINISTRATOR, why, problem=False)
+    if not (node.reason and (node.closed or node.down) and is_intentionally_unreachable(node)):
         return None
     who = f"{node.reason_by}: " if node.reason_by else ""
-    return Account(node, By.ADMINISTRATOR, f"{who}{node.reason}", problem=False)
+    return OutOfServiceNode(
+        node, OutOfServiceCause.ADMINISTRATOR, f"{who}{node.reason}", problem=False
+    )
 
 
-def _by_reach(node: SlurmNode, known: _Lookups) -> Account | None:
+def _explain_by_reachability(node: SlurmNode, known: _NodeLookups) -> OutOfServiceNode | None:
     """Return a node that slurmctld lost, or that never registered."""
     if not (node.down or not node.responding or node.state == "UNKNOWN"):
         return None
     judged = known.world.assessments.get(node.name)
     said = node.reason or (judged.why if judged is not None else "")
-    return Account(node, By.SLURM, said or "slurmctld does not reach its slurmd")
+    return OutOfServiceNode(
+        node, OutOfServiceCause.SLURM, said or "slurmctld does not reach its slurmd"
+    )
 
 
 def _describe_unknown(node: SlurmNode) -> str:
@@ -259,16 +286,16 @@ def _describe_unknown(node: SlurmNode) -> str:
     return f"{reason}: a person runs `scontrol show node {node.name}`"
 
 
-ACCOUNTS: Final[tuple[Callable[[SlurmNode, _Lookups], Account | None], ...]] = (
-    _by_recovery,
-    _by_gate,
-    _by_escalation,
-    _by_fault,
-    _by_maintenance,
-    _by_order,
-    _by_reason,
-    _by_slurm,
-    _by_service,
-    _by_administrator,
-    _by_reach,
+ACCOUNTS: Final[tuple[Callable[[SlurmNode, _NodeLookups], OutOfServiceNode | None], ...]] = (
+    _explain_by_recovery,
+    _explain_by_gate,
+    _explain_by_escalation,
+    _explain_by_fault,
+    _explain_by_maintenance,
+    _explain_by_operator_order,
+    _explain_by_reason,
+    _explain_by_slurm_program,
+    _explain_by_service,
+    _explain_by_administrator,
+    _explain_by_reachability,
 )

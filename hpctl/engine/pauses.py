@@ -7,13 +7,13 @@ from hpctl.engine.journal.events import PAUSE_ENDED, RequestTaken
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.pause import Pause, find_pause, find_resumption
+from hpctl.vocabulary.pause import Pause, find_pause, find_pause_end
 
 Scope = tuple[Collection[NodeName], Collection[str]]
 """The nodes and the partitions that something is about."""
 
 
-def find_scope(recovery: RecoveryId, view: View) -> Scope:
+def find_recovery_scope(recovery: RecoveryId, view: View) -> Scope:
     """Return the nodes and partitions that a recovery or a change of capacity is about."""
     state = view.state
     node = state.nodes.get(recovery)
@@ -42,23 +42,23 @@ def list_partitions(nodes: Collection[NodeName], view: View) -> set[str]:
     return found
 
 
-def pause_of_recovery(recovery: RecoveryId, view: View, now: datetime) -> Pause | None:
+def find_recovery_pause(recovery: RecoveryId, view: View, now: datetime) -> Pause | None:
     """Return the pause in force that covers a recovery or a change; None where none does."""
-    nodes, partitions = find_scope(recovery, view)
+    nodes, partitions = find_recovery_scope(recovery, view)
     return find_pause(view.state.pauses, now, nodes, partitions)
 
 
-def find_able_since(recovery: RecoveryId, view: View, now: datetime) -> datetime | None:
+def find_unpaused_since(recovery: RecoveryId, view: View, now: datetime) -> datetime | None:
     """Return since when hpctl can look at Slurm and act on a recovery; see `View.able_since`."""
     if not view.state.pauses:
         return view.able_since
-    nodes, partitions = find_scope(recovery, view)
-    resumed = find_resumption(view.state.pauses, now, nodes, partitions)
+    nodes, partitions = find_recovery_scope(recovery, view)
+    resumed = find_pause_end(view.state.pauses, now, nodes, partitions)
     known = [at for at in (resumed, view.able_since) if at is not None]
     return max(known, default=None)
 
 
-def end_pauses(state: State, now: datetime) -> list[RequestTaken]:
+def list_pause_end_events(state: State, now: datetime) -> list[RequestTaken]:
     """Return the events that record pauses that have reached their end, once for each."""
     found = []
     for scope in sorted(state.pauses):

@@ -17,29 +17,39 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, GateTally, count_tally, find_correlated_rules, is_approved
+from hpctl.engine.gates import (
+    GATES,
+    GateCounts,
+    count_for_gates,
+    find_correlated_rules,
+    is_approved,
+)
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import JobsByNode, Plan, RecoveryKind
-from hpctl.engine.maintenance import find_hold, maintenance_text
-from hpctl.engine.node_history import list_steps_since_drain, may_be_under_way, was_marked
+from hpctl.engine.maintenance import describe_maintenance, find_maintenance_hold
+from hpctl.engine.node_history import (
+    has_mark_since_opening,
+    list_steps_since_drain,
+    may_have_begun_remedy,
+)
 from hpctl.engine.remedies import find_held_remedies
 from hpctl.engine.view import Candidate, View
-from hpctl.faults.assess import rank_fault
+from hpctl.faults.assess import make_fault_sort_key
 from hpctl.faults.catalogue import OWN_HARDWARE, Rules
 from hpctl.faults.hma_marks import REQUESTS as MARK_REQUESTS
 from hpctl.faults.hma_marks import RULES as MARK_RULES
 from hpctl.faults.reachability import RULES as REACH_RULES
-from hpctl.faults.reachability import is_out_on_purpose
-from hpctl.faults.slurm_reasons import list_rules
+from hpctl.faults.reachability import is_intentionally_unreachable
+from hpctl.faults.slurm_reasons import list_reason_rules
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
+from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, waits_for_provider
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.recovery import StepKind, recovery_id
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.recovery import StepKind, make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 GATE: Final = "internal_error"
@@ -71,7 +81,7 @@ def _is_same_hold(before: GateBlocked, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= add_seconds(before.at, LASTS_S)
 
 
-_SPOKEN: Final = MARK_RULES | REACH_RULES | list_rules()
+_SPOKEN: Final = MARK_RULES | REACH_RULES | list_reason_rules()
 """The rules that rest on Slurm's word or the cloud's, whatever the node's agent says."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
@@ -87,7 +97,7 @@ DRAIN_RESTORED: Final = FaultClass(
 
 def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     rules: Rules,
     here: JobsByNode,
     now: datetime,
@@ -95,11 +105,11 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     judged = _exclude_mass_events(view, policy, rules, now)
-    candidates, flaws = node_candidates(judged, rules, now)
+    candidates, flaws = find_node_candidates(judged, rules, now)
     candidates += _find_restored_nodes(view, _list_treated_nodes(view, candidates), now)
     for kind in kinds:
         candidates += kind.find_candidates(view, policy, _list_treated_nodes(view, candidates), now)
-    counts = count_tally(view, candidates, policy, now)
+    counts = count_for_gates(view, candidates, policy, now)
 
     def one(candidate: Candidate) -> NodeRecoveryOpened | GateBlocked:
         decision = decide_candidate(candidate, view, counts, policy, now)
@@ -108,21 +118,25 @@ def plan_recoveries(  # noqa: PLR0913 -- pure: all that decides is an argument
         return decision
 
     nodes, of_nodes = isolate_each(
-        "plan", sorted(candidates, key=_make_order_key), lambda c: c.node.name, one
+        "plan", sorted(candidates, key=_make_candidate_sort_key), lambda c: c.node.name, one
     )
     of_kinds = _join_plans([kind.plan(view, policy, here, now) for kind in kinds])
     opens = [opened for opened in nodes if not isinstance(opened, GateBlocked)]
     holds = [hold for hold in nodes if isinstance(hold, GateBlocked)]
     return Plan(
         (*opens, *of_kinds.opens),
-        (*holds, *of_kinds.holds, *_hold_blocked_nodes(view, policy, now)),
+        (*holds, *of_kinds.holds, *_list_blocked_node_holds(view, policy, now)),
         (*flaws, *of_nodes, *of_kinds.flaws),
         tuple(candidates),
     )
 
 
-def plan_after(
-    view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[RecoveryKind]
+def plan_followups(
+    view: View,
+    policy: RecoveryPolicy,
+    here: JobsByNode,
+    now: datetime,
+    kinds: Sequence[RecoveryKind],
 ) -> Plan:
     """Decide on what may open only after the journal has what `plan` opened."""
     return _join_plans([kind.plan_after(view, policy, here, now) for kind in kinds])
@@ -137,7 +151,7 @@ def _join_plans(plans: Sequence[Plan]) -> Plan:
     )
 
 
-def _exclude_mass_events(view: View, policy: Policy, rules: Rules, now: datetime) -> View:
+def _exclude_mass_events(view: View, policy: RecoveryPolicy, rules: Rules, now: datetime) -> View:
     """The view in which a fault of a node's own goes before a mass event's, where it has both."""
     of_events = find_correlated_rules(view, policy, now)
     changed = {}
@@ -145,7 +159,7 @@ def _exclude_mass_events(view: View, policy: Policy, rules: Rules, now: datetime
         judged = view.assessments[name]
         own = [rule for rule in judged.also if rule not in events and rule in rules.classes]
         if own and judged.fault is not None and judged.fault.rule in events:
-            rule = max(own, key=lambda one: rank_fault(rules.classes[one], rules))
+            rule = max(own, key=lambda one: make_fault_sort_key(rules.classes[one], rules))
             fault = rules.classes[rule]
             also = {r: at for r, at in judged.faults.items() if r != rule}
             why = f"{rule}: {fault.meaning}"
@@ -162,14 +176,16 @@ def _list_treated_nodes(view: View, candidates: Iterable[Candidate]) -> set[Node
     return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
-def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[GateBlocked]:
+def _list_blocked_node_holds(
+    view: View, policy: RecoveryPolicy, now: datetime
+) -> list[GateBlocked]:
     """Return nodes under treatment for which nothing is done now: an admin keeps them in a
     maintenance reservation, or a gate holds their remedy, which a person may approve."""
     found = []
     for name, rid in view.state.open_nodes.items():
-        held_by = find_hold(view.state.nodes[rid], view)
+        held_by = find_maintenance_hold(view.state.nodes[rid], view)
         if held_by is not None:
-            why = f"{maintenance_text(held_by, now)}, and its recovery waits"
+            why = f"{describe_maintenance(held_by, now)}, and its recovery waits"
             found.append(GateBlocked(now, name, "maintenance", why, view.state.nodes[rid].rule))
     for rid, held in find_held_remedies(view, policy, now).items():
         rec = view.state.nodes[rid]
@@ -179,12 +195,12 @@ def _hold_blocked_nodes(view: View, policy: Policy, now: datetime) -> list[GateB
     return found
 
 
-def _make_order_key(c: Candidate) -> tuple[bool, datetime, str]:
+def _make_candidate_sort_key(c: Candidate) -> tuple[bool, datetime, str]:
     return (c.fault.urgency is not Urgency.NOW, c.since, c.node.name)
 
 
 def decide_candidate(
-    c: Candidate, view: View, counts: GateTally, policy: Policy, now: datetime
+    c: Candidate, view: View, counts: GateCounts, policy: RecoveryPolicy, now: datetime
 ) -> NodeRecoveryOpened | GateBlocked:
     """Check one candidate against all gates in order."""
     passed: list[str] = []
@@ -208,13 +224,13 @@ def decide_candidate(
 
 
 def _open_recovery(
-    c: Candidate, view: View, policy: Policy, passed: tuple[str, ...], now: datetime
+    c: Candidate, view: View, policy: RecoveryPolicy, passed: tuple[str, ...], now: datetime
 ) -> NodeRecoveryOpened:
     instance = view.instance(c.node.name)
     judged = view.assessments.get(c.node.name)
     return NodeRecoveryOpened(
         at=now,
-        recovery=recovery_id(
+        recovery=make_recovery_id(
             "n", c.node.name, c.generation, c.fault.rule, len(view.state.nodes), known=view.state
         ),
         generation=c.generation,
@@ -224,7 +240,7 @@ def _open_recovery(
         ladder=tuple(dict.fromkeys(c.fault.ladder)),
         why=c.why,
         mode=policy.mode,
-        rung=0 if c.manual else _choose_rung(c, view, now),
+        rung=0 if c.manual else _choose_ladder_step(c, view, now),
         logical_id=instance.logical_id if instance else None,
         by=c.by,
         findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
@@ -233,7 +249,7 @@ def _open_recovery(
     )
 
 
-def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
+def _choose_ladder_step(c: Candidate, view: View, now: datetime) -> int:
     """Climb one rung for each time this instance was treated by this rule in the window."""
     window = c.fault.escalate_window_s
     treated = [
@@ -246,7 +262,7 @@ def _choose_rung(c: Candidate, view: View, now: datetime) -> int:
     return min(before, len(set(c.fault.ladder)) - 1)
 
 
-def node_candidates(
+def find_node_candidates(
     view: View, rules: Rules, now: datetime
 ) -> tuple[list[Candidate], list[InconsistentState]]:
     """Return every generation that the facts call faulty and that is not treated yet."""
@@ -282,7 +298,7 @@ def _find_restored_nodes(
     for node in view.scheduler.nodes.values():
         if "INVALID_REG" in node.flags:
             continue
-        owner = reason_owner(node.reason) if node.reason and node.drained else None
+        owner = parse_reason_owner(node.reason) if node.reason and node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)
         if (
@@ -304,30 +320,30 @@ def _list_removed_nodes(view: View) -> set[tuple[NodeName, InstanceId]]:
 
     Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
     """
-    recoveries = filter(_takes_instance_out, view.state.nodes.values())
+    recoveries = filter(_may_have_deleted_instance, view.state.nodes.values())
     return {(rec.node, rec.generation.instance) for rec in recoveries}
 
 
-def _takes_instance_out(rec: NodeRecovery) -> bool:
+def _may_have_deleted_instance(rec: NodeRecovery) -> bool:
     """Return whether a recovery has deleted its instance, or may have."""
     if rec.phase is NodePhase.REMOVED:
         return True
     given_up = rec.remedy is Remedy.DELETE and rec.phase is NodePhase.CANCELLED
-    return given_up and may_be_under_way(rec)
+    return given_up and may_have_begun_remedy(rec)
 
 
 def _make_candidate(
     node: SlurmNode, judged: Assessment, view: View, rules: Rules, now: datetime
 ) -> Candidate | None:
     heard = view.health[node.name].last_heard
-    if judged.condition is Condition.FAULTY and judged.fault is not None:
+    if judged.condition is NodeCondition.FAULTY and judged.fault is not None:
         # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
         last_heard = None if judged.fault.rule in _SPOKEN else heard
         return Candidate(
             judged.generation, node, judged.fault, judged.since, judged.why, heard=last_heard
         )
     silent = now - heard > rules.silent_after
-    if judged.condition is Condition.UNKNOWN and silent:
+    if judged.condition is NodeCondition.UNKNOWN and silent:
         agrees = _find_loss_witness(node, view)
         if agrees:
             why = f"agent silent since {heard:%H:%M:%S}; {agrees}"
@@ -339,7 +355,7 @@ def _make_candidate(
 def _find_loss_witness(node: SlurmNode, view: View) -> str:
     """Return who, besides the silent agent, says that the node is gone. Empty: none."""
     instance = view.instance(node.name)
-    if is_out_on_purpose(node):
+    if is_intentionally_unreachable(node):
         return ""
     if node.down:
         return f"Slurm says DOWN ({node.reason})"
@@ -360,7 +376,7 @@ def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
     if rid is None:
         return False
     last: NodeRecovery = view.state.nodes[rid]
-    if c.fault.rule in MARK_REQUESTS and _marks_former_instance(c, last):
+    if c.fault.rule in MARK_REQUESTS and _is_mark_of_former_instance(c, last):
         return True
     if c.generation not in (last.opened_for, last.generation):
         return False
@@ -374,14 +390,14 @@ def _is_already_treated(c: Candidate, judged: Assessment, view: View) -> bool:
     return judged.newest <= _find_evidence_limit(last)
 
 
-def _marks_former_instance(c: Candidate, last: NodeRecovery) -> bool:
+def _is_mark_of_former_instance(c: Candidate, last: NodeRecovery) -> bool:
     """Return whether the mark was on the node when a recovery opened for another instance of it.
 
     FAIL and its Reason stay when an instance is replaced, and the time of its launch, which shows
     that the mark is older, is not known while the cloud does not answer.
     """
     marked_at = c.node.reason_at
-    if marked_at is None or marked_at > last.opened or not was_marked(last):
+    if marked_at is None or marked_at > last.opened or not has_mark_since_opening(last):
         return False
     return c.generation.instance not in ("", last.opened_for.instance)
 

@@ -14,14 +14,14 @@ _RESUME_FAILED: Final = "ResumeTimeout reached"
 a node for no other job."""
 
 
-def failed_to_start(node: SlurmNode) -> bool:
+def has_failed_to_resume(node: SlurmNode) -> bool:
     """Return whether slurmctld has started a node that did not register within ResumeTimeout."""
     return node.down and node.reason == _RESUME_FAILED
 
 
-def power_text(node: SlurmNode) -> str:
+def describe_power_saving(node: SlurmNode) -> str:
     """Return what Slurm's power saving does to a node, as a clause; "" where it does nothing."""
-    if failed_to_start(node):
+    if has_failed_to_resume(node):
         return "Slurm powered the node up, and it did not register within ResumeTimeout"
     if node.powered_down:
         return "Slurm has powered the node down"

@@ -100,17 +100,17 @@ def find_suspender(
     return max(found)[2] if found else None
 
 
-def preemption_text(found: Preemption) -> str:
+def describe_preemption(found: Preemption) -> str:
     """Return a preemption as a clause: `preempted at 12:00:00 UTC; job 12 of alice (...) started
     then`."""
     how = "preempted" if found.certain else "requeued"
     text = f"{how} at {found.at:%Y-%m-%d %H:%M:%S} UTC"
     if found.by is None:
         return text
-    return f"{text}; {show_preemptor(found.by)} started on its nodes then"
+    return f"{text}; {format_preemptor(found.by)} started on its nodes then"
 
 
-def show_preemptor(job: SlurmJob) -> str:
+def format_preemptor(job: SlurmJob) -> str:
     """Return a job as other users see it named: `job 12 of alice (partition high, QOS urgent)`."""
     where = ", ".join(
         f"{what} {name}" for what, name in (("partition", job.partition), ("QOS", job.qos)) if name

@@ -31,7 +31,7 @@ def is_queued(job: SlurmJob, now: datetime) -> bool:
     return begun and _QUEUED.fullmatch(job.reason) is not None
 
 
-def describe_queue(job: SlurmJob, jobs: Iterable[SlurmJob]) -> str:
+def describe_queue_wait(job: SlurmJob, jobs: Iterable[SlurmJob]) -> str:
     """Say what a job waits for that `is_queued`, with Slurm's reason and, of a task, how many
     others of its array wait."""
     text = f"its turn in Slurm's queue, where other jobs are before it (Slurm: {job.reason})"

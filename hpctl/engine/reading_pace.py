@@ -45,7 +45,7 @@ DISTRUST_S = 600.0
 """For so long Slurm is read at each cycle after the log has kept something back."""
 
 
-class SinceReading(Struct, frozen=True):
+class SlurmReadingAge(Struct, frozen=True):
     """What is known since Slurm was read last. `age_s`: since when that was, in seconds."""
 
     age_s: float
@@ -59,30 +59,31 @@ class SinceReading(Struct, frozen=True):
     """The jobs that wait decide on capacity. A job's time to begin comes without a line."""
 
 
-def reading_due(since: SinceReading, pace: LoopSection) -> bool:
+def is_reading_due(since: SlurmReadingAge, pace: LoopSection) -> bool:
     """Return whether a cycle that no event woke has to read Slurm."""
     if since.busy or not since.followed:
         return True
     if since.news is ControllerNews.NONE and not since.sizes_capacity:
         return since.age_s >= max(pace.rest_s, pace.reconcile_s)
-    return since.age_s >= pace.reconcile_s or log_wakes_loop(since)
+    return since.age_s >= pace.reconcile_s or must_log_wake_loop(since)
 
 
-def log_wakes_loop(since: SinceReading) -> bool:
+def must_log_wake_loop(since: SlurmReadingAge) -> bool:
     """Return whether slurmctld's log ends the loop's sleep."""
     after_s = {ControllerNews.NODE: NODE_S, ControllerNews.JOB: JOB_S}
     return since.age_s >= after_s.get(since.news, math.inf)
 
 
-def find_unannounced(before: SchedulerView, after: SchedulerView) -> list[NodeName]:
+def find_unlogged_changes(before: SchedulerView, after: SchedulerView) -> list[NodeName]:
     """Return the nodes that went into or out of service, or have another Reason, from one reading
     to the next. slurmctld writes a line for each."""
     return [
         name
         for name, node in after.nodes.items()
-        if name in before.nodes and _service(before.nodes[name]) != _service(node)
+        if name in before.nodes
+        and _get_service_state(before.nodes[name]) != _get_service_state(node)
     ]
 
 
-def _service(node: SlurmNode) -> tuple[bool, bool, bool, str]:
+def _get_service_state(node: SlurmNode) -> tuple[bool, bool, bool, str]:
     return node.down, node.drained, node.closed, node.reason

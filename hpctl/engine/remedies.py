@@ -14,20 +14,20 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.engine.gates import (
-    correlated_since,
+    count_launch_failures,
     count_partitions,
-    find_kept_out,
+    find_correlated_recoveries,
+    find_nodes_kept_closed,
     is_approved,
-    launch_failures,
 )
-from hpctl.engine.view import View, is_being_taken
+from hpctl.engine.view import View, is_provider_taking_node
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import FELT, NodePhase, NodeRecovery, waits_for_provider
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 
 SHOWN: Final = 4
 """So many of what takes the slots are named."""
@@ -69,76 +69,76 @@ def count_slots(view: View, now: datetime) -> RemedySlots:
     slots = RemedySlots(
         nodes=len(view.scheduler.nodes),
         partition_nodes=count_partitions(view),
-        kept_out=find_kept_out(view),
+        kept_out=find_nodes_kept_closed(view),
     )
     slots.count_kept_out(view)
     for rid in state.open_nodes.values():
         rec = state.nodes[rid]
-        if holds_slot(rec):
+        if has_begun_remedy(rec):
             slots.add(rec, view)
     for rec in state.nodes.values():
-        began = find_beginning(rec)
+        began = find_remedy_start(rec)
         if began is not None and not rec.by and now < add_seconds(began, 3600):
             slots.last_hour += 1
     return slots
 
 
-def holds_slot(rec: NodeRecovery) -> bool:
+def has_begun_remedy(rec: NodeRecovery) -> bool:
     """Return whether the remedy of an open recovery has begun."""
-    return not rec.ended and not rec.of_capacity and find_beginning(rec) is not None
+    return not rec.ended and not rec.of_capacity and find_remedy_start(rec) is not None
 
 
-def find_beginning(rec: NodeRecovery) -> datetime | None:
+def find_remedy_start(rec: NodeRecovery) -> datetime | None:
     """Return when the first remedy of a recovery began, by its own order or by the provider's."""
     times = [step.started for step in rec.steps if step.kind in FELT]
     times += [move.at for move in rec.trail if move.phase == NodePhase.REMEDYING]
     return min(times, default=None)
 
 
-RemedyGate = Callable[[NodeRecovery, View, RemedySlots, Policy, datetime], str | None]
+RemedyGate = Callable[[NodeRecovery, View, RemedySlots, RecoveryPolicy, datetime], str | None]
 
 
-def check_budget(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
+def check_remedy_budget(
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """Enough remedies are under way, by cluster, partition and hour."""
     b = policy.budgets
     limit = max(b.open_min, math.floor(b.open_fraction * slots.nodes))
     taken = len(slots.holders) + len(slots.kept_out)
     if taken >= limit:
-        return f"{_describe_holders(slots)}; the budget is {limit}"
+        return f"{_describe_budget_use(slots)}; the budget is {limit}"
     node = view.scheduler.nodes.get(rec.node)
     for partition in node.partitions if node is not None else ():
         size = slots.partition_nodes.get(partition, 0)
         limit = max(b.partition_min, math.floor(b.partition_fraction * size))
         if slots.by_partition.get(partition, 0) >= limit:
-            return f"{_describe_holders(slots)}; the budget of partition {partition} is {limit}"
+            return f"{_describe_budget_use(slots)}; the budget of partition {partition} is {limit}"
     if slots.last_hour >= b.per_hour:
         return f"{slots.last_hour} remedies began within an hour; the budget is {b.per_hour}"
     return None
 
 
-def _describe_holders(slots: RemedySlots) -> str:
+def _describe_budget_use(slots: RemedySlots) -> str:
     """Say which recoveries and nodes take the slots."""
     parts = []
     holders, kept_out = slots.holders, sorted(slots.kept_out)
     if holders:
-        named = _list_some([f"{rec.id} of {rec.node}" for rec in holders])
+        named = _format_some([f"{rec.id} of {rec.node}" for rec in holders])
         verb = "remedy is" if len(holders) == 1 else "remedies are"
         parts.append(f"{len(holders)} {verb} under way ({named})")
     if kept_out:
         verb = "node is" if len(kept_out) == 1 else "nodes are"
-        parts.append(f"{len(kept_out)} {verb} left closed to a person ({_list_some(kept_out)})")
+        parts.append(f"{len(kept_out)} {verb} left closed to a person ({_format_some(kept_out)})")
     return " and ".join(parts)
 
 
-def _list_some(names: Sequence[str]) -> str:
+def _format_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_offender(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The node was recovered too often lately."""
     b = policy.budgets
@@ -158,11 +158,11 @@ def check_offender(
 
 
 def check_launch_breaker(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> str | None:
     """The last remedied instances did not return."""
     b = policy.budgets
-    failures = launch_failures(view.state, now, b.launch_window_s)
+    failures = count_launch_failures(view.state, now, b.launch_window_s)
     if failures < b.launch_failures:
         return None
     return f"the last {failures} remedied instances did not come back: look at them first"
@@ -177,7 +177,7 @@ class RemedyGateRow(Struct, frozen=True):
 
 
 REMEDY_GATES: tuple[RemedyGateRow, ...] = (
-    RemedyGateRow("budget", check_budget),
+    RemedyGateRow("budget", check_remedy_budget),
     RemedyGateRow("offender", check_offender),
     RemedyGateRow("launch_breaker", check_launch_breaker),
 )
@@ -194,14 +194,16 @@ class HeldRemedy(Struct, frozen=True):
     why: str
 
 
-def find_held_remedies(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, HeldRemedy]:
+def find_held_remedies(
+    view: View, policy: RecoveryPolicy, now: datetime
+) -> dict[RecoveryId, HeldRemedy]:
     """Return the open recoveries whose remedy must wait, and why.
 
     Those of a mass event's own hardware, in every mode. In mode own, where hpctl gives the orders,
     also those whose nodes are vacated and that a gate holds; the longest open goes first.
     """
-    held = _find_correlated(view, policy, now)
-    waiting = [rec for rec in _list_open_recoveries(view) if _asks_for_slot(rec, view, policy)]
+    held = _find_correlated_holds(view, policy, now)
+    waiting = [rec for rec in _list_open_recoveries(view) if _needs_remedy_slot(rec, view, policy)]
     waiting = [rec for rec in waiting if rec.id not in held]
     if not waiting:
         return held
@@ -209,7 +211,7 @@ def find_held_remedies(view: View, policy: Policy, now: datetime) -> dict[Recove
     for rec in sorted(waiting, key=lambda rec: (rec.opened, rec.id)):
         found = None
         if not is_approved(rec.node, view, policy, rec.opened):
-            found = _find_gate(rec, view, slots, policy, now)
+            found = _find_blocking_gate(rec, view, slots, policy, now)
         if found is not None:
             held[rec.id] = found
             continue
@@ -218,16 +220,18 @@ def find_held_remedies(view: View, policy: Policy, now: datetime) -> dict[Recove
     return held
 
 
-def _find_correlated(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, HeldRemedy]:
+def _find_correlated_holds(
+    view: View, policy: RecoveryPolicy, now: datetime
+) -> dict[RecoveryId, HeldRemedy]:
     found = {}
-    for rid, why in correlated_since(view, policy, now).items():
+    for rid, why in find_correlated_recoveries(view, policy, now).items():
         if view.state.nodes[rid].rule in OWN_HARDWARE:
             found[rid] = HeldRemedy("correlated", why)
     return found
 
 
-def _find_gate(
-    rec: NodeRecovery, view: View, slots: RemedySlots, policy: Policy, now: datetime
+def _find_blocking_gate(
+    rec: NodeRecovery, view: View, slots: RemedySlots, policy: RecoveryPolicy, now: datetime
 ) -> HeldRemedy | None:
     for row in REMEDY_GATES:
         why = row.gate(rec, view, slots, policy, now)
@@ -244,20 +248,24 @@ def _list_open_recoveries(view: View) -> list[NodeRecovery]:
     return [view.state.nodes[view.state.open_nodes[name]] for name in names]
 
 
-def _asks_for_slot(rec: NodeRecovery, view: View, policy: Policy) -> bool:
+def _needs_remedy_slot(rec: NodeRecovery, view: View, policy: RecoveryPolicy) -> bool:
     """Whether the next thing that a recovery does is its first remedy, which hpctl orders."""
     if policy.mode is not Mode.OWN or policy.attended or rec.by or waits_for_provider(rec.ladder):
         return False
-    if rec.phase is not NodePhase.VACATED or holds_slot(rec) or is_being_taken(rec.node, view):
+    if (
+        rec.phase is not NodePhase.VACATED
+        or has_begun_remedy(rec)
+        or is_provider_taking_node(rec.node, view)
+    ):
         return False
     if rec.rung >= len(rec.ladder) or rec.remedy not in _ORDERED:
         return False
     if rec.remedy is Remedy.RESET_GPU:
         return True
-    return view.provider.present and _takes_orders(rec, view)
+    return view.provider.present and _can_take_orders(rec, view)
 
 
-def _takes_orders(rec: NodeRecovery, view: View) -> bool:
+def _can_take_orders(rec: NodeRecovery, view: View) -> bool:
     """Whether the service would take an order for the instance now: else the recovery waits for
     that, for as long as a replacement may last, and another uses the slot meanwhile."""
     instance = view.instance(rec.node)

@@ -20,7 +20,7 @@ from hpctl.engine.views import NodeRecoveryView
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
     from hpctl.engine.config import Config
@@ -59,7 +59,7 @@ class RequestsView(Struct, frozen=True):
     recoveries: tuple[NodeRecoveryView, ...] = ()
 
 
-def invoking_user() -> str:
+def find_invoking_user() -> str:
     """Return who is asking: behind sudo, the person, because root may act for any user.
 
     SUDO_USER counts for root alone: anybody can set a variable.
@@ -84,7 +84,7 @@ def ask_daemon(
     The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
     who may write to the journal's file leaves the request there for the next one.
     """
-    by = invoking_user()
+    by = find_invoking_user()
     journal = config.state_dir / "journal.db"
     if config.database_url is None and not journal.exists():
         raise Unavailable(
@@ -95,7 +95,7 @@ def ask_daemon(
     ids = {_send_request(config, verb, target, by, detail): target for target in targets}
     if wait_s > 0:
         output.echo("hpctl: waiting for the daemon ...", err=True)
-    taken = await_answers(config, ids.keys(), wait_s)
+    taken = wait_for_answers(config, ids.keys(), wait_s)
     rows = []
     for number, target in ids.items():
         got = taken.get(number)
@@ -112,7 +112,7 @@ def ask_daemon(
     return RequestsView(tuple(rows))
 
 
-def await_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[int, RequestTaken]:
+def wait_for_answers(config: Config, numbers: Set[int], wait_s: float) -> dict[int, RequestTaken]:
     """Return the daemon's answers to these requests, by number, as soon as all are there or the
     seconds are over.
 
@@ -150,15 +150,17 @@ def _send_request(config: Config, verb: str, target: str, by: str, detail: str) 
 
     from hpctl.engine.adapters import open_reader
     from hpctl.wire import reports as wire
-    from hpctl.wire.heads import Head, ask_leader, explain_refusal
+    from hpctl.wire.heads import HeadAddress, ask_leader, explain_refusal
 
-    heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
+    heads = [HeadAddress.parse(url) for url in config.heads] or [
+        HeadAddress.here(config.intake.listen)
+    ]
     if len(heads) > 1:
         with contextlib.suppress(HpctlError), closing(open_reader(config)) as store:
             led = store.daemon()
             heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
     named = by if os.getuid() == 0 else ""
-    body = wire.encode_request(verb, target, named, detail)
+    body = wire.encode_operator_request(verb, target, named, detail)
     until = time.monotonic() + SEND_S
     try:
         status, answer = ask_leader(
@@ -216,9 +218,9 @@ def report_and_exit(view: RequestsView, as_json: bool, waited: bool) -> None:
     else:
         print_answers(view, waited)
     if any(r.answered and not r.ok for r in view.requests):
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
     if waited and any(not r.answered for r in view.requests):
-        output.exit_with(Exit.CANNOT_TELL)
+        output.exit_with(ExitCode.CANNOT_TELL)
 
 
 def print_answers(view: RequestsView, waited: bool) -> None:
@@ -235,7 +237,7 @@ def _format_answer(row: RequestView, waited: bool) -> str:
     return f"{queued} (none answered: hpctl status)" if waited else queued
 
 
-class JobHere(Struct, frozen=True):
+class JobOnNode(Struct, frozen=True):
     """A job that holds the node. `recoverable`: Slurm would run it again."""
 
     id: int
@@ -246,7 +248,7 @@ class JobHere(Struct, frozen=True):
     recoverable: bool
 
 
-def describe_job_fate(job: JobHere, *, now: bool) -> str:
+def describe_job_fate(job: JobOnNode, *, now: bool) -> str:
     """Return a job on a node, and what becomes of it when an order takes the node away."""
     ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
     then = ends if now else "is waited for; --now requeues it"
@@ -261,6 +263,6 @@ def expand_target(target: str) -> tuple[str, ...]:
         raise click.UsageError(f"{target!r}: {error}") from error
 
 
-def expand_targets(targets: Iterable[str]) -> list[str]:
+def expand_hostlists(targets: Iterable[str]) -> list[str]:
     """Return the names of several hostlists, in their order. Raises UsageError."""
     return list(chain.from_iterable(map(expand_target, targets)))

@@ -39,8 +39,8 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, RecoveryId
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Refusal, decode_body
-from hpctl.wire.proved_route import RefusalCounter, proved_route
+from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_body
+from hpctl.wire.proved_route import RefusalCounter, make_proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.leadership import Leadership
@@ -86,7 +86,7 @@ class RequestHandler:
             group = self._live.config.access.group or "no group yet (access.group)"
             verb = asked.verb.removesuffix(NOW)
             what = f"{COMMANDS.get(verb, verb)} {asked.target}".rstrip()
-            raise Refusal(
+            raise RequestRefusal(
                 403,
                 "forbidden_uid",
                 f"{_find_user_name(uid)} may not ask to {what}",
@@ -110,7 +110,7 @@ class RequestHandler:
                     detail=asked.detail,
                 )
             except HpctlError as error:
-                raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
+                raise RequestRefusal(503, "journal_unavailable", f"not stored: {error}") from error
             self._proofs[number] = proof
         self._loop.poke()
         return number
@@ -182,7 +182,7 @@ class RequestHandler:
         now = self._loop.clock.monotonic()
         times = self._lately.setdefault(uid, deque(maxlen=PER_MINUTE))
         if len(times) == PER_MINUTE and now - times[0] <= 60:
-            raise Refusal(
+            raise RequestRefusal(
                 429, "too_many", f"{PER_MINUTE} requests of {_find_user_name(uid)} in a minute"
             )
         times.append(now)
@@ -215,13 +215,13 @@ def make_route(
     daemon."""
 
     async def answer(body: bytes, credential: munge.Credential) -> bytes:
-        asked = decode_body(wire.read_request, body, "invalid_request")
+        asked = decode_body(wire.decode_operator_request, body, "invalid_request")
         address = str(credential.address)
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
     refused = RefusalCounter("hpctl_requests_refused", "Operators' requests not taken.", registry)
-    return proved_route(
+    return make_proved_route(
         path=wire.REQUESTS_PATH,
         most=wire.MAX_REQUEST,
         settings=settings,

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_tally
+from hpctl.engine.gates import count_for_gates
 from hpctl.engine.journal.events import LIFTS_PAUSE, Event, GateBlocked, RequestTaken, SignalSeen
 from hpctl.engine.kinds import AnswerRequest, Order, RecoveryKind
 from hpctl.engine.plan import decide_candidate
@@ -14,12 +14,25 @@ from hpctl.engine.view import Candidate, Request, View
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary import job_recovery, node_recovery
-from hpctl.vocabulary.assessment import Condition, FaultClass, Remedy, Urgency
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.assessment import FaultClass, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.identity import (
+    BootId,
+    InstanceId,
+    NodeGeneration,
+    NodeName,
+    RecoveryId,
+    RuleId,
+)
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
-from hpctl.vocabulary.pause import OF_PARTITION, Pause, PauseAsked, find_active, read_asked
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.pause import (
+    OF_PARTITION,
+    Pause,
+    PauseRequest,
+    find_active_pauses,
+    parse_pause_request,
+)
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
@@ -74,14 +87,14 @@ def collect_answers(kinds: Sequence[RecoveryKind]) -> Mapping[str, AnswerRequest
 def take_request(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     now: datetime,
     orders: Mapping[str, Order] = ORDERS,
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
 ) -> list[Event]:
     """Return the events of one request: what it changes, then its answer."""
     if request.verb in ("pause", *LIFTS_PAUSE) and request.proof:
-        return [_pause_or_lift(request, view, now)]
+        return [_pause_or_unpause(request, view, now)]
     if request.verb in answers and request.proof:
         ok, answer, events = answers[request.verb](request, view, policy, now)
     else:
@@ -96,24 +109,24 @@ def _make_answer(request: Request, now: datetime, answer: str, ok: bool) -> Requ
     )
 
 
-def _pause_or_lift(request: Request, view: View, now: datetime) -> RequestTaken:
+def _pause_or_unpause(request: Request, view: View, now: datetime) -> RequestTaken:
     """Take a pause, or the end of one: the answer carries its scope, reason and end."""
     try:
-        asked = read_asked(request.detail)
+        asked = parse_pause_request(request.detail)
     except ValueError as error:
         return _make_answer(request, now, str(error), False)
     scope = asked.scope
     if request.verb == "pause":
         why_not = _refuse_pause(asked, view, now)
-        answer = why_not or _pause_answer(asked)
+        answer = why_not or _format_pause_answer(asked)
     else:
-        why_not = _refuse_lifting(scope, view, now)
-        answer = why_not or _lifting_answer(scope, view, now)
+        why_not = _refuse_unpause(scope, view, now)
+        answer = why_not or _format_unpause_answer(scope, view, now)
     taken = replace(_make_answer(request, now, answer, not why_not), target=scope)
     return replace(taken, why=asked.why, until=asked.until) if taken.ok else taken
 
 
-def _refuse_pause(asked: PauseAsked, view: View, now: datetime) -> str:
+def _refuse_pause(asked: PauseRequest, view: View, now: datetime) -> str:
     """Return why a pause cannot be taken; empty where it can."""
     if asked.until is not None and asked.until <= now:
         return f"its end, {asked.until:%Y-%m-%d %H:%M:%S} UTC, is past"
@@ -124,7 +137,7 @@ def _refuse_pause(asked: PauseAsked, view: View, now: datetime) -> str:
     return f"Slurm knows no node {missing[0]!r}" if missing else ""
 
 
-def _pause_answer(asked: PauseAsked) -> str:
+def _format_pause_answer(asked: PauseRequest) -> str:
     what = Pause(asked.scope, "", EARLIEST).what
     of = "" if not asked.scope else f" for {what}"
     until = ""
@@ -133,11 +146,11 @@ def _pause_answer(asked: PauseAsked) -> str:
     return f"paused{until}: nothing new is opened and no step is taken{of}"
 
 
-def _refuse_lifting(scope: str, view: View, now: datetime) -> str:
+def _refuse_unpause(scope: str, view: View, now: datetime) -> str:
     """Return why no pause can be lifted; empty where one can, or where all are asked for."""
     if not scope:
         return ""
-    active = find_active(view.state.pauses, now)
+    active = find_active_pauses(view.state.pauses, now)
     if any(pause.scope == scope for pause in active):
         return ""
     named = set() if scope.startswith(OF_PARTITION) else {*expand_hostlist(scope)}
@@ -148,17 +161,17 @@ def _refuse_lifting(scope: str, view: View, now: datetime) -> str:
     return f"no pause of {what} is open; open: {'; '.join(wider) or 'none'}"
 
 
-def _lifting_answer(scope: str, view: View, now: datetime) -> str:
+def _format_unpause_answer(scope: str, view: View, now: datetime) -> str:
     if scope:
         return f"the pause of {Pause(scope, '', EARLIEST).what} is lifted"
-    count = len(find_active(view.state.pauses, now))
+    count = len(find_active_pauses(view.state.pauses, now))
     return f"all {count} pauses are lifted" if count > 1 else "the pause is lifted"
 
 
-def take_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
+def take_request_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
     request: Request,
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     now: datetime,
     orders: Mapping[str, Order],
     answers: Mapping[str, AnswerRequest] = NO_ANSWERS,
@@ -178,7 +191,7 @@ def take_isolated(  # noqa: PLR0913 -- pure: all that decides is an argument
 
 
 def _answer_request(
-    request: Request, view: View, policy: Policy, now: datetime, orders: Mapping[str, Order]
+    request: Request, view: View, policy: RecoveryPolicy, now: datetime, orders: Mapping[str, Order]
 ) -> tuple[bool, str, Sequence[Event]]:
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
@@ -192,7 +205,7 @@ def _answer_request(
 
 
 def _approve_target(
-    request: Request, view: View, policy: Policy
+    request: Request, view: View, policy: RecoveryPolicy
 ) -> tuple[bool, str, Sequence[Event]]:
     hold = view.state.holds.get(request.target)
     if hold is None:
@@ -230,7 +243,7 @@ def _cancel_recovery(
 
 
 def _place_order(
-    request: Request, view: View, policy: Policy, now: datetime, order: Order
+    request: Request, view: View, policy: RecoveryPolicy, now: datetime, order: Order
 ) -> tuple[bool, str, Sequence[Event]]:
     name = NodeName(request.target)
     node = view.scheduler.nodes.get(name)
@@ -239,36 +252,36 @@ def _place_order(
     already = view.state.node_recovery(name)
     if already is not None:
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
-    if request.verb == "return" and _accepts_fault(node, view):
+    if request.verb == "return" and _is_return_with_fault(node, view):
         return True, f"{name} is in service; its known fault is accepted", []
-    if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
+    if request.verb == "return" and not (node.drained and parse_reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
     fault = order.fault
     why = order.refuse(node, view) or _refuse_in_assist(name, fault, view, policy)
     if why:
         return False, why, []
     by = request.by or "operator"
-    generation = generation_for(request.verb, name, view)
+    generation = find_ordered_generation(request.verb, name, view)
     candidate = Candidate(generation, node, fault, now, f"asked for by {by}", by=by)
     decision = decide_candidate(
-        candidate, view, count_tally(view, [candidate], policy, now), policy, now
+        candidate, view, count_for_gates(view, [candidate], policy, now), policy, now
     )
     if isinstance(decision, GateBlocked):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
 
 
-def _accepts_fault(node: SlurmNode, view: View) -> bool:
+def _is_return_with_fault(node: SlurmNode, view: View) -> bool:
     """Return whether a return concerns a node that an operator keeps in service with a known
     fault."""
     judged = view.assessments.get(node.name)
     rid = view.state.last_of_node.get(node.name)
     treated = rid is not None and view.state.nodes[rid].ended
-    faulty = judged is not None and judged.condition is Condition.FAULTY
+    faulty = judged is not None and judged.condition is NodeCondition.FAULTY
     return node.in_service and treated and faulty and node.name not in view.state.holds
 
 
-def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Policy) -> str:
+def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: RecoveryPolicy) -> str:
     """Return why mode assist cannot carry an order out; empty where the mode does not matter.
 
     The recovery would drain the node and wait until its deadline: the service's own recovery acts
@@ -284,7 +297,7 @@ def _refuse_in_assist(name: NodeName, fault: FaultClass, view: View, policy: Pol
     )
 
 
-def generation_for(verb: str, name: NodeName, view: View) -> Generation:
+def find_ordered_generation(verb: str, name: NodeName, view: View) -> NodeGeneration:
     """Return the generation that an order for this node means, by its agent, else by the cloud.
 
     An instance that never came up has no agent to speak for it; the last word heard under the
@@ -295,4 +308,4 @@ def generation_for(verb: str, name: NodeName, view: View) -> Generation:
         listed = instance is None or instance.id == health.generation.instance
         if listed or verb == "return":
             return health.generation
-    return Generation(name, instance.id if instance else InstanceId(""), BootId(""))
+    return NodeGeneration(name, instance.id if instance else InstanceId(""), BootId(""))

@@ -7,7 +7,7 @@ from hpctl.engine.view import View
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RUNS_APART_SINCE = "25.11"
@@ -33,11 +33,11 @@ def find_restart_time(rec: JobRecovery, view: View) -> datetime:
     """
     if view.scheduler.oldest_slurmd >= RUNS_APART_SINCE:
         return EARLIEST
-    ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
+    ended = min(max(_list_run_ending_orders(rec, view), default=rec.since), rec.since)
     return add_seconds(add_seconds(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
 
 
-def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
+def _list_run_ending_orders(rec: JobRecovery, view: View) -> Iterator[datetime]:
     """Yield when slurmctld had answered the orders of which one ended the run, the last one counts.
 
     A run that may outlive its node has ended whenever its supervisor ended it.
@@ -45,15 +45,15 @@ def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
     if rec.supervised or rec.has_lost_node:
         return
     cause = view.state.nodes.get(rec.cause)
-    down = last_step(cause.steps, StepKind.DOWN) if cause else None
-    for step in (down, last_step(rec.steps, StepKind.REQUEUE)):
+    down = find_last_step(cause.steps, StepKind.DOWN) if cause else None
+    for step in (down, find_last_step(rec.steps, StepKind.REQUEUE)):
         if step is None or step.outcome is None or step.resolved is None:
             continue
         if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
             yield step.resolved
 
 
-def find_put_off(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> datetime | None:
+def find_begin_time(rec: JobRecovery, job: SlurmJob | None, now: datetime) -> datetime | None:
     """Return until when a person has put off a job that is to restart; None where none has.
 
     hpctl's own backoff sets a begin time as well.

@@ -28,14 +28,14 @@ from hpctl.engine.journal.events import (
 from hpctl.engine.journal.state import RECENT_S, State
 from hpctl.engine.kinds import RecoveryKind
 from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.change import Change, is_window
+from hpctl.vocabulary.change import ClusterChange, is_maintenance_window
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def window_s(policy: Policy, rules: Rules) -> float:
+def compute_lookback_s(policy: RecoveryPolicy, rules: Rules) -> float:
     """Return how many seconds decisions look back: longer than RECENT_S where the configuration
     says."""
     budgets = policy.budgets
@@ -55,7 +55,7 @@ InstancePair = tuple[RecoveryId, RecoveryId | None]
 """What added an instance, and what removed it; None while it lives."""
 
 
-class Retired(Struct, frozen=True):
+class RetiredRecords(Struct, frozen=True):
     """What is past at one time. `ended`: the recoveries and changes, and when the last of those did
     that belong together.
 
@@ -75,7 +75,7 @@ class Retired(Struct, frozen=True):
             case JobReported():
                 stays = event.report.job in self.jobs
             case RequestTaken():
-                stays = self._in_force(event)
+                stays = self._is_in_force(event)
             case ConfigurationTaken():
                 stays = event == self.state.configuration
             case DaemonStarted() | HoldLifted() | ClockSet():
@@ -84,7 +84,7 @@ class Retired(Struct, frozen=True):
                 return self.ended.get(event.recovery)
         return None if stays or event.at >= self.before else event.at
 
-    def _in_force(self, e: RequestTaken) -> bool:
+    def _is_in_force(self, e: RequestTaken) -> bool:
         if e.verb in ("pause", PAUSE_ENDED, *LIFTS_PAUSE):
             return any(p.is_active(self.before) for p in self.state.pauses.values())
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
@@ -92,24 +92,24 @@ class Retired(Struct, frozen=True):
 
 def find_retired(
     state: State, before: datetime, living: Collection[JobId], kinds: Sequence[RecoveryKind]
-) -> Retired:
+) -> RetiredRecords:
     """Return what ended before a time and is no longer needed. `living`: the jobs that Slurm knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
     instances = list(chain.from_iterable(kind.pair_instances(state) for kind in kinds))
-    links, known = _find_links(state, instances), dict(_list_all(state))
-    stays = _find_linked(_find_needed(state, before, living, instances), links)
+    links, known = _find_record_links(state, instances), dict(_list_all_records(state))
+    stays = _find_linked_records(_find_needed_records(state, before, living, instances), links)
     ended: dict[RecoveryId, datetime] = {}
     for rid in known:
         if rid not in stays and rid not in ended:
             # One time for what belongs together: it moves, and is deleted, together.
-            whole = _find_linked((rid,), links)
+            whole = _find_linked_records((rid,), links)
             ended |= dict.fromkeys(whole, max(known[one].since for one in whole))
     kept = {state.jobs[rid].attempt.job for rid in stays if rid in state.jobs}
-    return Retired(state, before, ended, frozenset(kept.union(living)))
+    return RetiredRecords(state, before, ended, frozenset(kept.union(living)))
 
 
-def _find_linked(
+def _find_linked_records(
     first: Iterable[RecoveryId], links: Mapping[RecoveryId, Sequence[RecoveryId]]
 ) -> set[RecoveryId]:
     """These, and all that is linked with them over any number of links."""
@@ -122,17 +122,19 @@ def _find_linked(
     return found
 
 
-def _list_all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | Change]]:
+def _list_all_records(
+    state: State,
+) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery | ClusterChange]]:
     yield from state.nodes.items()
     yield from state.jobs.items()
     yield from state.changes.items()
 
 
-def _find_needed(
+def _find_needed_records(
     state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
 ) -> Iterator[RecoveryId]:
     """Yield what stays for its own sake."""
-    for rid, rec in _list_all(state):
+    for rid, rec in _list_all_records(state):
         if not rec.ended or rec.since >= before:
             yield rid
     # Old evidence opens no new recovery of it, and a person may still have to see to it.
@@ -141,12 +143,12 @@ def _find_needed(
     yield from {rec.node: rid for rid, rec in state.nodes.items() if rec.of_capacity}.values()
     yield from (rid for rid, job in state.jobs.items() if job.attempt.job in living)
     # Of each group and node: its name may be in Slurm, closed, long after its instance.
-    sizes = {c.key: rid for rid, c in state.changes.items() if not is_window(c)}
+    sizes = {c.key: rid for rid, c in state.changes.items() if not is_maintenance_window(c)}
     yield from sizes.values()
     yield from (added for added, removed in instances if removed is None)
 
 
-def _find_links(
+def _find_record_links(
     state: State, instances: Sequence[InstancePair]
 ) -> dict[RecoveryId, list[RecoveryId]]:
     """Return what would be reported, or counted, wrongly without the other."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import RecoveryKind
-from hpctl.engine.retire import find_retired, window_s
+from hpctl.engine.retire import compute_lookback_s, find_retired
 from hpctl.faults.catalogue import Rules
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
@@ -31,7 +31,7 @@ a daemon finds when it is the first to retire any."""
 AGAIN_S = 60.0
 
 
-class Retirement:
+class JournalRetirement:
     """For the loop's thread, between two cycles: its state has no reader then."""
 
     def __init__(
@@ -43,7 +43,9 @@ class Retirement:
         self._due = clock.monotonic() + FIRST_S
         self._moved = 0
 
-    def look(self, slurm: SchedulerView, policy: Policy, rules: Rules, keep_days: int) -> None:
+    def look(
+        self, slurm: SchedulerView, policy: RecoveryPolicy, rules: Rules, keep_days: int
+    ) -> None:
         """Do it where it is due. `slurm`: as it was just read; the past of its jobs stays.
 
         Raises what the journal raises; what was under way then is tried again in a day.
@@ -52,7 +54,7 @@ class Retirement:
             return
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
-        before = add_seconds(now, -window_s(policy, rules))
+        before = add_seconds(now, -compute_lookback_s(policy, rules))
         retired = find_retired(self._memory.state, before, slurm.jobs, self._kinds)
         moved = self._store.retire(retired.over, MOST)
         self._moved += moved

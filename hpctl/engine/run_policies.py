@@ -5,8 +5,8 @@ from typing import Final
 
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy_file import PolicyFile, from_json, merge_policies
-from hpctl.vocabulary.registration import Ruled, read_comment
+from hpctl.vocabulary.policy_file import PolicyFile, merge_policies, parse_policy_json
+from hpctl.vocabulary.registration import EffectivePolicy, read_comment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 _KEPT: Final = 10_000
@@ -19,18 +19,20 @@ class RunPolicies:
     def __init__(self, layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()) -> None:
         """`layers`: the cluster's policy and a partition's, as the configuration has them."""
         self._layers = layers
-        self._known: dict[tuple[str, str], Ruled] = {}
+        self._known: dict[tuple[str, str], EffectivePolicy] = {}
 
-    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[InconsistentState]]:
+    def of(
+        self, view: SchedulerView
+    ) -> tuple[dict[JobId, EffectivePolicy], list[InconsistentState]]:
         """Return the policy of every job that registered."""
 
-        def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
+        def one(job: SlurmJob) -> tuple[JobId, EffectivePolicy | None]:
             return job.id, self.find_policies(job)
 
         found, flaws = isolate_each("policy", view.jobs.values(), lambda job: job.id, one)
         return {job: ruled for job, ruled in found if ruled is not None}, flaws
 
-    def find_policies(self, job: SlurmJob) -> Ruled | None:
+    def find_policies(self, job: SlurmJob) -> EffectivePolicy | None:
         """Return one job's policy; None for a job that never registered. Never raises for a
         Comment."""
         key = (job.partition, job.comment)
@@ -44,11 +46,11 @@ class RunPolicies:
         ruled = self._known[key] = self._merge_layers(job.partition, registered.policy)
         return ruled
 
-    def _merge_layers(self, partition: str, own: Mapping[str, object]) -> Ruled:
+    def _merge_layers(self, partition: str, own: Mapping[str, object]) -> EffectivePolicy:
         files = self._layers(partition)
         try:
-            mine = from_json(own)
+            mine = parse_policy_json(own)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
-            return Ruled(merge_policies(files), f"its own policy is not used: {reason}")
-        return Ruled(merge_policies([*files, mine]))
+            return EffectivePolicy(merge_policies(files), f"its own policy is not used: {reason}")
+        return EffectivePolicy(merge_policies([*files, mine]))

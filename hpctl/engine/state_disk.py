@@ -19,23 +19,23 @@ OPEN_DIRECTORIES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 -- only
 _MIB: Final = 2**20
 
 
-class Mount(Struct, frozen=True):
+class FilesystemMount(Struct, frozen=True):
     """A mounted file system. `kind`: its type; `unknown` where nothing tells."""
 
     point: str
     kind: str
 
 
-def find_mount(path: Path, mountinfo: str) -> Mount:
+def find_mount(path: Path, mountinfo: str) -> FilesystemMount:
     """Return the file system that a path is on, by the text of proc(5), mountinfo."""
-    found = Mount("", "unknown")
+    found = FilesystemMount("", "unknown")
     real = str(path.resolve())
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         point = left.split(" ")[4].replace("\\040", " ")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(found.point):
-            found = Mount(point, right.split(" ", 1)[0])
+            found = FilesystemMount(point, right.split(" ", 1)[0])
     return found
 
 

@@ -10,54 +10,54 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from hpctl.engine import views
-from hpctl.engine.attention import PERSON_TASKS, PersonTask, leave_out_shown, list_person_tasks
-from hpctl.engine.completing import describe_completing, find_completing
+from hpctl.engine.attention import PERSON_TASKS, PersonTask, drop_shown_problems, list_person_tasks
+from hpctl.engine.completing import describe_completing_job, find_completing_jobs
 from hpctl.engine.held_jobs import find_held_jobs
 from hpctl.engine.node_waits import describe_job_wait
 from hpctl.engine.out_of_service import (
-    Account,
-    By,
-    find_handed_over,
-    find_out_of_service,
-    show_state,
+    OutOfServiceCause,
+    OutOfServiceNode,
+    find_escalated_recoveries,
+    find_nodes_out_of_service,
+    format_node_state,
 )
-from hpctl.engine.power_saving import failed_to_start, power_text
+from hpctl.engine.power_saving import describe_power_saving, has_failed_to_resume
 from hpctl.engine.timeline import write_headline
 from hpctl.engine.untreated import (
     UntreatedNode,
-    await_untreated,
-    describe_untreated,
-    find_untreated,
+    describe_untreated_node,
+    find_untreated_awaited,
+    find_untreated_nodes,
 )
-from hpctl.engine.world import World, describe_cloud_trouble, find_holds, waits_for_cloud
+from hpctl.engine.world import World, describe_cloud_trouble, find_holds, is_waiting_for_cloud
 from hpctl.engine.world_reader import WorldReader
-from hpctl.faults.reachability import CHECKS, find_sign, is_out_on_purpose
-from hpctl.faults.slurm_reasons import advise_operator
+from hpctl.faults.reachability import CHECKS, find_unreachable_sign, is_intentionally_unreachable
+from hpctl.faults.slurm_reasons import describe_operator_action
 from hpctl.toolkit import output, view_copy
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    Fact,
-    Facts,
+    FactRow,
+    FactTable,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
 )
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.hostlist import fold_shown
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.hostlist import format_node_names
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, GOOD, WARN, format_age, format_counts, join_texts, style_text
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.pause import find_active, find_whole
-from hpctl.vocabulary.reason import reason_owner
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.pause import find_active_pauses, find_cluster_pause
+from hpctl.vocabulary.reason import parse_reason_owner
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ _COUNTED = _OUT_OF_SERVICE | _POWER_SAVING
 """Flags by which nodes are counted apart."""
 
 
-_INSIDE = (Action.PROCESS, Action.STEP)
+_INSIDE = (RunAction.PROCESS, RunAction.STEP)
 
 
 class DaemonView(Struct, frozen=True):
@@ -143,7 +143,7 @@ class OutOfServiceView(Struct, frozen=True):
     problem: bool
 
     columns: ClassVar[Columns] = (
-        Column("NODES", lambda row: fold_shown(row.nodes), fold=True),
+        Column("NODES", lambda row: format_node_names(row.nodes), fold=True),
         Column("SLURM", "state", fold=True),
         Column("BY", "by"),
         Column("WHY", "why", fold=True),
@@ -162,7 +162,7 @@ class FactsView(Struct, frozen=True):
     newest_report: datetime | None
 
 
-def _daemon_text(view: StatusView) -> Text:
+def _format_daemon(view: StatusView) -> Text:
     daemon, now = view.daemon, view.as_of
     if daemon is None:
         return style_text("never ran here", WARN)
@@ -175,31 +175,31 @@ def _daemon_text(view: StatusView) -> Text:
     return text
 
 
-def _standbys_text(view: StatusView) -> Text:
+def _format_standbys(view: StatusView) -> Text:
     """Return one line for each."""
-    return join_texts("\n", [_standby_text(one) for one in view.standbys])
+    return join_texts("\n", [_format_standby(one) for one in view.standbys])
 
 
-def _standby_text(one: StandbyView) -> Text:
+def _format_standby(one: StandbyView) -> Text:
     text = style_text("LOST", BAD) if one.is_lost else style_text("ready", GOOD)
     lag = f"{one.behind} events and {one.silent_s:.1f} s behind"
     text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}; {lag})", "default")
     return text
 
 
-def _total_text(view: StatusView) -> Text:
+def _format_node_total(view: StatusView) -> Text:
     total = view.nodes.slurm_total
     return style_text("unknown", WARN) if total is None else style_text(str(total))
 
 
-def _states_text(view: StatusView) -> Text | str:
+def _format_node_states(view: StatusView) -> Text | str:
     nodes = view.nodes
     return "" if nodes.slurm_total is None else format_counts(nodes.by_state)
 
 
-def _ages_text(view: StatusView) -> Text:
+def _format_fact_ages(view: StatusView) -> Text:
     facts, now = view.facts, view.as_of
-    text = style_text(_slurm_age(facts.slurm_as_of, now))
+    text = style_text(_format_slurm_age(facts.slurm_as_of, now))
     text.append(f"; {facts.agents} agents")
     if facts.agents:
         text.append(f", heard {format_age(facts.newest_report, now)}")
@@ -209,13 +209,13 @@ def _ages_text(view: StatusView) -> Text:
     return text
 
 
-def _slurm_age(as_of: datetime | None, now: datetime) -> str:
+def _format_slurm_age(as_of: datetime | None, now: datetime) -> str:
     if as_of is None:
         return "Slurm unreadable"
     return f"Slurm read {format_age(as_of, now)}" if now - as_of > AS_NOW else "Slurm read now"
 
 
-def _is_quiet(view: StatusView) -> bool:
+def _has_nothing_to_show(view: StatusView) -> bool:
     """Return whether there is nothing to look at."""
     treated = view.node_recoveries or view.job_recoveries
     return not (treated or view.person_tasks or view.problems or view.unknowns)
@@ -253,38 +253,38 @@ class StatusView(Struct, frozen=True):
 
     json_only: ClassVar[JsonOnly] = ("waiting_for_a_person", "paused_by")
     layout: ClassVar[Layout] = (
-        Facts(
+        FactTable(
             facts=(
-                Fact("cluster", lambda view: view.cluster or "(no cloud cluster)"),
-                Fact("daemon", _daemon_text),
-                Fact("standby", _standbys_text),
-                Fact("mode", "mode"),
-                Fact(
+                FactRow("cluster", lambda view: view.cluster or "(no cloud cluster)"),
+                FactRow("daemon", _format_daemon),
+                FactRow("standby", _format_standbys),
+                FactRow("mode", "mode"),
+                FactRow(
                     "stopped",
                     lambda view: f"{view.stopped}: nothing is done" if view.stopped else "",
                     style=WARN,
                 ),
-                Fact("nodes", _total_text),
-                Fact("  in Slurm", _states_text),
-                Fact("  health", lambda view: format_counts(view.nodes.by_condition)),
-                Fact("facts", _ages_text),
+                FactRow("nodes", _format_node_total),
+                FactRow("  in Slurm", _format_node_states),
+                FactRow("  health", lambda view: format_counts(view.nodes.by_condition)),
+                FactRow("facts", _format_fact_ages),
             )
         ),
         PERSON_TASKS,
-        Section("pauses", title="Paused"),
-        Section("node_recoveries", title="Nodes in treatment"),
-        Section("job_recoveries", title="Jobs in recovery"),
+        RowTable("pauses", title="Paused"),
+        RowTable("node_recoveries", title="Nodes in treatment"),
+        RowTable("job_recoveries", title="Jobs in recovery"),
         views.HOLDS,
-        Section("out_of_service", title="Out of service"),
-        Section("windows", title="Maintenance windows (times in UTC)"),
-        Section("changes", title="Capacity: autoscaling and spares"),
-        Lines("problems", title="Problems", style=BAD, indent=2),
-        Lines("unknowns", title="Cannot tell", style=WARN, indent=2),
-        Line(
+        RowTable("out_of_service", title="Out of service"),
+        RowTable("windows", title="Maintenance windows (times in UTC)"),
+        RowTable("changes", title="Capacity: autoscaling and spares"),
+        ItemLines("problems", title="Problems", style=BAD, indent=2),
+        ItemLines("unknowns", title="Cannot tell", style=WARN, indent=2),
+        TextLine(
             "Nothing is in treatment and nothing waits for a person.",
             style=GOOD,
             gap=True,
-            when=_is_quiet,
+            when=_has_nothing_to_show,
         ),
     )
 
@@ -296,7 +296,7 @@ class StatusView(Struct, frozen=True):
         shown.update(hold.shown for hold in self.holds)
         for task in self.person_tasks:
             shown.update((task.explain, *task.targets))
-        return leave_out_shown(self.problems, shown)
+        return drop_shown_problems(self.problems, shown)
 
 
 def read_status_once(config: Config) -> StatusView:
@@ -308,59 +308,61 @@ def read_status(reader: WorldReader) -> StatusView:
     """Look again at everything that the screen tells of."""
     now = output.now()
     world = reader.read(now, slurm=True)
-    if waits_for_cloud(world):
+    if is_waiting_for_cloud(world):
         world = reader.read(now, slurm=True, cloud=True)
-    return status_view(world)
+    return make_status_view(world)
 
 
-def status_view(w: World) -> StatusView:
+def make_status_view(w: World) -> StatusView:
     """Return the screen as a value."""
     nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
-    handed_over = tuple(find_handed_over(w))
-    closed = find_out_of_service(w)
+    handed_over = tuple(find_escalated_recoveries(w))
+    closed = find_nodes_out_of_service(w)
     return StatusView(
         as_of=w.now,
         cluster=w.cluster,
         mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
-        paused_by=whole.by if (whole := find_whole(w.state.pauses, w.now)) else "",
+        paused_by=whole.by if (whole := find_cluster_pause(w.state.pauses, w.now)) else "",
         stopped=w.stopped,
         daemon=view_copy.copy_view(DaemonView, w.daemon, alive=w.daemon_alive)
         if w.daemon
         else None,
-        nodes=_counts(w),
-        facts=_facts(w),
-        node_recoveries=tuple(views.node_recovery_view(rec, _waits(w, rec)) for rec in nodes),
-        job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
-        holds=tuple(views.hold_view(hold) for hold in _find_holds(w)),
-        waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
-        problems=tuple(_problems(w, handed_over, closed)),
-        unknowns=tuple(_unknowns(w)),
-        changes=tuple(map(views.change_view, _changes(w))),
-        standbys=standby_views(w.standbys, w.now),
-        out_of_service=tuple(_group(closed)),
+        nodes=_count_node_states(w),
+        facts=_make_facts_view(w),
+        node_recoveries=tuple(
+            views.make_node_recovery_view(rec, _describe_awaited_job(w, rec)) for rec in nodes
+        ),
+        job_recoveries=tuple(views.make_job_recovery_view(r, w.state) for r in jobs),
+        holds=tuple(views.make_hold_view(hold) for hold in _find_holds(w)),
+        waiting_for_a_person=tuple(map(views.make_node_recovery_view, handed_over)),
+        problems=tuple(_list_problems(w, handed_over, closed)),
+        unknowns=tuple(_list_unknowns(w)),
+        changes=tuple(map(views.make_change_view, _list_recent_changes(w))),
+        standbys=make_standby_views(w.standbys, w.now),
+        out_of_service=tuple(_group_out_of_service(closed)),
         person_tasks=tuple(list_person_tasks(w, handed_over, closed)),
-        windows=tuple(views.window_view(one, w.state) for one in w.state.windows),
-        pauses=tuple(map(views.pause_view, find_active(w.state.pauses, w.now))),
+        windows=tuple(views.make_window_view(one, w.state) for one in w.state.windows),
+        pauses=tuple(map(views.make_pause_view, find_active_pauses(w.state.pauses, w.now))),
     )
 
 
-def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
+def make_standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
     """Return the standbys, and how long each has been silent."""
     silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
     return tuple(view_copy.copy_view(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
 
 
-def _changes(w: World) -> list[Change | NodeRecovery]:
+def _list_recent_changes(w: World) -> list[ClusterChange | NodeRecovery]:
     """Changes of capacity under way, and those that ended a moment ago; newest first."""
-    found = reversed(views.find_changes(w.state))
+    found = reversed(views.list_capacity_changes(w.state))
     return [c for c in found if not c.ended or w.now - c.since <= LATELY]
 
 
-def _group(closed: list[Account]) -> list[OutOfServiceView]:
+def _group_out_of_service(closed: list[OutOfServiceNode]) -> list[OutOfServiceView]:
     """Return the nodes out of service, those of one reason in one row; problems first."""
-    rows: dict[tuple[bool, By, str, str], list[str]] = {}
+    rows: dict[tuple[bool, OutOfServiceCause, str, str], list[str]] = {}
     for one in closed:
-        key = (not one.problem, one.by, show_state(one.node), one.why)
+        key = (not one.problem, one.by, format_node_state(one.node), one.why)
         rows.setdefault(key, []).append(one.node.name)
     found = []
     for key, names in sorted(rows.items(), key=lambda row: row[0][0]):
@@ -374,7 +376,7 @@ def _find_holds(w: World) -> list[GateBlocked]:
     return list(find_holds(w).values())
 
 
-def _counts(w: World) -> NodeCounts:
+def _count_node_states(w: World) -> NodeCounts:
     conditions = Counter(a.condition for a in w.assessments.values())
     states: Counter[str] = Counter()
     if w.slurm is not None:
@@ -383,13 +385,13 @@ def _counts(w: World) -> NodeCounts:
             states["+".join([state, *sorted(flags & _COUNTED)])] += count
         unheard = len(w.slurm.nodes.keys() - w.assessments.keys())
         if unheard:
-            conditions[Condition.UNKNOWN] += unheard
+            conditions[NodeCondition.UNKNOWN] += unheard
     total = None if w.slurm is None else len(w.slurm.nodes)
     health = {condition.value: count for condition, count in sorted(conditions.items())}
     return NodeCounts(total, dict(sorted(states.items())), health)
 
 
-def _facts(w: World) -> FactsView:
+def _make_facts_view(w: World) -> FactsView:
     heard = [h.last_heard for h in w.health.values()]
     awaited = w.now - clamp_duration(w.policy.ages.report_s)
     stopped = {n.name for n in w.slurm.nodes.values() if n.powered_down} if w.slurm else set()
@@ -404,26 +406,30 @@ def _facts(w: World) -> FactsView:
     )
 
 
-def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Account]) -> list[str]:
+def _list_problems(
+    w: World, handed_over: tuple[NodeRecovery, ...], closed: list[OutOfServiceNode]
+) -> list[str]:
     """Return every fault that is not over, one line each: whom it concerns, what it is, what to
     read."""
     found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
     nodes, jobs = views.choose_recoveries(w.state, ended=False, since=None)
     planned = {rec.node for rec in nodes if _is_planned(w, rec)}
-    found += [_describe_open(w, rec) for rec in nodes if rec.node not in planned]
+    found += [_describe_open_recovery(w, rec) for rec in nodes if rec.node not in planned]
     found += [f"{write_headline(r)} hpctl explain {r.id}" for r in jobs]
     covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.candidates}
-    shown = dict(_out_of_reach(w)) | seen_at
+    shown = dict(_list_unreachable_nodes(w)) | seen_at
     found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     known = {*covered, *shown}
-    untreated = [one for one in find_untreated(w) if one.name not in known]
+    untreated = [one for one in find_untreated_nodes(w) if one.name not in known]
     found += [_describe_untreated(one) for one in untreated]
     known.update(one.name for one in untreated)
-    found += [_describe_closed(one) for one in closed if one.node.name not in known and one.problem]
+    found += [
+        _describe_closed_node(one) for one in closed if one.node.name not in known and one.problem
+    ]
     found += [f"{why}: hpctl explain {job}" for job, why in _list_restarting_jobs(w)]
-    found += _find_completing(w)
-    found += _find_held(w)
+    found += _describe_completing_jobs(w)
+    found += _describe_held_jobs(w)
     for name, hold in sorted(w.state.holds.items()):
         if hold.gate == ENDED_GATE or (hold.gate == "maintenance" and name in planned):
             continue
@@ -436,7 +442,7 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
     if w.full_disk:
         found.append(w.full_disk)
-    for one in standby_views(w.standbys, w.now):
+    for one in make_standby_views(w.standbys, w.now):
         if one.is_lost:
             silent = (
                 f"the standby on {one.host} has been silent for {format_duration(one.silent_s)}"
@@ -448,12 +454,12 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...], closed: list[Acco
 def _is_planned(w: World, rec: NodeRecovery) -> bool:
     """Return whether a node is closed for a maintenance window only, as planned."""
     judged = w.assessments.get(rec.node)
-    return rec.of_maintenance and (judged is None or judged.condition is not Condition.FAULTY)
+    return rec.of_maintenance and (judged is None or judged.condition is not NodeCondition.FAULTY)
 
 
-def _describe_open(w: World, rec: NodeRecovery) -> str:
+def _describe_open_recovery(w: World, rec: NodeRecovery) -> str:
     """Say what is treated, its phase, and what it waits for."""
-    waits = _waits(w, rec)
+    waits = _describe_awaited_job(w, rec)
     waits = f"Waits for {waits}." if waits else ""
     parts = [write_headline(rec), waits, describe_cloud_trouble(w, rec), f"hpctl explain {rec.id}"]
     return " ".join(filter(None, parts))
@@ -461,28 +467,28 @@ def _describe_open(w: World, rec: NodeRecovery) -> str:
 
 def _describe_untreated(one: UntreatedNode) -> str:
     """Say how a node is that an operator keeps as it is, and what ends that."""
-    ends = f"It waits for {await_untreated(one).what}."
-    return f"{describe_untreated(one)}. {ends} hpctl explain {one.name}"
+    ends = f"It waits for {find_untreated_awaited(one).what}."
+    return f"{describe_untreated_node(one)}. {ends} hpctl explain {one.name}"
 
 
-def _describe_closed(one: Account) -> str:
-    name, state = one.node.name, show_state(one.node)
+def _describe_closed_node(one: OutOfServiceNode) -> str:
+    name, state = one.node.name, format_node_state(one.node)
     return f"{name} is out of service ({state}): {one.why}: hpctl explain {name}"
 
 
-def _waits(w: World, rec: NodeRecovery) -> str:
+def _describe_awaited_job(w: World, rec: NodeRecovery) -> str:
     """Return the job that a recovery waits for, in words."""
     return describe_job_wait(rec, w.slurm, w.policy, w.now)
 
 
-def _find_completing(w: World) -> list[str]:
+def _describe_completing_jobs(w: World) -> list[str]:
     """Return the jobs that have been COMPLETING for too long, and the nodes that keep them so."""
     jobs = w.slurm.jobs.values() if w.slurm else ()
-    late = find_completing(jobs, w.policy.job.completing_shown_s, w.now)
-    return [f"{describe_completing(job, w.now)}: hpctl explain {job.shown}" for job in late]
+    late = find_completing_jobs(jobs, w.policy.job.completing_shown_s, w.now)
+    return [f"{describe_completing_job(job, w.now)}: hpctl explain {job.shown}" for job in late]
 
 
-def _find_held(w: World) -> list[str]:
+def _describe_held_jobs(w: World) -> list[str]:
     """Return the registered jobs that Slurm holds, and why: they start only once released."""
     return [
         f"job {one.job.shown} is held by Slurm {one.why}: hpctl explain {one.job.shown}"
@@ -510,39 +516,40 @@ def _list_restarting_jobs(w: World) -> list[tuple[JobId, str]]:
     return found
 
 
-def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
+def _list_unreachable_nodes(w: World) -> list[tuple[NodeName, str]]:
     """The nodes in service that Slurm or this head node cannot reach, and how that shows."""
     found = []
     for name, node in w.slurm.nodes.items() if w.slurm else ():
         judged = w.assessments.get(name)
-        if failed_to_start(node):
-            found.append((name, f"{name}: {power_text(node)}"))
+        if has_failed_to_resume(node):
+            found.append((name, f"{name}: {describe_power_saving(node)}"))
             continue
         if judged is not None and not judged.findings and not judged.why:
             continue
-        if node.closed and reason_owner(node.reason) is not None:
+        if node.closed and parse_reason_owner(node.reason) is not None:
             continue
         instance = w.joined.instances.get(name)
         if judged is None:
-            sign = find_sign(node, instance)
+            sign = find_unreachable_sign(node, instance)
             shown = "+".join([node.state, *sorted(node.flags)])
             if sign:
                 says = f"{name}: Slurm calls it {shown} ({node.reason})"
-                found.append((name, f"{says}{_advice(node)}"))
+                found.append((name, f"{says}{_format_advice(node)}"))
         elif any(f.check in CHECKS for f in judged.findings) or (
-            judged.why.startswith("agent-silent") and not is_out_on_purpose(node, instance)
+            judged.why.startswith("agent-silent")
+            and not is_intentionally_unreachable(node, instance)
         ):
-            found.append((name, f"{name}: {judged.why}{_advice(node)}"))
+            found.append((name, f"{name}: {judged.why}{_format_advice(node)}"))
     return found
 
 
-def _advice(node: SlurmNode) -> str:
+def _format_advice(node: SlurmNode) -> str:
     """Return what a person does about a node that Slurm itself closed, after what is wrong."""
-    advice = advise_operator(node)
+    advice = describe_operator_action(node)
     return f"; {advice}" if advice else ""
 
 
-def _unknowns(w: World) -> list[str]:
+def _list_unknowns(w: World) -> list[str]:
     found = []
     if w.daemon is None:
         found.append("no daemon has run on this state directory: hpctl daemon run")
@@ -561,8 +568,8 @@ def _unknowns(w: World) -> list[str]:
     return found
 
 
-def choose_exit_code(view: StatusView) -> Exit:
+def choose_exit_code(view: StatusView) -> ExitCode:
     """Return a problem that is known outweighs what is not known."""
     if view.problems:
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if view.unknowns else Exit.FINE
+        return ExitCode.PROBLEM
+    return ExitCode.CANNOT_TELL if view.unknowns else ExitCode.FINE

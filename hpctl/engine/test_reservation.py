@@ -6,8 +6,8 @@ from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import JobId, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 
 PREFIX: Final = "hpctl-accept-"
 """How the names of the reservation and of the job of a test begin."""
@@ -47,15 +47,20 @@ SUSPECTED: Final = FaultClass(
 )
 
 
-def name_of(rec: NodeRecovery) -> str:
+def format_test_name(rec: NodeRecovery) -> str:
     """Return the name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
 
 
 def find_test_job(rec: NodeRecovery) -> JobId | None:
     """Return the id of the job of its newest test, once slurmctld has answered with it."""
-    step = last_step(rec.steps, StepKind.TEST)
-    if step is None or step.target != name_of(rec) or not step.accepted or step.outcome is None:
+    step = find_last_step(rec.steps, StepKind.TEST)
+    if (
+        step is None
+        or step.target != format_test_name(rec)
+        or not step.accepted
+        or step.outcome is None
+    ):
         return None
     return JobId(parse_count(step.outcome.detail))
 
@@ -64,7 +69,7 @@ def find_left_reservation(rec: NodeRecovery) -> str:
     """Return the reservation that an ended recovery may have left behind; "" where none."""
     before = [move.phase for move in rec.trail[-2:-1]]
     stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
-    return name_of(rec) if stuck else ""
+    return format_test_name(rec) if stuck else ""
 
 
 def is_test(rec: NodeRecovery, job_name: str) -> bool:
@@ -72,12 +77,12 @@ def is_test(rec: NodeRecovery, job_name: str) -> bool:
     return job_name.startswith(f"{PREFIX}{rec.id}-")
 
 
-def _is_other(rec: NodeRecovery) -> bool:
+def _has_new_generation(rec: NodeRecovery) -> bool:
     """Return whether the node has booted, or is another instance, since its recovery opened."""
     return rec.generation != rec.opened_for
 
 
-def choose_test_level(rec: NodeRecovery, policy: Policy) -> str:
+def choose_test_level(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     """Return which tests the node is to pass after what was done to it; empty: none."""
     wanted = policy.acceptance
     if rec.rule.startswith(ORDER):
@@ -89,7 +94,7 @@ def choose_test_level(rec: NodeRecovery, policy: Policy) -> str:
     }
     if rec.rule in by_rule:
         level = by_rule[rec.rule]
-    elif rec.rule == "operator-return" or (rec.of_maintenance and not _is_other(rec)):
+    elif rec.rule == "operator-return" or (rec.of_maintenance and not _has_new_generation(rec)):
         level = wanted.returned
     elif rec.generation.instance != rec.opened_for.instance:
         level = wanted.replace

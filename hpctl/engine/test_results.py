@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hpctl.engine.view import View
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
-ReadResults = Callable[[str, NodeName, View, Policy], tuple[Finding, ...]]
+ReadResults = Callable[[str, NodeName, View, RecoveryPolicy], tuple[Finding, ...]]
 """Returns the judged results of the test of that id on that node; nothing until all are there."""
 
 
@@ -15,7 +15,7 @@ def read_no_results(
     test: str,  # noqa: ARG001
     node: NodeName,  # noqa: ARG001
     view: View,  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
 ) -> tuple[Finding, ...]:
     """Return no results: for an hpctl that runs no tests."""
     return ()

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.change_deadlines import find_change_deadline
-from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
+from hpctl.engine.job_deadlines import find_job_phase_deadline_s as job_deadline_s
 from hpctl.engine.journal.events import (
     COMMANDS,
     PAUSE_ENDED,
@@ -38,22 +38,22 @@ from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary import change as vocabulary_change
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import (
-    Change,
     ChangeOpened,
     ChangePhase,
     ChangeSignal,
-    phase_of_removal,
+    ClusterChange,
+    find_removal_phase,
 )
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import HELD, Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
 from hpctl.vocabulary.trouble import TroubleKind
 
-Subject = NodeRecovery | JobRecovery | Change
+Subject = NodeRecovery | JobRecovery | ClusterChange
 """What has a timeline."""
 
 
@@ -76,7 +76,7 @@ class TimelineLine(Struct, frozen=True):
     mark: TimelineMark
 
 
-class Awaited(Struct, frozen=True):
+class AwaitedEvent(Struct, frozen=True):
     """`what` is awaited; where it has not come by `until`, `otherwise` happens."""
 
     what: str
@@ -222,7 +222,7 @@ def format_sentence(start: str, why: str = "") -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
-def outcome_text(outcome: Outcome | None) -> str:
+def describe_outcome(outcome: Outcome | None) -> str:
     """Return what a port answered to a step, or that it did not."""
     if outcome is None:
         return "no answer on record, checked before it is retried"
@@ -236,7 +236,7 @@ def outcome_text(outcome: Outcome | None) -> str:
             return f"outcome unknown ({answer})"
 
 
-def finding_text(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     """Return a finding in one line: what was seen, where, how often; not the raw evidence."""
     where = f" on {finding.device}" if finding.device else ""
     code = f" {finding.code}" if finding.code else ""
@@ -245,34 +245,34 @@ def finding_text(finding: Finding) -> str:
     return f"{finding.check}{code}{where}: {finding.verdict}{detail}{often}"
 
 
-def ladder_text(ladder: tuple[Remedy, ...]) -> str:
+def format_remedy_ladder(ladder: tuple[Remedy, ...]) -> str:
     """`reboot, then replace`."""
     return ", then ".join(REMEDIES[rung] for rung in ladder)
 
 
 def build_timeline(subject: Subject, state: State) -> tuple[TimelineLine, ...]:
     """Return the whole timeline, oldest first; on equal times, steps before what they caused."""
-    steps = [_step_line(step, subject) for step in subject.steps]
-    moves = [_move_line(subject, move, state) for move in subject.trail]
-    rest = [*moves, *steps] if isinstance(subject, Change) else [*steps, *moves]
-    return (_opened_line(subject), *sorted(rest, key=lambda line: line.at))
+    steps = [_make_step_line(step, subject) for step in subject.steps]
+    moves = [_make_move_line(subject, move, state) for move in subject.trail]
+    rest = [*moves, *steps] if isinstance(subject, ClusterChange) else [*steps, *moves]
+    return (_make_opening_line(subject), *sorted(rest, key=lambda line: line.at))
 
 
-def _opened_line(subject: Subject) -> TimelineLine:
-    if isinstance(subject, Change):
+def _make_opening_line(subject: Subject) -> TimelineLine:
+    if isinstance(subject, ClusterChange):
         about = subject.opened
         return TimelineLine(
-            about.at, format_sentence(change_text(about), about.why), TimelineMark.DECIDED
+            about.at, format_sentence(describe_change(about), about.why), TimelineMark.DECIDED
         )
     if isinstance(subject, NodeRecovery) and subject.of_capacity:
         return TimelineLine(
             subject.opened,
-            format_sentence(removal_text(subject), subject.why),
+            format_sentence(describe_removal(subject), subject.why),
             TimelineMark.DECIDED,
         )
     if isinstance(subject, NodeRecovery):
         asked = f", requested by {subject.by}" if subject.by else ""
-        ladder = ladder_text(subject.ladder[subject.rung :])
+        ladder = format_remedy_ladder(subject.ladder[subject.rung :])
         plan = f"opened recovery of {subject.node} ({subject.rule}{asked}): {ladder}"
         text = f"{subject.meaning}; {plan}" if subject.meaning else plan
         # The findings have lines of their own; what hpctl concludes without any has none.
@@ -283,21 +283,21 @@ def _opened_line(subject: Subject) -> TimelineLine:
     job = f"Job {subject.shown}"
     job += f" ({subject.name}, {subject.user})" if subject.name else ""
     start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
-    start = job if subject.of_no_fault or _at_limit(subject) else start
+    start = job if subject.of_no_fault or _has_reached_time_limit(subject) else start
     return TimelineLine(subject.opened, format_sentence(start, subject.why), TimelineMark.DECIDED)
 
 
-def _at_limit(rec: JobRecovery) -> bool:
+def _has_reached_time_limit(rec: JobRecovery) -> bool:
     """Return whether its run reached its time limit, which is no failure."""
     return rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
 
 
-def _move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
+def _make_move_line(subject: Subject, move: Trail, state: State) -> TimelineLine:
     """Return a move into another phase."""
-    if isinstance(subject, Change):
+    if isinstance(subject, ClusterChange):
         about = subject.opened
         what = about.node or f"group {about.group}"
-        if vocabulary_change.is_window(subject):
+        if vocabulary_change.is_maintenance_window(subject):
             what = f"maintenance window {about.group}"
             if move.signal == ChangeSignal.GONE:
                 return TimelineLine(
@@ -334,19 +334,19 @@ def _describe_eviction(rec: NodeRecovery, state: State) -> str:
     return f"Evicted {count} job{'s' if count > 1 else ''} from {{node}}"
 
 
-def _step_text(kind: StepKind, target: str, attempt: int) -> str:
+def _describe_step(kind: StepKind, target: str, attempt: int) -> str:
     again = f" (attempt {attempt})" if attempt > 1 else ""
     return STEP_TEXTS[kind].format(target=target) + again
 
 
-def _target(step: StepRecord | StepStarted, subject: Subject) -> str:
+def _format_step_target(step: StepRecord | StepStarted, subject: Subject) -> str:
     """Return what a step is done to, as people write it."""
     if isinstance(subject, JobRecovery) and step.target == str(subject.attempt.job):
         return subject.shown
     return step.target
 
 
-def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
+def _make_step_line(step: StepRecord, subject: Subject) -> TimelineLine:
     """Return a step and its outcome."""
     after = ""
     if step.resolved is not None:
@@ -354,11 +354,11 @@ def _step_line(step: StepRecord, subject: Subject) -> TimelineLine:
     mark = TimelineMark.DID
     if step.in_doubt or (step.outcome and step.outcome.kind is OutcomeKind.REJECTED):
         mark = TimelineMark.TROUBLE
-    order = _step_text(step.kind, _target(step, subject), step.attempt)
-    return TimelineLine(step.started, f"{order}: {outcome_text(step.outcome)}{after}.", mark)
+    order = _describe_step(step.kind, _format_step_target(step, subject), step.attempt)
+    return TimelineLine(step.started, f"{order}: {describe_outcome(step.outcome)}{after}.", mark)
 
 
-def report_line(event: JobReported, shown: str = "") -> TimelineLine:
+def make_report_line(event: JobReported, shown: str = "") -> TimelineLine:
     """Return a report of a job's supervisor or script. `shown`: the job's id as its owner writes
     it."""
     report = event.report
@@ -379,7 +379,7 @@ def report_line(event: JobReported, shown: str = "") -> TimelineLine:
     return TimelineLine(event.at, text, TimelineMark.TROUBLE)
 
 
-def change_text(event: ChangeOpened) -> str:
+def describe_change(event: ChangeOpened) -> str:
     """Return what a change of capacity was decided to be."""
     match event.kind:
         case vocabulary_change.ChangeKind.ADD:
@@ -387,26 +387,26 @@ def change_text(event: ChangeOpened) -> str:
         case vocabulary_change.ChangeKind.BURN_IN:
             return f"Testing idle {event.node}"
         case vocabulary_change.ChangeKind.MAINTENANCE:
-            return _window_text(event)
+            return _describe_window(event)
         case _:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
 
 
-def _window_text(event: ChangeOpened) -> str:
+def _describe_window(event: ChangeOpened) -> str:
     times = [f"{at:%Y-%m-%d %H:%M:%S} UTC" for at in (event.start, event.end) if at is not None]
     by = f" by {event.by}" if event.by else ""
     nodes = fold_hostlist(event.nodes)
     return f"Maintenance window {event.group}{by} of {nodes}, {' to '.join(times)}"
 
 
-def removal_text(rec: NodeRecovery) -> str:
+def describe_removal(rec: NodeRecovery) -> str:
     """Return what a recovery changes of the size of its node's group."""
     if rec.rule == SCALE_DOWN:
         return f"Removing {rec.node} from group {rec.group}"
     return f"Resuming {rec.node}, which was drained for a removal"
 
 
-def event_line(  # noqa: C901, PLR0912 -- one case for each event
+def make_event_line(  # noqa: C901, PLR0912 -- one case for each event
     event: Event, state: State
 ) -> TimelineLine | None:
     """Return one journal event as a line, for a live narration; `state` has the event folded in.
@@ -415,18 +415,18 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
-            return _opened_line(find_subject(event.recovery, state))
+            return _make_opening_line(find_subject(event.recovery, state))
         case SignalSeen():
             subject = find_subject(event.recovery, state)
-            return _move_line(subject, subject.trail[-1], state)
+            return _make_move_line(subject, subject.trail[-1], state)
         case StepStarted():
-            target = _target(event, find_subject(event.recovery, state))
-            text = _step_text(event.step, target, event.attempt)
+            target = _format_step_target(event, find_subject(event.recovery, state))
+            text = _describe_step(event.step, target, event.attempt)
             return TimelineLine(event.at, text + ".", TimelineMark.DID)
         case StepResolved():
             if event.outcome.kind is OutcomeKind.ACCEPTED:
                 return None
-            text = f"Outcome of {event.step}: {outcome_text(event.outcome)}"
+            text = f"Outcome of {event.step}: {describe_outcome(event.outcome)}"
             return TimelineLine(event.at, format_sentence(text), TimelineMark.TROUBLE)
         case GateBlocked():
             start = f"Blocked {event.shown} ({event.rule}) by gate {event.gate}"
@@ -442,7 +442,7 @@ def event_line(  # noqa: C901, PLR0912 -- one case for each event
                 return TimelineLine(event.at, format_sentence(event.answer), TimelineMark.SAW)
             return TimelineLine(event.at, format_sentence(asked, event.answer + why), mark)
         case JobReported():
-            return report_line(event)
+            return make_report_line(event)
         case ConfigurationTaken():
             return TimelineLine(
                 event.at, f"Configuration loaded from {event.by}'s file.", TimelineMark.SAW
@@ -465,22 +465,22 @@ def find_subject(recovery: RecoveryId, state: State) -> Subject:
 
 def write_headline(subject: Subject) -> str:
     """Return the subject in one sentence: what is treated or changed, why, and its state."""
-    if isinstance(subject, Change):
+    if isinstance(subject, ClusterChange):
         what = format_sentence(write_title(subject), subject.opened.why)
-        return _change_headline(subject, what, subject.phase, subject.opened.at)
+        return _write_change_headline(subject, what, subject.phase, subject.opened.at)
     if isinstance(subject, NodeRecovery) and subject.of_capacity:
         what = format_sentence(write_title(subject), subject.why)
-        return _change_headline(subject, what, phase_of_removal(subject), subject.opened)
+        return _write_change_headline(subject, what, find_removal_phase(subject), subject.opened)
     return f"{write_title(subject)}. {describe_phase(subject)}"
 
 
 def write_title(subject: Subject) -> str:
     """Name the subject by its node or job and by its fault, in words."""
-    if isinstance(subject, Change):
-        return change_text(subject.opened)
+    if isinstance(subject, ClusterChange):
+        return describe_change(subject.opened)
     if isinstance(subject, NodeRecovery):
         if subject.of_capacity:
-            return removal_text(subject)
+            return describe_removal(subject)
         return f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
     named = f" ({subject.name})" if subject.name else ""
     by = ", ".join(subject.bad_nodes) or subject.cause
@@ -503,8 +503,8 @@ def find_fault_time(rec: NodeRecovery | JobRecovery, state: State) -> datetime:
     return min(rec.opened, find_fault_time(cause, state)) if cause is not None else rec.opened
 
 
-def _change_headline(
-    change: Change | NodeRecovery, what: str, phase: ChangePhase, began: datetime
+def _write_change_headline(
+    change: ClusterChange | NodeRecovery, what: str, phase: ChangePhase, began: datetime
 ) -> str:
     if not change.ended:
         return f"{what} In progress: {phase.replace('_', ' ')}."
@@ -584,40 +584,40 @@ _CHANGE_WAITS: Final = {
 }
 
 
-def find_awaited(subject: Subject, policy: Policy) -> Awaited:
+def find_awaited(subject: Subject, policy: RecoveryPolicy) -> AwaitedEvent:
     """Return what happens next. Where it is closed: what, if anything, a person should do."""
-    if isinstance(subject, Change):
-        return _change_awaited(subject, policy)
+    if isinstance(subject, ClusterChange):
+        return _find_change_awaited(subject, policy)
     if isinstance(subject, NodeRecovery):
-        return _node_awaited(subject, policy)
-    return _job_awaited(subject, policy)
+        return _find_node_awaited(subject, policy)
+    return _find_job_awaited(subject, policy)
 
 
-def _change_awaited(change: Change, policy: Policy) -> Awaited:
+def _find_change_awaited(change: ClusterChange, policy: RecoveryPolicy) -> AwaitedEvent:
     if change.ended:
-        return Awaited("nothing, this change is closed")
+        return AwaitedEvent("nothing, this change is closed")
     what = _CHANGE_WAITS[change.opened.kind, change.phase]
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
-    if vocabulary_change.is_window(change):
-        return Awaited(what)
-    return Awaited(what, find_change_deadline(change, policy), "fails the change")
+    if vocabulary_change.is_maintenance_window(change):
+        return AwaitedEvent(what)
+    return AwaitedEvent(what, find_change_deadline(change, policy), "fails the change")
 
 
-def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
+def _find_node_awaited(rec: NodeRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
     if rec.phase is NodePhase.ESCALATED and rec.rule != SCALE_DOWN:
-        return Awaited(
+        return AwaitedEvent(
             f"on-call to repair {rec.node} and run `hpctl undrain {rec.node}`,"
             f" or to run `hpctl replace {rec.node}`"
         )
     if rec.ended:
-        return Awaited(_CLOSED)
-    return Awaited(
-        _node_waits(rec, policy), find_node_deadline(rec, policy), "escalates to on-call"
+        return AwaitedEvent(_CLOSED)
+    return AwaitedEvent(
+        _describe_node_wait(rec, policy), find_node_deadline(rec, policy), "escalates to on-call"
     )
 
 
-def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one case for each phase
+def _describe_node_wait(rec: NodeRecovery, policy: RecoveryPolicy) -> str:  # noqa: C901 -- one case for each phase
     if policy.mode is Mode.OBSERVE:
         return _OBSERVED
     doubt = [s for s in rec.steps if s.in_doubt]
@@ -633,9 +633,9 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
         case NodePhase.VACATED if policy.mode is not Mode.OWN and rec.remedy is not Remedy.DELETE:
             return f"HyperPod's own recovery to {REMEDIES[rec.remedy]} it (mode {policy.mode})"
         case NodePhase.VACATED:
-            return _remedy(rec, policy)
+            return _describe_next_remedy(rec, policy)
         case NodePhase.REMEDYING:
-            return _remedying_waits(rec, policy)
+            return _describe_remedy_wait(rec, policy)
         case NodePhase.REJOINING:
             return "the instance to be Running and slurmd to register"
         case NodePhase.ACCEPTING:
@@ -646,14 +646,14 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one 
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
 
 
-def _remedying_waits(rec: NodeRecovery, policy: Policy) -> str:
+def _describe_remedy_wait(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     if rec.remedy is Remedy.DELETE:
         return f"SageMaker to list instance {rec.generation.instance} no longer"
     boot = "a report from a new boot under this node's name"
     return "; ".join(filter(None, [boot, advise_service_order(rec, policy)]))
 
 
-def _remedy(rec: NodeRecovery, policy: Policy) -> str:
+def _describe_next_remedy(rec: NodeRecovery, policy: RecoveryPolicy) -> str:
     order = f"{REMEDIES[rec.remedy]} instance {rec.generation.instance}"
     if rec.by or rec.remedied:
         return f"SageMaker to accept the order: {order}"
@@ -662,30 +662,30 @@ def _remedy(rec: NodeRecovery, policy: Policy) -> str:
     return f"{window}, in which other nodes may report the same fault; then: {order}"
 
 
-def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
+def _find_job_awaited(rec: JobRecovery, policy: RecoveryPolicy) -> AwaitedEvent:
     if rec.ended:
-        return Awaited(_after_end(rec))
+        return AwaitedEvent(_describe_ended_job(rec))
     what = _JOB_WAITS.get(rec.phase, f"{policy.job.prove_s:g} s of running")
     if rec.start_at is not None and rec.phase is JobPhase.STARTING:
         what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
     until = add_seconds(rec.since, job_deadline_s(rec.phase, policy))
-    return Awaited(what, until, "leaves the job to its owner")
+    return AwaitedEvent(what, until, "leaves the job to its owner")
 
 
-def _after_end(rec: JobRecovery) -> str:
+def _describe_ended_job(rec: JobRecovery) -> str:
     """Return what a person does, where a person must, once a recovery has ended."""
     last = rec.steps[-1].outcome if rec.steps else None
     kind = rec.trouble.kind if rec.trouble is not None else None
-    back = f", or `{go_back(rec.shown)}`" if kind in POISONS else ""
+    back = f", or `{make_resume_command(rec.shown)}`" if kind in POISONS else ""
     if rec.phase is JobPhase.HELD:
         first = "make room and " if kind is TroubleKind.DISK_FULL else ""
         return f"the job's owner to {first}run `scontrol release {rec.shown}`{back}"
     if rec.phase is not JobPhase.GAVE_UP:
         return _CLOSED
     if last is not None and last.code == HELD:
-        return released_by(rec)
+        return describe_job_release(rec)
     return f"the job's owner to read its log and run `scontrol requeue {rec.shown}`{back}"
 
 
@@ -693,12 +693,12 @@ POISONS: Final = (TroubleKind.NAN, TroubleKind.SPIKE, TroubleKind.CORRUPTION)
 """Kinds of trouble after which what the run has saved may be wrong."""
 
 
-def go_back(job: str) -> str:
+def make_resume_command(job: str) -> str:
     """Return the command by which a job resumes from an earlier checkpoint."""
     return f"hpctl resume {job} --from-step N"
 
 
-def released_by(rec: JobRecovery) -> str:
+def describe_job_release(rec: JobRecovery) -> str:
     """Return who lets a job go on that an owner or an administrator holds."""
     return f"`scontrol release {rec.shown}`, by its owner or by the administrator who holds it"
 
@@ -738,7 +738,7 @@ LIFTED_BY: Final[dict[str, str]] = {
 }
 
 
-def lifted_by(hold: GateBlocked, *, many: bool = False) -> Awaited:
+def describe_hold_release(hold: GateBlocked, *, many: bool = False) -> AwaitedEvent:
     """Return what a hold waits for. `many`: it stands for all that are held for the same."""
     event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl continues automatically")
     if hold.approvable and many:
@@ -746,4 +746,4 @@ def lifted_by(hold: GateBlocked, *, many: bool = False) -> Awaited:
     elif hold.approvable:
         event += f". `hpctl approve {hold.target}` lets it go ahead now"
         event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
-    return Awaited(event)
+    return AwaitedEvent(event)

@@ -11,14 +11,14 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.timeline import Awaited
+from hpctl.engine.timeline import AwaitedEvent
 from hpctl.engine.world import World
-from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Clears
+from hpctl.vocabulary.model import ClearCondition
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 
@@ -47,7 +47,7 @@ class UntreatedNode(Struct, frozen=True):
         return self.judged.since if self.judged is not None else self.last.since
 
 
-def find_untreated(w: World) -> list[UntreatedNode]:
+def find_untreated_nodes(w: World) -> list[UntreatedNode]:
     """Return such nodes in order; none where Slurm could not be read."""
     waits = {*w.state.open_nodes, *w.state.holds, *(c.node.name for c in w.candidates)}
     found = []
@@ -57,13 +57,13 @@ def find_untreated(w: World) -> list[UntreatedNode]:
         if node is None or name in waits or last.phase is NodePhase.REMOVED:
             continue
         judged = _find_fault(w, name)
-        left = not node.in_service and reason_owner(node.reason) == last.id
+        left = not node.in_service and parse_reason_owner(node.reason) == last.id
         if judged is not None or left:
-            found.append(UntreatedNode(node, last, judged, find_changing(w, name)))
+            found.append(UntreatedNode(node, last, judged, find_changing_instance(w, name)))
     return found
 
 
-def find_changing(w: World, name: NodeName) -> Instance | None:
+def find_changing_instance(w: World, name: NodeName) -> Instance | None:
     """Return the instance of a node while HyperPod starts, replaces or repairs it; else None."""
     instance = w.joined.instances.get(name)
     at_work = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
@@ -73,13 +73,13 @@ def find_changing(w: World, name: NodeName) -> Instance | None:
 def _find_fault(w: World, name: NodeName) -> Assessment | None:
     """Return the fault of a node, unless an operator has accepted it with `hpctl undrain`."""
     judged = w.assessments.get(name)
-    if judged is None or judged.condition is not Condition.FAULTY or judged.fault is None:
+    if judged is None or judged.condition is not NodeCondition.FAULTY or judged.fault is None:
         return None
     accepted = w.state.returned.get(name)
     return None if accepted is not None and judged.newest <= accepted else judged
 
 
-def describe_untreated(one: UntreatedNode) -> str:
+def describe_untreated_node(one: UntreatedNode) -> str:
     """Say in one clause how the node is, with which fault, and by whose decision."""
     how = "in service" if one.in_service else f"out of service (Reason {one.node.reason!r})"
     fault = ""
@@ -89,21 +89,23 @@ def describe_untreated(one: UntreatedNode) -> str:
     return f"{one.name} is {how}{fault}; hpctl does not treat it ({why or one.last.phase})"
 
 
-def await_untreated(one: UntreatedNode) -> Awaited:
+def find_untreated_awaited(one: UntreatedNode) -> AwaitedEvent:
     """Return what ends the state: what a person does, and what ends it without one."""
     name = one.name
     if one.instance is not None:
-        return Awaited(
+        return AwaitedEvent(
             f"HyperPod, which calls its instance {one.instance.id} {one.instance.status}"
         )
     orders = f"`hpctl reboot {name}` or `hpctl replace {name}`"
-    ours = not one.in_service and reason_owner(one.node.reason) is not None
+    ours = not one.in_service and parse_reason_owner(one.node.reason) is not None
     if ours:
         orders = f"`hpctl undrain {name}`, {orders}"
     elif one.in_service:
         orders += f", or `hpctl undrain {name}`, which accepts the fault"
     if one.judged is None:
-        return Awaited(f"a person to run {orders}")
+        return AwaitedEvent(f"a person to run {orders}")
     clears = {f.clears for f in one.judged.findings}
-    by_itself = "its check to pass" if clears == {Clears.GONE} else "a restart of its instance"
-    return Awaited(f"{by_itself}, new evidence, which is treated, or a person to run {orders}")
+    by_itself = (
+        "its check to pass" if clears == {ClearCondition.GONE} else "a restart of its instance"
+    )
+    return AwaitedEvent(f"{by_itself}, new evidence, which is treated, or a person to run {orders}")

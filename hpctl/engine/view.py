@@ -9,16 +9,16 @@ from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.state import State
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Urgency
+from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.hang import Hang, Standstill
-from hpctl.vocabulary.identity import Generation, JobId, NodeName
+from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.model import Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodeRecovery, waits_for_provider
 from hpctl.vocabulary.preemption_order import PreemptionOrder
-from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.registration import EffectivePolicy
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 
@@ -41,7 +41,7 @@ class Request(Struct, frozen=True):
 class Candidate(Struct, frozen=True):
     """A generation to be treated: the facts call it faulty, or (`by`) an operator asks for it."""
 
-    generation: Generation
+    generation: NodeGeneration
     node: SlurmNode
     fault: FaultClass
     since: datetime
@@ -73,7 +73,7 @@ class View(Struct, frozen=True):
 
     scheduler: SchedulerView
     provider: ProviderView
-    health: Mapping[NodeName, Health]
+    health: Mapping[NodeName, NodeHealth]
     assessments: Mapping[NodeName, Assessment]
     """Only of nodes that are not plainly healthy; see `assess`."""
     state: State
@@ -93,7 +93,7 @@ class View(Struct, frozen=True):
     """The nodes for which an order by hand, or a removal, is taken back, and why."""
     stopped: str = ""
     """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
-    ruled: Mapping[JobId, Ruled] = field(default_factory=dict)
+    ruled: Mapping[JobId, EffectivePolicy] = field(default_factory=dict)
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
@@ -109,7 +109,7 @@ class View(Struct, frozen=True):
     """The running jobs that stand still for longer than their past explains."""
     worked: Mapping[JobId, datetime] = field(default_factory=dict)
     """When this daemon last saw each running job at work."""
-    still: Mapping[JobId, Standstill] = field(default_factory=dict)
+    still: Mapping[JobId, StalledRun] = field(default_factory=dict)
     """The running jobs of which nothing works, for a person to see."""
     preemption: PreemptionOrder = field(default_factory=PreemptionOrder)
     """What Slurm lets preempt what, as far as it is known."""
@@ -136,7 +136,7 @@ class View(Struct, frozen=True):
         return group.instance_type if group else ""
 
 
-def jobs_on(
+def group_jobs_by_node(
     nodes: Sequence[NodeName], jobs: Mapping[JobId, SlurmJob]
 ) -> dict[NodeName, list[SlurmJob]]:
     """Return which jobs hold, or last held, each of a few nodes. One pass over the jobs."""
@@ -157,10 +157,10 @@ def is_fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
     return abs(now - as_of) <= clamp_duration(max_age_s)
 
 
-def is_being_taken(node: NodeName, view: View) -> bool:
+def is_provider_taking_node(node: NodeName, view: View) -> bool:
     """Return whether the provider is about to take a node's instance, for any reason."""
     held = view.assessments.get(node)
-    faulty = held is not None and held.condition is Condition.FAULTY
+    faulty = held is not None and held.condition is NodeCondition.FAULTY
     return (
         faulty
         and held is not None
@@ -173,7 +173,7 @@ def is_urgent(cause: NodeRecovery, view: View) -> bool:
     """Return whether the jobs on a node under treatment are lost or at risk, or are to leave it."""
     if cause.of_maintenance and cause.was_in_maintenance:
         return False  # What runs on when a window begins is the admin's to end.
-    return cause.urgency is Urgency.NOW or is_being_taken(cause.node, view)
+    return cause.urgency is Urgency.NOW or is_provider_taking_node(cause.node, view)
 
 
 def find_assessment(node: NodeName, view: View) -> Assessment | None:
@@ -182,10 +182,10 @@ def find_assessment(node: NodeName, view: View) -> Assessment | None:
     health = view.health.get(node)
     if held is not None or health is None:
         return held
-    return Assessment(health.generation, Condition.HEALTHY, health.last_heard)
+    return Assessment(health.generation, NodeCondition.HEALTHY, health.last_heard)
 
 
-def requeues_before_down(rec: JobRecovery, view: View) -> bool:
+def must_requeue_before_down(rec: JobRecovery, view: View) -> bool:
     """Return whether a job must be requeued before its bad node is set DOWN, to end its batch
     script.
 
@@ -200,7 +200,7 @@ def requeues_before_down(rec: JobRecovery, view: View) -> bool:
     return node is not None and node.responding and not node.down
 
 
-def is_headless(job: SlurmJob, view: View) -> bool:
+def has_lost_batch_script(job: SlurmJob, view: View) -> bool:
     """Return whether a job runs on without its batch script, because that script's node was lost.
 
     Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
@@ -212,7 +212,7 @@ def is_headless(job: SlurmJob, view: View) -> bool:
     return host not in job.nodes or (node is not None and node.down)
 
 
-def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
+def find_last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
     """Return the newest trouble or wish that was reported for this very run of a job."""
     for event in reversed(view.state.reports.get(job, ())):
         report = event.report

@@ -12,20 +12,25 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import GateBlocked, JobReported
 from hpctl.engine.journal.state import RECENT_S, State
-from hpctl.engine.timeline import change_text, removal_text, write_headline
+from hpctl.engine.timeline import describe_change, describe_removal, write_headline
 from hpctl.toolkit.declared_view import (
+    AgeCell,
     Column,
     Columns,
     JsonOnly,
-    Line,
-    Section,
-    Since,
+    RowTable,
+    TextLine,
     state_column,
 )
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.tables import BAD, DIM, WARN, join_texts, style_text
 from hpctl.toolkit.view_copy import copy_view
-from hpctl.vocabulary.change import Change, is_window, kind_of_removal, phase_of_removal
+from hpctl.vocabulary.change import (
+    ClusterChange,
+    find_removal_kind,
+    find_removal_phase,
+    is_maintenance_window,
+)
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
@@ -84,7 +89,7 @@ class JobReportView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("JOB", "job"),
         Column("RUN", "restarts"),
-        Column("AGO", Since("at")),
+        Column("AGO", AgeCell("at")),
         Column("TROUBLE", lambda row: row.trouble.kind if row.trouble else None),
         Column("DID", lambda row: f"wish: {row.wish}" if row.wish else row.action),
         Column("WHY", "reason", fold=True),
@@ -97,7 +102,7 @@ class JobReportView(Struct, frozen=True):
         return (self.trouble.why if self.trouble else "") or self.why or None
 
 
-def _steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
+def _format_steps(row: NodeRecoveryView | JobRecoveryView) -> Text:
     """Return the steps in order; `?` for one in doubt, `!` for one refused."""
     parts = []
     for s in row.steps:
@@ -137,10 +142,10 @@ class NodeRecoveryView(Struct, frozen=True):
         Column("ID", "id"),
         Column("NODE", "node"),
         state_column("PHASE", "phase"),
-        Column("FOR", Since("opened", until="closed_at")),
+        Column("FOR", AgeCell("opened", until="closed_at")),
         Column("RULE", "rule"),
         Column("REMEDY", "remedy", wide=True),
-        Column("STEPS", _steps, fold=True),
+        Column("STEPS", _format_steps, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "instance",
@@ -202,9 +207,9 @@ class JobRecoveryView(Struct, frozen=True):
         Column("NAME", "name", wide=True, empty="-"),
         Column("RULE", "cause_rule", wide=True, empty="-"),
         state_column("PHASE", "phase"),
-        Column("FOR", Since("opened", until="closed_at")),
+        Column("FOR", AgeCell("opened", until="closed_at")),
         Column("CAUSE", "cause_or_trouble"),
-        Column("STEPS", _steps, fold=True),
+        Column("STEPS", _format_steps, fold=True),
     )
     json_only: ClassVar[JsonOnly] = (
         "job",
@@ -247,7 +252,7 @@ class HoldView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("TARGET", "shown"),
         Column("GATE", "gate"),
-        Column("FOR", Since("since")),
+        Column("FOR", AgeCell("since")),
         Column("WHY", "{why}{approval}", fold=True),
     )
     json_only: ClassVar[JsonOnly] = ("target", "rule")
@@ -258,7 +263,7 @@ class HoldView(Struct, frozen=True):
         return f" (hpctl approve {self.target})" if self.approvable else ""
 
 
-HOLDS = Section("holds", title="Held back")
+HOLDS = RowTable("holds", title="Held back")
 
 
 class PauseView(Struct, frozen=True):
@@ -276,7 +281,7 @@ class PauseView(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("WHAT", "what"),
         Column("BY", "by"),
-        Column("FOR", Since("at")),
+        Column("FOR", AgeCell("at")),
         Column("UNTIL", "{ends}"),
         Column("WHY", "{why}", fold=True),
         Column("LIFT", "lift"),
@@ -289,12 +294,12 @@ class PauseView(Struct, frozen=True):
         return f"{self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else "lifted"
 
 
-def pause_view(pause: Pause) -> PauseView:
+def make_pause_view(pause: Pause) -> PauseView:
     """Show a pause."""
     return copy_view(PauseView, pause, lift=pause.lift_command)
 
 
-LEFT_OUT = Line(
+LEFT_OUT = TextLine(
     "{ended_not_shown} ended, not shown (--all, --since 7d).", style=DIM, when="ended_not_shown"
 )
 
@@ -360,12 +365,12 @@ class WindowView(Struct, frozen=True):
         return f"not verified yet: {self.waits}" if self.waits else self.last
 
 
-def find_windows(state: State) -> list[Change]:
+def find_windows(state: State) -> list[ClusterChange]:
     """Return the maintenance windows, open and ended, oldest first."""
-    return [one for one in state.changes.values() if is_window(one)]
+    return [one for one in state.changes.values() if is_maintenance_window(one)]
 
 
-def window_view(window: Change, state: State) -> WindowView:
+def make_window_view(window: ClusterChange, state: State) -> WindowView:
     """Show a window."""
     about = window.opened
     waits = []
@@ -388,28 +393,28 @@ def window_view(window: Change, state: State) -> WindowView:
     )
 
 
-def find_changes(state: State) -> list[Change | NodeRecovery]:
+def list_capacity_changes(state: State) -> list[ClusterChange | NodeRecovery]:
     """Return the changes of capacity, oldest first; a removal is a node recovery."""
     removals = [rec for rec in state.nodes.values() if rec.of_capacity]
-    changes = [one for one in state.changes.values() if not is_window(one)]
-    return sorted([*changes, *removals], key=lambda one: (began_at(one), one.id))
+    changes = [one for one in state.changes.values() if not is_maintenance_window(one)]
+    return sorted([*changes, *removals], key=lambda one: (find_change_start(one), one.id))
 
 
-def began_at(change: Change | NodeRecovery) -> datetime:
+def find_change_start(change: ClusterChange | NodeRecovery) -> datetime:
     """Return when a change of capacity was decided on."""
-    return change.opened.at if isinstance(change, Change) else change.opened
+    return change.opened.at if isinstance(change, ClusterChange) else change.opened
 
 
-def change_view(change: Change | NodeRecovery) -> ChangeView:
+def make_change_view(change: ClusterChange | NodeRecovery) -> ChangeView:
     """Return a change of capacity as shown."""
     if isinstance(change, NodeRecovery):
         return ChangeView(
             id=change.id,
             at=change.opened,
-            kind=str(kind_of_removal(change)),
+            kind=str(find_removal_kind(change)),
             group=change.group,
-            what=removal_text(change),
-            phase=str(phase_of_removal(change)),
+            what=describe_removal(change),
+            phase=str(find_removal_phase(change)),
             ended=change.since if change.ended else None,
             why=change.trail[-1].why if change.trail else change.why,
         )
@@ -418,21 +423,21 @@ def change_view(change: Change | NodeRecovery) -> ChangeView:
         at=change.opened.at,
         kind=str(change.opened.kind),
         group=change.opened.group,
-        what=change_text(change.opened),
+        what=describe_change(change.opened),
         phase=str(change.phase),
         ended=change.since if change.ended else None,
         why=change.trail[-1].why if change.trail else change.opened.why,
     )
 
 
-def step_view(step: StepRecord) -> StepView:
+def make_step_view(step: StepRecord) -> StepView:
     """Return a step as shown."""
     got = step.outcome
     answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
     return copy_view(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
 
 
-def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
+def make_node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
     """Return a node recovery as shown. `waits`: the job that it waits for, in words."""
     return copy_view(
         NodeRecoveryView,
@@ -441,13 +446,13 @@ def node_recovery_view(rec: NodeRecovery, waits: str = "") -> NodeRecoveryView:
         boot=rec.generation.boot,
         logical_id=rec.logical_id or "",
         headline=write_headline(rec),
-        steps=tuple(map(step_view, rec.steps)),
+        steps=tuple(map(make_step_view, rec.steps)),
         moves=rec.trail,
         waits=waits,
     )
 
 
-def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
+def make_job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
     """Return a job recovery as shown."""
     cause = state.nodes.get(rec.cause)
     return copy_view(
@@ -458,30 +463,30 @@ def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
         restarts=rec.attempt.restarts,
         cause_rule=cause.rule if cause else "",
         headline=write_headline(rec),
-        steps=tuple(map(step_view, rec.steps)),
+        steps=tuple(map(make_step_view, rec.steps)),
         moves=rec.trail,
-        trouble=trouble_view(rec.trouble),
+        trouble=make_trouble_view(rec.trouble),
         action=rec.action if rec.trouble else "",
     )
 
 
-def trouble_view(trouble: Trouble | None) -> TroubleView | None:
+def make_trouble_view(trouble: Trouble | None) -> TroubleView | None:
     """Return a trouble as shown."""
     return copy_view(TroubleView, trouble, node=trouble.node or "") if trouble else None
 
 
-def job_report_view(row: JobReported) -> JobReportView:
+def make_job_report_view(row: JobReported) -> JobReportView:
     """Return a supervisor's report as shown."""
-    trouble = trouble_view(row.report.trouble)
+    trouble = make_trouble_view(row.report.trouble)
     return copy_view(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
 
 
-def hold_view(hold: GateBlocked) -> HoldView:
+def make_hold_view(hold: GateBlocked) -> HoldView:
     """Return a hold as shown."""
     return copy_view(HoldView, hold, since=hold.at)
 
 
-def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
+def needs_retired_entries(now: datetime, *, ended: bool, since: datetime | None) -> bool:
     """Return whether the requested entry may be a retired one (`engine.retire`)."""
     if since is None:
         return ended

@@ -9,12 +9,12 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.journal.state import State
-from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.hma_marks import find_node_mark
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 GAVE_UP_SHOWN_S: Final = 86400.0
@@ -43,7 +43,7 @@ def find_waiting_nodes(
         if rec.phase is not NodePhase.ESCALATED:
             continue
         node = nodes.get(rec.node) if nodes is not None else None
-        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
+        if node is None or find_node_mark(node) or parse_reason_owner(node.reason) == rec.id:
             found.append(rec)
     return sorted(found, key=lambda rec: (rec.since, rec.id))
 

@@ -27,7 +27,7 @@ users' jobs may end by the thousand. A failed run shows in slurmctld's log, and 
 waits for a job has its own cycles."""
 
 
-class Waker:
+class LoopWaker:
     """The daemon's end of the FIFO."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -52,9 +52,9 @@ class Waker:
 
         False, and perhaps early, where only jobs have ended, and too many recently.
         """
-        return self._ready(max(0.0, timeout_s)) and self._take_pokes()
+        return self._ready(max(0.0, timeout_s)) and self._drain_fifo()
 
-    def _take_pokes(self) -> bool:
+    def _drain_fifo(self) -> bool:
         """Empty the FIFO; return whether what was in it is an event."""
         pokes = bytearray()
         with contextlib.suppress(BlockingIOError):

@@ -17,11 +17,11 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.maintenance import find_maintenance
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary import assessment, cloud_facts, identity, model, slurm_facts
-from hpctl.vocabulary.hang import Standstill
+from hpctl.vocabulary.hang import StalledRun
 from hpctl.vocabulary.instance_join import InstanceJoin
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 if TYPE_CHECKING:
     from hpctl.engine.journal.rows import DaemonInfo, StandbyInfo
@@ -34,11 +34,11 @@ class World(Struct, frozen=True):
     """
 
     now: datetime
-    policy: Policy
+    policy: RecoveryPolicy
     state: State
     cluster: str = ""
     stopped: str = ""
-    health: Mapping[identity.NodeName, model.Health] = field(default_factory=dict)
+    health: Mapping[identity.NodeName, model.NodeHealth] = field(default_factory=dict)
     assessments: Mapping[identity.NodeName, assessment.Assessment] = field(default_factory=dict)
     daemon: DaemonInfo | None = None
     slurm: slurm_facts.SchedulerView | None = None
@@ -54,7 +54,7 @@ class World(Struct, frozen=True):
     """What the last cycle blocked, and why then; none offline."""
     flaws: tuple[InconsistentState, ...] = ()
     """What the last cycle could not handle; none offline."""
-    still: Mapping[identity.JobId, Standstill] = field(default_factory=dict)
+    still: Mapping[identity.JobId, StalledRun] = field(default_factory=dict)
     """The running jobs of which nothing works; none offline."""
     computed: str = ""
     """Why the reader computed all this without the daemon; empty: it is the daemon's."""
@@ -102,11 +102,11 @@ class World(Struct, frozen=True):
 
 def find_present_nodes(
     state: State,
-    health: Mapping[identity.NodeName, model.Health],
+    health: Mapping[identity.NodeName, model.NodeHealth],
     slurm: slurm_facts.SchedulerView | None,
     joined: InstanceJoin,
     recent: datetime,
-) -> Mapping[identity.NodeName, model.Health]:
+) -> Mapping[identity.NodeName, model.NodeHealth]:
     """Return the health of the nodes without those that slurmctld does not know, nor the cloud
     where it was asked, that nothing is done to and that were not heard lately.
 
@@ -118,7 +118,7 @@ def find_present_nodes(
     return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
-def find_hold(w: World, target: str) -> GateBlocked | None:
+def find_target_hold(w: World, target: str) -> GateBlocked | None:
     """Return the hold of a target: since when from the journal, why from the daemon's last cycle.
 
     The journal has the reason as it was when the gate began to block; its numbers change since.
@@ -132,7 +132,8 @@ def find_hold(w: World, target: str) -> GateBlocked | None:
 
 
 def find_holds(w: World) -> dict[str, GateBlocked]:
-    """Return what `find_hold` finds of every target that a gate blocks, by target, in order."""
+    """Return what `find_target_hold` finds of every target that a gate blocks, by target, in
+    order."""
     last: dict[tuple[str, str, str], str] = {}
     for hold in w.holds:
         last.setdefault((hold.target, hold.gate, hold.rule), hold.why)
@@ -144,7 +145,7 @@ def find_holds(w: World) -> dict[str, GateBlocked]:
     return found
 
 
-def known_nodes(w: World) -> list[identity.NodeName]:
+def list_known_nodes(w: World) -> list[identity.NodeName]:
     """Return every node that anybody has a word for, in order."""
     from hpctl.engine.instance_resolver import make_natural_key
 
@@ -157,7 +158,7 @@ def known_nodes(w: World) -> list[identity.NodeName]:
 _AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
-def waits_for_cloud(w: World) -> bool:
+def is_waiting_for_cloud(w: World) -> bool:
     """Return whether some open recovery waits for the cloud, so that reading it is worth a call."""
     return any(w.state.nodes[i].phase in _AWAITED for i in w.state.open_nodes.values())
 
@@ -165,7 +166,7 @@ def waits_for_cloud(w: World) -> bool:
 def describe_cloud_trouble(w: World, rec: NodeRecovery) -> str:
     """Return one sentence, with the fix, where the cloud was asked and has something to say; else
     ""."""
-    instance = _instance(w, rec) if rec.phase in _AWAITED else None
+    instance = _find_instance(w, rec) if rec.phase in _AWAITED else None
     if instance is None or not instance.message:
         return ""
     status = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
@@ -177,7 +178,7 @@ def describe_cloud_trouble(w: World, rec: NodeRecovery) -> str:
     return f"{status} This means: {trouble.meaning}. Fix: {trouble.fix}"
 
 
-def _instance(w: World, rec: NodeRecovery) -> cloud_facts.Instance | None:
+def _find_instance(w: World, rec: NodeRecovery) -> cloud_facts.Instance | None:
     """Return the instance that stands for the node, or for its place in the group."""
     if w.cloud is None:
         return None

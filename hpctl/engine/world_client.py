@@ -26,11 +26,11 @@ from hpctl.engine.world_wire import (
     WorldPart,
 )
 from hpctl.toolkit.bounds import clamp_duration
-from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.instance_join import InstanceJoin
 from hpctl.vocabulary.isolation import InconsistentState
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ CURRENT_S = 30.0
 The loop's longest pause is a third of the lease."""
 
 
-class NoWorld(Exception):
+class WorldUnavailableError(Exception):
     """No daemon offers its world here, and why."""
 
 
@@ -54,7 +54,7 @@ class WorldClient:
 
     def __init__(self, config: Config) -> None:
         """Connect to nothing yet."""
-        self._path = wire.socket_path(config.state_dir)
+        self._path = wire.get_socket_path(config.state_dir)
         self._current_s = max(CURRENT_S, config.lease_s)
         self._shared = config.database_url is not None
         self._tokens: dict[WorldPart, int] = {}
@@ -64,7 +64,7 @@ class WorldClient:
         self._world: World | None = None
 
     def read(self, at: datetime, *, cloud: bool, history: bool, placement: bool = False) -> World:
-        """Return the world of the daemon's last cycle, seen at `at`. Raises NoWorld.
+        """Return the world of the daemon's last cycle, seen at `at`. Raises WorldUnavailableError.
 
         Without `history`, job recoveries that ended, and reports of supervisors, more than a day
         ago are left out. `placement`: with Slurm's reservations and topology.
@@ -78,14 +78,14 @@ class WorldClient:
         with _raise_no_world(self._path):
             head, about = self._fetch(parts)
             if self._world is None or self._world.number != head.number or self._of != parts:
-                self._world, self._of = self._put_together(head, parts, at), parts
+                self._world, self._of = self._build_world(head, parts, at), parts
         return replace(
             self._world, now=at, daemon=about.daemon, standbys=about.standbys, shared=self._shared
         )
 
     def read_slurm(self) -> SchedulerView | None:
         """Return what the daemon read of Slurm last, and nothing else; None where it cannot read
-        Slurm. Raises NoWorld."""
+        Slurm. Raises WorldUnavailableError."""
         with _raise_no_world(self._path):
             _, about = self._fetch([WorldPart.SLURM])
             if about.slurm_trouble:
@@ -93,25 +93,27 @@ class WorldClient:
             return wire.unpack_slurm(self._found[WorldPart.SLURM])
 
     def read_state(self, *, history: bool) -> State:
-        """Return what the journal amounts to, and nothing else; see `read`. Raises NoWorld."""
+        """Return what the journal amounts to, and nothing else; see `read`. Raises
+        WorldUnavailableError."""
         parts = [WorldPart.STATE, *([WorldPart.HISTORY] if history else [])]
         with _raise_no_world(self._path):
             self._fetch(parts)
-            return wire.unpack_state(self._records(parts))
+            return wire.unpack_state(self._collect_records(parts))
 
     def read_heard(self) -> list[NodeName]:
-        """Return the nodes whose agents the daemon has heard, and nothing else. Raises NoWorld."""
+        """Return the nodes whose agents the daemon has heard, and nothing else. Raises
+        WorldUnavailableError."""
         with _raise_no_world(self._path):
             self._fetch([WorldPart.HEALTH])
-            heard: list[Health] = self._found[WorldPart.HEALTH].get("health", [])
+            heard: list[NodeHealth] = self._found[WorldPart.HEALTH].get("health", [])
             return [health.generation.node for health in heard]
 
     def _fetch(self, parts: list[WorldPart]) -> tuple[AnswerHead, AnswerSource]:
-        """Ask for parts and keep what is new of them; what is said in any case. Raises NoWorld, and
-        what `_reported` catches."""
+        """Ask for parts and keep what is new of them; what is said in any case. Raises
+        WorldUnavailableError, and what `_reported` catches."""
         head, body = self._ask(parts)
         about = self._check(head)
-        self._keep(head, body)
+        self._decode_new_parts(head, body)
         return head, about
 
     def _ask(self, parts: list[WorldPart]) -> tuple[AnswerHead, memoryview]:
@@ -123,25 +125,28 @@ class WorldClient:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             with wire.shorten_address(self._path) as name:
                 line.connect(name)
-            line.sendall(wire.ask_bytes(parts, self._tokens))
+            line.sendall(wire.encode_request(parts, self._tokens))
             size = int.from_bytes(_receive_bytes(line, wire.HEAD_BYTES, until), "big")
             raw = _receive_bytes(line, size, until)
             said = msgspec.msgpack.decode(raw, type=AnswerVersion)
             if (said.protocol, said.version) != (wire.PROTOCOL, __version__):
-                raise NoWorld(f"the daemon is hpctl {said.version}, this is {__version__}")
+                raise WorldUnavailableError(
+                    f"the daemon is hpctl {said.version}, this is {__version__}"
+                )
             head = msgspec.msgpack.decode(raw, type=AnswerHead)
             size = sum(map(_count_bytes, head.parts))
             return head, _receive_bytes(line, size, until)
 
     def _check(self, head: AnswerHead) -> AnswerSource:
-        """Return what an answer says in any case. Raises NoWorld where it has no world of now."""
+        """Return what an answer says in any case. Raises WorldUnavailableError where it has no
+        world of now."""
         if head.refused or head.about is None:
-            raise NoWorld(f"the daemon has no world to show: {head.refused}")
+            raise WorldUnavailableError(f"the daemon has no world to show: {head.refused}")
         if head.age_s > self._current_s:
-            raise NoWorld(f"the daemon's last cycle ended {head.age_s:.0f} s ago")
+            raise WorldUnavailableError(f"the daemon's last cycle ended {head.age_s:.0f} s ago")
         return head.about
 
-    def _keep(self, head: AnswerHead, body: memoryview) -> None:
+    def _decode_new_parts(self, head: AnswerHead, body: memoryview) -> None:
         """Decode the parts that are new. Raises msgspec.DecodeError, KeyError."""
         at = 0
         for part in head.parts:
@@ -152,17 +157,17 @@ class WorldClient:
             self._tokens[part.part] = part.token
             at += size
 
-    def _records(self, parts: list[WorldPart]) -> Records:
+    def _collect_records(self, parts: list[WorldPart]) -> Records:
         """Return what is kept of some parts, by kind. Raises KeyError."""
         found: dict[str, list[Any]] = {}
         for part in parts:
             found |= self._found[part]
         return found
 
-    def _put_together(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
+    def _build_world(self, head: AnswerHead, parts: list[WorldPart], at: datetime) -> World:
         """Return the world of what is kept. Raises KeyError, IndexError."""
         assert head.about is not None
-        found = self._records(parts)
+        found = self._collect_records(parts)
         of = [
             self._tokens.get(part) for part in (WorldPart.STATE, WorldPart.HISTORY) if part in parts
         ]
@@ -174,19 +179,22 @@ class WorldClient:
 
 @contextmanager
 def _raise_no_world(path: Path) -> Iterator[None]:
-    """Raise NoWorld for whatever may go wrong between a reader and the daemon's socket."""
+    """Raise WorldUnavailableError for whatever may go wrong between a reader and the daemon's
+    socket."""
     try:
         yield
     except FileNotFoundError:
-        raise NoWorld(f"{path} is not there") from None
+        raise WorldUnavailableError(f"{path} is not there") from None
     except ConnectionRefusedError:
-        raise NoWorld(f"nothing answers at {path}") from None
+        raise WorldUnavailableError(f"nothing answers at {path}") from None
     except PermissionError:
-        raise NoWorld("the daemon's world is for those who may read its journal") from None
+        raise WorldUnavailableError(
+            "the daemon's world is for those who may read its journal"
+        ) from None
     except (OSError, EOFError) as error:
-        raise NoWorld(f"the daemon does not answer: {error}") from None
+        raise WorldUnavailableError(f"the daemon does not answer: {error}") from None
     except (msgspec.DecodeError, KeyError, IndexError) as error:
-        raise NoWorld(f"the daemon's world cannot be read: {error}") from None
+        raise WorldUnavailableError(f"the daemon's world cannot be read: {error}") from None
 
 
 def _count_bytes(part: PartHead) -> int:
@@ -213,7 +221,7 @@ def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime
     slurm = wire.unpack_slurm(found) if "slurm" in found and not about.slurm_trouble else None
     cloud, joined = None, InstanceJoin()
     if "cloud" in found and not about.cloud_trouble:
-        head: wire.CloudHead = found["cloud"][0]
+        head: wire.CloudViewHead = found["cloud"][0]
         instances = found.get("instance", [])
         cloud = replace(head.provider, instances={i.id: i for i in instances})
         joined = InstanceJoin({i.node: i for i in instances if i.node is not None}, head.unjoined)
@@ -230,7 +238,7 @@ def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime
         cluster=about.cluster,
         stopped=about.stopped,
         health=health,
-        assessments=_all_assessed(health, assessed, flaws),
+        assessments=_restore_assessments(health, assessed, flaws),
         daemon=about.daemon,
         slurm=slurm,
         slurm_error="" if slurm else about.slurm_trouble or "not asked",
@@ -247,8 +255,8 @@ def unpack_world(about: AnswerSource, state: State, found: Records, at: datetime
     )
 
 
-def _all_assessed(
-    health: Mapping[NodeName, Health],
+def _restore_assessments(
+    health: Mapping[NodeName, NodeHealth],
     assessed: Mapping[NodeName, Assessment],
     flaws: tuple[InconsistentState, ...],
 ) -> dict[NodeName, Assessment]:
@@ -259,5 +267,5 @@ def _all_assessed(
         if node in assessed:
             found[node] = assessed[node]
         elif node not in flawed:
-            found[node] = Assessment(known.generation, Condition.HEALTHY, known.last_heard)
+            found[node] = Assessment(known.generation, NodeCondition.HEALTHY, known.last_heard)
     return found

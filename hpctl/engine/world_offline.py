@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event
-from hpctl.engine.journal.state import Corrupt, State, replay_events
-from hpctl.engine.kill_switch import stop_reason
+from hpctl.engine.journal.state import InconsistentEventError, State, replay_events
+from hpctl.engine.kill_switch import read_stop_reason
 from hpctl.engine.maintenance import is_in_maintenance
 from hpctl.engine.world import World, find_present_nodes
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
@@ -40,7 +40,7 @@ _watched: dict[tuple[int, int, datetime], float] = {}
 """Since when this process has seen an old row of the lease unchanged, by the monotonic clock."""
 
 
-class JournalMemory:
+class JournalReplayer:
     """Memory of a journal that is read again and again, each time from where the last time ended.
 
     With `since` without the job recoveries that ended, and what supervisors reported, before it;
@@ -55,7 +55,7 @@ class JournalMemory:
     def news(self, store: JournalReader) -> Iterator[tuple[int, Event]]:
         """Yield what is new, each event with its number and once it is part of `state`. Raises
         Unavailable, JournalCorrupt."""
-        with _consistent():
+        with _convert_corruption_errors():
             for seq, event in store.number_events(self._seq, past=self._past, since=self._since):
                 self.state.fold(event)
                 self._seq = seq
@@ -66,7 +66,7 @@ class JournalMemory:
 def read_offline(
     config: Config,
     at: datetime,
-    journal: JournalMemory,
+    journal: JournalReplayer,
     *,
     slurm: bool = False,
     cloud: bool = False,
@@ -80,8 +80,8 @@ def read_offline(
     from hpctl.engine.adapters import make_provider, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(try_to_ask, slurm, lambda: _read_slurm(make_scheduler(config)))
-        instances = pool.submit(try_to_ask, cloud, lambda: make_provider(config).view())
+        nodes = pool.submit(try_to_read, slurm, lambda: _read_slurm(make_scheduler(config)))
+        instances = pool.submit(try_to_read, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
             world = read_stored_world(config, store, journal.state, at)
@@ -104,7 +104,7 @@ def read_stored_world(config: Config, store: JournalReader, state: State, at: da
         policy=config.policy(),
         state=state,
         cluster=config.cluster.name,
-        stopped=stop_reason(config.kill_switch),
+        stopped=read_stop_reason(config.kill_switch),
         health=store.health(),
         daemon=read_leader(store, at, wait=shared),
         standbys=tuple(store.standbys()),
@@ -122,21 +122,22 @@ def assess_world(
     assessments."""
     from hpctl.engine.adapters import make_rules
     from hpctl.engine.instance_resolver import join_once
-    from hpctl.engine.plan import node_candidates
+    from hpctl.engine.plan import find_node_candidates
     from hpctl.faults.assess import assess_health
-    from hpctl.faults.health import drop_dismissed
-    from hpctl.faults.reachability import with_marks_and_reach
+    from hpctl.faults.health import drop_dismissed_findings
+    from hpctl.faults.reachability import add_derived_findings
 
     (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
     at, state, joined = world.now, world.state, InstanceJoin()
     if cloud_view is not None:
         cloud_view, joined = join_once(cloud_view, slurm_view)
-    rules = _extend_silence(make_rules(config), config)
+    rules = _extend_heard_times(make_rules(config), config)
     health = find_present_nodes(state, world.health, slurm_view, joined, at - rules.silent_after)
     health = {
-        node: drop_dismissed(known, state.returned.get(node)) for node, known in health.items()
+        node: drop_dismissed_findings(known, state.returned.get(node))
+        for node, known in health.items()
     }
-    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
+    health, _ = add_derived_findings(health, slurm_view, joined.instances, rules, at)
     world = replace(
         world,
         health=health,
@@ -147,7 +148,7 @@ def assess_world(
         cloud_error=cloud_error,
         joined=joined,
     )
-    found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
+    found = find_node_candidates(world.view(), rules, at)[0] if slurm_view else ()
     return replace(world, candidates=tuple(found))
 
 
@@ -169,23 +170,23 @@ def read_leader(store: JournalReader, at: datetime, *, wait: bool) -> DaemonInfo
     return info
 
 
-def _extend_silence(rules: Rules, config: Config) -> Rules:
+def _extend_heard_times(rules: Rules, config: Config) -> Rules:
     """Return the daemon stores plain heartbeats only now and then; silence is what lasts longer."""
     lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
-def fold_events(events: Iterable[Event]) -> State:
+def replay_journal_events(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
-    with _consistent():
+    with _convert_corruption_errors():
         return replay_events(events)
 
 
 @contextmanager
-def _consistent() -> Iterator[None]:
+def _convert_corruption_errors() -> Iterator[None]:
     try:
         yield
-    except Corrupt as error:
+    except InconsistentEventError as error:
         raise JournalCorrupt(
             f"the journal's events contradict each other: {error}",
             "stop the daemon, keep a copy of the journal for a bug report, and restore the newest "
@@ -193,7 +194,7 @@ def _consistent() -> Iterator[None]:
         ) from error
 
 
-def try_to_ask(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+def try_to_read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
     """Return what Slurm or the cloud answers; None, with why, where it was not asked or cannot
     answer."""
     if not wanted:

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from hpctl.engine.state_disk import describe_full_disk
 from hpctl.engine.world import World
-from hpctl.engine.world_client import NoWorld, WorldClient
+from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.engine.world_wire import LATELY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpctl.engine.config import Config
-    from hpctl.engine.world_offline import JournalMemory
+    from hpctl.engine.world_offline import JournalReplayer
     from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 
 
@@ -34,7 +34,7 @@ class WorldReader:
         ago."""
         self._config, self._recent = config, recent
         self._client = WorldClient(config)
-        self._journal: JournalMemory | None = None
+        self._journal: JournalReplayer | None = None
 
     def read(
         self,
@@ -66,20 +66,20 @@ class WorldReader:
                 return self._client.read(
                     at, cloud=cloud, history=not self._recent, placement=placement
                 )
-            except NoWorld as reason:
+            except WorldUnavailableError as reason:
                 why = str(reason)
-        from hpctl.engine.world_offline import JournalMemory, read_offline
+        from hpctl.engine.world_offline import JournalReplayer, read_offline
 
         if past:
-            journal = JournalMemory(None, past=True)
+            journal = JournalReplayer(None, past=True)
         else:
-            journal = self._journal or JournalMemory(at - LATELY if self._recent else None)
+            journal = self._journal or JournalReplayer(at - LATELY if self._recent else None)
             self._journal = journal
         world = read_offline(self._config, at, journal, slurm=slurm, cloud=cloud)
         return replace(world, computed=why)
 
 
-def gather_world(
+def read_world_once(
     config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
 ) -> World:
     """Read the world once; see `WorldReader.read`."""
@@ -89,7 +89,7 @@ def gather_world(
 def read_slurm(config: Config) -> SchedulerView:
     """Take the daemon's last reading of Slurm; ask Slurm where no daemon answers, or where the
     daemon cannot read it. Raises Unavailable."""
-    with suppress(NoWorld):
+    with suppress(WorldUnavailableError):
         found = WorldClient(config).read_slurm()
         if found is not None:
             return found
@@ -108,7 +108,7 @@ def read_reservations(config: Config) -> Mapping[str, Reservation]:
 def read_live(config: Config, at: datetime) -> World:
     """Read journal, Slurm and the cloud now, whatever the daemon knows: before an order that
     destroys. Raises as `WorldReader.read`."""
-    from hpctl.engine.world_offline import JournalMemory, read_offline
+    from hpctl.engine.world_offline import JournalReplayer, read_offline
 
-    world = read_offline(config, at, JournalMemory(None), slurm=True, cloud=True)
+    world = read_offline(config, at, JournalReplayer(None), slurm=True, cloud=True)
     return replace(world, computed="what an order would destroy is read live")

@@ -27,7 +27,7 @@ from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import NEVER
 from hpctl.engine.journal.state import State
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.leadership import Leadership, boottime
+from hpctl.engine.leadership import Leadership, read_boot_clock
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.view import View
 from hpctl.engine.world_wire import (
@@ -41,12 +41,12 @@ from hpctl.engine.world_wire import (
     WorldFrame,
     WorldPart,
     WorldRequest,
+    count_history_records,
+    encode_answer_head,
     encode_frames,
-    head_bytes,
-    history_begins,
-    history_size,
+    find_history_start,
+    get_socket_path,
     shorten_address,
-    socket_path,
 )
 from hpctl.vocabulary.cloud_facts import ProviderView
 
@@ -71,7 +71,7 @@ KEPT = 3
 """Encoded worlds that slow readers may still be reading."""
 
 
-class _Offered(Struct):
+class _OfferedWorld(Struct):
     """One world. What was over before `since` is HISTORY.
 
     `states` counts the states that were copied, `replays` the replays of the journal, `clouds` the
@@ -119,11 +119,11 @@ class WorldServer:
 
     def __init__(self, config: Config, leadership: Leadership, memory: JournaledState) -> None:
         """`config`: at the start. Where the journal is no file, root and the daemon's user read."""
-        self._path = socket_path(config.state_dir)
+        self._path = get_socket_path(config.state_dir)
         self._journal = None if config.database_url else config.state_dir / "journal.db"
         self._cluster, self._leadership = config.cluster.name, leadership
         self._memory = memory
-        self._offered: _Offered | None = None
+        self._offered: _OfferedWorld | None = None
         self._source: State | None = None
         self._copy = State()
         self._provider: ProviderView | None = None
@@ -175,12 +175,12 @@ class WorldServer:
         if cycle.view.provider is not self._provider:
             self._provider = cycle.view.provider
             self._clouds += 1
-        self._offered = _Offered(
+        self._offered = _OfferedWorld(
             number=self.number,
-            at=boottime(),
+            at=read_boot_clock(),
             cycle=cycle,
             view=replace(cycle.view, state=self._copy),
-            since=history_begins(cycle.at),
+            since=find_history_start(cycle.at),
             states=self._states,
             replays=self._replays,
             clouds=self._clouds,
@@ -205,14 +205,14 @@ class WorldServer:
         try:
             with shorten_address(self._path) as name:
                 listener.bind(name)
-                self._keep_access()
+                self._copy_journal_access()
                 listener.listen(MOST)
         except OSError:
             listener.close()
             raise
         return listener
 
-    def _keep_access(self) -> bool:
+    def _copy_journal_access(self) -> bool:
         """Give the socket the access of the journal's file. Answers whether it had another."""
         mode, group = 0o600, -1
         if self._journal is not None:
@@ -237,68 +237,68 @@ class WorldServer:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                self._turn()
+                self._serve_once()
             # Readers have another way; the daemon must not lose this one for good.
             except Exception:
                 log.exception("the readers of the world are disconnected")
-                self._drop_all()
+                self._drop_all_connections()
                 time.sleep(1.0)
-        self._drop_all()
+        self._drop_all_connections()
         self._selector.close()
 
-    def _turn(self) -> None:
-        ready = self._selector.select(self._timeout())
+    def _serve_once(self) -> None:
+        ready = self._selector.select(self._find_poll_timeout())
         began, encoding = time.thread_time(), self._encoding_s
         for key, events in ready:
             if key.fileobj is self._listener:
-                self._accept()
+                self._accept_connection()
             elif key.fileobj == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake_fd)
             else:
-                self._serve(key, events)
+                self._serve_connection(key, events)
         now = time.monotonic()
         waiting = [client for client in self.clients.values() if client.ask is not None]
         for client in waiting:
             self._try_to_answer(client, now)
         for client in [c for c in self.clients.values() if now > c.until]:
-            self._drop(client)
+            self._drop_connection(client)
         spent = time.thread_time() - began - (self._encoding_s - encoding)
         if not self._stopping:
             time.sleep(min(max(0.0, REST * spent), REST_S))
 
-    def _serve(self, key: selectors.SelectorKey, events: int) -> None:
+    def _serve_connection(self, key: selectors.SelectorKey, events: int) -> None:
         """Read or write on a connection, unless it was closed and its number given to another."""
         client = self.clients.get(key.fd)
         if client is None or client.connection is not key.fileobj:
             return
         if events & selectors.EVENT_WRITE:
-            self._write(client)
+            self._write_answer(client)
         else:
-            self._read(client)
+            self._read_request(client)
 
     def _try_to_answer(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request; one that cannot be answered costs that reader alone."""
         try:
-            self._answer(client, now)
+            self._answer_request(client, now)
         # The other readers have asked for what may be sound.
         except Exception:
             if self._failed != self.number:
                 log.exception("a reader of the world was not answered")
             self._failed = self.number
-            self._drop(client)
+            self._drop_connection(client)
 
-    def _timeout(self) -> float | None:
+    def _find_poll_timeout(self) -> float | None:
         times = [client.until for client in self.clients.values()]
         self._waiting = any(client.ask is not None for client in self.clients.values())
         if self._waiting:
             times.append(time.monotonic() + REST_S)
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _accept(self) -> None:
+    def _accept_connection(self) -> None:
         listener = self._listener
         assert listener is not None
-        refuse = self._keep_access()
+        refuse = self._copy_journal_access()
         for _ in range(MOST if refuse else ACCEPTS):
             try:
                 connection, _ = listener.accept()
@@ -310,15 +310,15 @@ class WorldServer:
             connection.setblocking(False)
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             uid = struct.unpack("3i", raw)[1]
-            if not self._make_room(uid):
+            if not self._make_connection_room(uid):
                 connection.close()
                 continue
             client = _ReaderConnection(connection, uid, time.monotonic() + REQUEST_S)
             self.clients[connection.fileno()] = client
             self._selector.register(connection, selectors.EVENT_READ)
-            self._read(client)
+            self._read_request(client)
 
-    def _make_room(self, uid: int) -> bool:
+    def _make_connection_room(self, uid: int) -> bool:
         """Return whether one more of a user's has a place, if need be that of one which has not
         asked, or which does not read its answer."""
         others = list(self.clients.values())
@@ -332,10 +332,10 @@ class WorldServer:
         slow = [c for c in others if c.out and now > c.asked + REQUEST_S]
         if not idle and not slow:
             return False
-        self._drop((idle or slow)[0])
+        self._drop_connection((idle or slow)[0])
         return True
 
-    def _read(self, client: _ReaderConnection) -> None:
+    def _read_request(self, client: _ReaderConnection) -> None:
         """Take what has come of the request."""
         try:
             some = client.connection.recv(REQUEST_BYTES + HEAD_BYTES + 1)
@@ -347,7 +347,7 @@ class WorldServer:
         size = int.from_bytes(client.request[:HEAD_BYTES], "big")
         have = len(client.request) - HEAD_BYTES
         if not some or (have >= 0 and (size > REQUEST_BYTES or have > size)):
-            self._drop(client)
+            self._drop_connection(client)
             return
         if have < 0 or have < size:
             return
@@ -361,7 +361,7 @@ class WorldServer:
         # Nothing more is read of it; that it is gone shows when it is written to.
         self._selector.unregister(client.connection)
 
-    def _answer(self, client: _ReaderConnection, now: float) -> None:
+    def _answer_request(self, client: _ReaderConnection, now: float) -> None:
         """Answer a request, unless it has to wait for a newer world or for its turn."""
         ask, offered = client.ask, self._offered
         assert ask is not None
@@ -378,18 +378,21 @@ class WorldServer:
                 return
             head = replace(head, refused="the cycle under way takes long")
         else:
-            parts = [(part, self._content(offered, part), has) for part, has in ask.parts.items()]
+            parts = [
+                (part, self._find_part_content(offered, part), has)
+                for part, has in ask.parts.items()
+            ]
             wanted = [(part, content) for part, content, has in parts if content.token != has]
             missing = [(part, content) for part, content in wanted if content.frames is None]
             if missing and now < self._encode_after:
                 return
             for part, content in missing:
-                content.frames = self._encode(offered, part)
+                content.frames = self._encode_part(offered, part)
             body = list(chain.from_iterable(content.frames or () for _, content in wanted))
             head = replace(
                 head,
                 number=offered.number,
-                age_s=boottime() - offered.at,
+                age_s=read_boot_clock() - offered.at,
                 about=AnswerSource(
                     daemon=lease,
                     policy=offered.cycle.policy,
@@ -397,24 +400,24 @@ class WorldServer:
                     cluster=self._cluster,
                     stopped=offered.view.stopped,
                     slurm_trouble=offered.cycle.slurm_trouble,
-                    cloud_trouble=_cloud_trouble(offered.cycle),
+                    cloud_trouble=_find_cloud_trouble(offered.cycle),
                 ),
                 parts=tuple(_make_part_head(*one) for one in parts),
             )
         client.ask, client.number = None, head.number
-        client.out = [memoryview(head_bytes(head)), *(memoryview(data) for _, data in body)]
+        client.out = [memoryview(encode_answer_head(head)), *(memoryview(data) for _, data in body)]
         self._selector.register(client.connection, selectors.EVENT_WRITE)
-        self._write(client)
+        self._write_answer(client)
 
-    def _content(self, offered: _Offered, part: WorldPart) -> _EncodedPart:
+    def _find_part_content(self, offered: _OfferedWorld, part: WorldPart) -> _EncodedPart:
         """Return a part of a world, under the token of before where it is what it was."""
-        known, key = self._parts.get(part), self._key(offered, part)
+        known, key = self._parts.get(part), self._make_content_key(offered, part)
         if known is None or known.key != key:
             self._token += 1
             known = self._parts[part] = _EncodedPart(key, self._token)
         return known
 
-    def _key(self, offered: _Offered, part: WorldPart) -> object:
+    def _make_content_key(self, offered: _OfferedWorld, part: WorldPart) -> object:
         """What has the same key has the same content."""
         match part:
             case WorldPart.STATE:
@@ -422,7 +425,7 @@ class WorldServer:
             case WorldPart.HISTORY:
                 of = (offered.states, offered.since)
                 if of != self._sized[0]:
-                    self._sized = (of, history_size(offered.view.state, offered.since))
+                    self._sized = (of, count_history_records(offered.view.state, offered.since))
                 return offered.replays, offered.since, self._sized[1]
             case WorldPart.CLOUD:
                 return offered.clouds
@@ -432,7 +435,7 @@ class WorldServer:
             case WorldPart.HEALTH | WorldPart.SLURM:
                 return offered.number
 
-    def _encode(self, offered: _Offered, part: WorldPart) -> list[WorldFrame]:
+    def _encode_part(self, offered: _OfferedWorld, part: WorldPart) -> list[WorldFrame]:
         """Encode a part for all who ask for it, and let go of worlds that are old by now."""
         began = time.thread_time()
         cycle = offered.cycle
@@ -444,10 +447,10 @@ class WorldServer:
         numbers = {c.number for c in self.clients.values() if c.out} | {offered.number}
         for old in sorted(numbers)[:-KEPT]:
             for client in [c for c in self.clients.values() if c.out and c.number == old]:
-                self._drop(client)
+                self._drop_connection(client)
         return encoded
 
-    def _write(self, client: _ReaderConnection) -> None:
+    def _write_answer(self, client: _ReaderConnection) -> None:
         out = client.out
         assert out is not None
         try:
@@ -455,16 +458,16 @@ class WorldServer:
         except BlockingIOError:
             return
         except OSError:
-            self._drop(client)
+            self._drop_connection(client)
             return
         while out and sent >= len(out[0]):
             sent -= len(out.pop(0))
         if out:
             out[0] = out[0][sent:]
         else:
-            self._drop(client)
+            self._drop_connection(client)
 
-    def _drop(self, client: _ReaderConnection) -> None:
+    def _drop_connection(self, client: _ReaderConnection) -> None:
         fd = client.connection.fileno()
         if self.clients.pop(fd, None) is None:
             return
@@ -472,9 +475,9 @@ class WorldServer:
             self._selector.unregister(client.connection)
         client.connection.close()
 
-    def _drop_all(self) -> None:
+    def _drop_all_connections(self) -> None:
         for client in list(self.clients.values()):
-            self._drop(client)
+            self._drop_connection(client)
 
 
 def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> PartHead:
@@ -483,7 +486,7 @@ def _make_part_head(part: WorldPart, content: _EncodedPart, has: int) -> PartHea
     return PartHead(part, content.token, frames)
 
 
-def _cloud_trouble(cycle: CycleResult) -> str:
+def _find_cloud_trouble(cycle: CycleResult) -> str:
     """Return why a cycle knew nothing of the cloud; empty where it did."""
     if cycle.view.provider.as_of == NEVER:
         return cycle.cloud_trouble or "the cloud has not answered yet"

@@ -26,16 +26,16 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.view import Candidate, View
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Assessment
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.hang import Standstill
+from hpctl.vocabulary.hang import StalledRun
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob, SlurmNode
 
 PROTOCOL: Final = 2
@@ -76,7 +76,7 @@ class AnswerSource(Struct, frozen=True):
     """Who answers, and what is small enough to be in every answer."""
 
     daemon: DaemonInfo
-    policy: Policy
+    policy: RecoveryPolicy
     standbys: tuple[StandbyInfo, ...] = ()
     cluster: str = ""
     stopped: str = ""
@@ -116,7 +116,7 @@ class AnswerHead(Struct, frozen=True):
     parts: tuple[PartHead, ...] = ()
 
 
-class StateRest(Struct, frozen=True):
+class StateRemainder(Struct, frozen=True):
     """What of the state is neither a recovery nor a report."""
 
     holds: tuple[GateBlocked, ...]
@@ -130,7 +130,7 @@ class StateRest(Struct, frozen=True):
     newest: datetime | None = None
 
 
-class SlurmHead(Struct, frozen=True):
+class SlurmViewHead(Struct, frozen=True):
     """A view of Slurm without its nodes and jobs."""
 
     as_of: datetime
@@ -140,7 +140,7 @@ class SlurmHead(Struct, frozen=True):
     reservations: tuple[Reservation, ...] | None = None
 
 
-class CloudHead(Struct, frozen=True):
+class CloudViewHead(Struct, frozen=True):
     """A view of the cloud without its instances; `unjoined`: see `instance_join.InstanceJoin`."""
 
     provider: ProviderView
@@ -157,21 +157,21 @@ class PlacementFacts(Struct, frozen=True):
 KINDS: Final[dict[str, Any]] = {
     "node_recovery": NodeRecovery,
     "job_recovery": JobRecovery,
-    "change": Change,
+    "change": ClusterChange,
     "report": JobReported,
-    "rest": StateRest,
+    "rest": StateRemainder,
     "older_job_recovery": JobRecovery,
     "older_report": JobReported,
-    "health": Health,
+    "health": NodeHealth,
     "assessment": Assessment,
     "candidate": Candidate,
     "hold": GateBlocked,
     "flaw": InconsistentState,
-    "still": Standstill,
-    "slurm": SlurmHead,
+    "still": StalledRun,
+    "slurm": SlurmViewHead,
     "node": SlurmNode,
     "job": SlurmJob,
-    "cloud": CloudHead,
+    "cloud": CloudViewHead,
     "instance": Instance,
     "placement": PlacementFacts,
 }
@@ -186,7 +186,7 @@ def encode_frames(
     part: WorldPart, view: View, decided: CycleDecisions, since: datetime
 ) -> Iterator[WorldFrame]:
     """Encode one part, frame by frame. HISTORY is what was over before `since`."""
-    for kind, records in _records(part, view, decided, since):
+    for kind, records in _list_part_records(part, view, decided, since):
         rest = iter(records)
         while chunk := list(islice(rest, CHUNK)):
             yield kind, _encoder.encode(chunk)
@@ -200,7 +200,7 @@ class CycleDecisions(Struct, frozen=True):
     flaws: tuple[InconsistentState, ...] = ()
 
 
-def _records(
+def _list_part_records(
     part: WorldPart, view: View, decided: CycleDecisions, since: datetime
 ) -> Iterator[tuple[str, Iterable[object]]]:
     state = view.state
@@ -208,12 +208,12 @@ def _records(
         case WorldPart.STATE:
             yield "node_recovery", state.nodes.values()
             yield "change", state.changes.values()
-            yield "job_recovery", (r for r in state.jobs.values() if not _is_over(r, since))
-            yield "report", (r for r in _reports(state) if r.at >= since)
-            yield "rest", [_pack_rest(state)]
+            yield "job_recovery", (r for r in state.jobs.values() if not _is_history(r, since))
+            yield "report", (r for r in _list_reports(state) if r.at >= since)
+            yield "rest", [_pack_state_remainder(state)]
         case WorldPart.HISTORY:
-            yield "older_job_recovery", (r for r in state.jobs.values() if _is_over(r, since))
-            yield "older_report", (r for r in _reports(state) if r.at < since)
+            yield "older_job_recovery", (r for r in state.jobs.values() if _is_history(r, since))
+            yield "older_report", (r for r in _list_reports(state) if r.at < since)
         case WorldPart.HEALTH:
             yield "health", view.health.values()
             yield "assessment", view.assessments.values()
@@ -225,40 +225,42 @@ def _records(
             slurm = view.scheduler
             known = slurm.reservations
             reservations = None if known is None else tuple(known.values())
-            head = SlurmHead(slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed, reservations)
+            head = SlurmViewHead(
+                slurm.as_of, slurm.flaws, slurm.booted, slurm.confirmed, reservations
+            )
             yield "slurm", [head]
             yield "node", slurm.nodes.values()
             yield "job", slurm.jobs.values()
         case WorldPart.CLOUD:
-            yield "cloud", [CloudHead(replace(view.provider, instances={}), view.unjoined)]
+            yield "cloud", [CloudViewHead(replace(view.provider, instances={}), view.unjoined)]
             yield "instance", view.provider.instances.values()
         case WorldPart.PLACEMENT:
             if view.placed:
                 yield "placement", [PlacementFacts(view.reservations, view.leaves)]
 
 
-def history_begins(at: datetime) -> datetime:
+def find_history_start(at: datetime) -> datetime:
     """Return the time before which what was over is HISTORY in a world of `at`."""
     return (at - LATELY).replace(minute=0, second=0, microsecond=0)
 
 
-def history_size(state: State, since: datetime) -> tuple[int, int]:
+def count_history_records(state: State, since: datetime) -> tuple[int, int]:
     """Return how many job recoveries and reports are HISTORY; these never change, only their
     number."""
-    jobs = sum(_is_over(rec, since) for rec in state.jobs.values())
-    return jobs, sum(report.at < since for report in _reports(state))
+    jobs = sum(_is_history(rec, since) for rec in state.jobs.values())
+    return jobs, sum(report.at < since for report in _list_reports(state))
 
 
-def _is_over(rec: JobRecovery, since: datetime) -> bool:
+def _is_history(rec: JobRecovery, since: datetime) -> bool:
     return rec.ended and rec.since < since
 
 
-def _reports(state: State) -> Iterator[JobReported]:
+def _list_reports(state: State) -> Iterator[JobReported]:
     return chain.from_iterable(state.reports.values())
 
 
-def _pack_rest(state: State) -> StateRest:
-    return StateRest(
+def _pack_state_remainder(state: State) -> StateRemainder:
+    return StateRemainder(
         holds=tuple(state.holds.values()),
         approvals=state.approvals,
         returned=state.returned,
@@ -274,13 +276,13 @@ def _pack_rest(state: State) -> StateRest:
 _encoder = msgspec.msgpack.Encoder()
 
 
-def head_bytes(head: AnswerHead) -> bytes:
+def encode_answer_head(head: AnswerHead) -> bytes:
     """Return a head behind its length."""
     body = _encoder.encode(head)
     return len(body).to_bytes(HEAD_BYTES, "big") + body
 
 
-def ask_bytes(
+def encode_request(
     parts: Iterable[WorldPart], have: Mapping[WorldPart, int] = MappingProxyType({})
 ) -> bytes:
     """Return a request behind its length. `have`: the tokens of the parts that the reader has."""
@@ -305,11 +307,11 @@ def decode_frames(listed: Sequence[tuple[str, int]], body: memoryview) -> dict[s
 
 def unpack_state(found: Records) -> State:
     """Return the state whose records these are; without HISTORY the part of it that is there."""
-    rest: StateRest = found["rest"][0]
+    rest: StateRemainder = found["rest"][0]
     jobs: list[JobRecovery] = [*found.get("older_job_recovery", ()), *found.get("job_recovery", ())]
     jobs.sort(key=lambda rec: rec.opened)
     nodes: list[NodeRecovery] = found.get("node_recovery", [])
-    changes: list[Change] = found.get("change", [])
+    changes: list[ClusterChange] = found.get("change", [])
     state = State(
         nodes={rec.id: rec for rec in nodes},
         jobs={rec.id: rec for rec in jobs},
@@ -337,7 +339,7 @@ def unpack_state(found: Records) -> State:
 
 def unpack_slurm(found: Records) -> SchedulerView:
     """Return the view of Slurm whose records these are."""
-    head: SlurmHead = found["slurm"][0]
+    head: SlurmViewHead = found["slurm"][0]
     return SchedulerView(
         as_of=head.as_of,
         nodes={node.name: node for node in found.get("node", ())},
@@ -361,6 +363,6 @@ def shorten_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def socket_path(state_dir: Path) -> Path:
+def get_socket_path(state_dir: Path) -> Path:
     """Return where the daemon of a state directory offers its world."""
     return state_dir / "world.sock"

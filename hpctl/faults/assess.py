@@ -18,28 +18,28 @@ from msgspec.structs import replace
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.decode import (
     NVLINK5_CODES,
-    driver_rule,
-    is_harmless,
-    nvlink5_rule,
-    sxid_rule,
-    xid_rule,
+    find_nvlink5_rule,
+    find_sxid_rule,
+    find_xid154_rule,
+    find_xid_rule,
+    is_harmless_xid74,
 )
 from hpctl.faults.incidents import (
     SXID,
     XID,
-    Incident,
-    are_one_event,
+    FaultIncident,
+    can_be_same_event,
     collect_evidence,
-    finding_order,
     fold_incidents,
-    is_repeated,
+    is_repeated_on_part,
+    make_finding_sort_key,
 )
 from hpctl.faults.reachability import CHECKS as REACH
 from hpctl.faults.table import DRIVERS
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RuleId
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 
 DRIVER = "kernel.driver"
 
@@ -51,10 +51,10 @@ SETTLED = timedelta(minutes=10)
 _CHECKS_OF_DRIVER = {row.driver: row.checks for row in DRIVERS}
 
 
-_HEALTHY = Condition.HEALTHY
+_HEALTHY = NodeCondition.HEALTHY
 
 
-_OK = Verdict.OK
+_OK = DeviceVerdict.OK
 
 
 _URGENCY = {Urgency.NONE: 0, Urgency.AFTER_JOBS: 1, Urgency.NOW: 2}
@@ -92,7 +92,7 @@ _JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
 class _FaultCase(Struct, frozen=True):
     """An incident, the row that speaks for it, and when that row may be believed."""
 
-    incident: Incident
+    incident: FaultIncident
     fault: FaultClass
     settled_at: datetime
     note: str = ""
@@ -103,7 +103,7 @@ class _FaultCase(Struct, frozen=True):
         return self.fault.settle_s == 0 or self.settled_at <= now
 
 
-def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
+def assess_health(health: NodeHealth, rules: Rules, now: datetime) -> Assessment:
     """Return what the facts about one generation amount to at `now`.
 
     FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
@@ -114,11 +114,11 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
     For a healthy node `since` is when it was last heard.
     """
     silent = now - health.last_heard > rules.silent_after
-    if not silent and _all_ok(health):
+    if not silent and _is_everything_ok(health):
         return Assessment(health.generation, _HEALTHY, health.last_heard)
     incidents = fold_incidents(health.findings)
     if not silent and not incidents:
-        return _in_service(health, (), ())
+        return _assess_in_service(health, (), ())
     cases = _list_cases(incidents, rules)
     pending = [c for c in cases if not c.is_settled(now)]
     until = min((c.settled_at for c in pending), default=None)
@@ -133,7 +133,7 @@ def assess_health(health: Health, rules: Rules, now: datetime) -> Assessment:
     watched = [c for c in cases if c.fault.rule in rules.watched]
     if watched:
         return _assess_suspect(health, watched, incidents, None)
-    return _in_service(health, cases, incidents)
+    return _assess_in_service(health, cases, incidents)
 
 
 def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
@@ -142,28 +142,28 @@ def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
     For code that judges a log as it is, without a cluster.
     """
     now = max(finding.last for finding in findings) + SETTLED
-    here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
-    return assess_health(Health(here, now, findings), rules, now)
+    here = NodeGeneration(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
+    return assess_health(NodeHealth(here, now, findings), rules, now)
 
 
-def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+def list_fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
     """Return the rows that speak for these findings, the gravest first; none where they mean
     nothing.
 
     What `assess` goes by, without its waits: for code that asks what a single line means.
     """
     faults = {c.fault.rule: c.fault for c in _list_cases(fold_incidents(findings), rules)}
-    return tuple(sorted(faults.values(), key=lambda f: rank_fault(f, rules), reverse=True))
+    return tuple(sorted(faults.values(), key=lambda f: make_fault_sort_key(f, rules), reverse=True))
 
 
-def _all_ok(health: Health) -> bool:
+def _is_everything_ok(health: NodeHealth) -> bool:
     """Return early in the common case of 10 000 nodes a cycle, before anything is folded."""
     return not health.findings or all(f.verdict is _OK for f in health.findings)
 
 
-def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]:
+def _list_cases(incidents: Sequence[FaultIncident], rules: Rules) -> list[_FaultCase]:
     """Return the rows that stand after companions and the driver's word have been heard."""
-    drivers = _driver_rules(incidents)
+    drivers = _find_driver_rules(incidents)
     words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
     xids = {(i.code, i.device): i for i in incidents if i.check == XID}
     cases: list[_FaultCase] = []
@@ -171,7 +171,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
     for incident in incidents:
         if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
             continue
-        rule = _find_rule(incident, xids, rules)
+        rule = _find_xid_rule(incident, xids, rules)
         if rule is None:
             continue
         fault = rules.classes[rule]
@@ -191,7 +191,7 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
             rule = _JOB_LOST
         cases.append(_make_case(incident, rules.classes[rule], _describe_covering(faults)))
     unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
-    signs = [case.incident for case in cases if _is_sign(case, rules)]
+    signs = [case.incident for case in cases if _is_fault_sign(case, rules)]
     for incident in unknown_lines:
         confirmed = any(_confirms_hardware(sign, incident, rules.fold) for sign in signs)
         rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
@@ -199,21 +199,21 @@ def _list_cases(incidents: Sequence[Incident], rules: Rules) -> list[_FaultCase]
     return cases
 
 
-def _is_sign(case: _FaultCase, rules: Rules) -> bool:
+def _is_fault_sign(case: _FaultCase, rules: Rules) -> bool:
     """Return whether a case makes its node Faulty or Suspect: a program's own Xid does not."""
     return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
 
 
-def _confirms_hardware(sign: Incident, lines: Incident, fold: timedelta) -> bool:
+def _confirms_hardware(sign: FaultIncident, lines: FaultIncident, fold: timedelta) -> bool:
     """Return whether a sign is about the hardware of unknown driver lines, within `fold` of
     them."""
-    if not are_one_event(sign, lines, fold):
+    if not can_be_same_event(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
     return any(sign.check.startswith(_CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
-def _make_case(incident: Incident, fault: FaultClass, note: str = "") -> _FaultCase:
+def _make_case(incident: FaultIncident, fault: FaultClass, note: str = "") -> _FaultCase:
     return _FaultCase(incident, fault, add_seconds(incident.first, fault.settle_s), note)
 
 
@@ -221,20 +221,20 @@ def _describe_covering(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 
-def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
+def _find_driver_rules(incidents: Iterable[FaultIncident]) -> list[tuple[FaultIncident, RuleId]]:
     """Return the newest Xid 154 of each device, cut to the finding that counts, with its rule."""
     found = []
     for incident in incidents:
         if incident.check == XID and incident.code == _DRIVER:
-            newest = max(incident.findings, key=lambda f: (f.last, *finding_order(f)))
-            one = Incident(XID, incident.device, _DRIVER, (newest,), newest.first, newest.last)
-            found.append((one, driver_rule(newest.detail, newest.evidence)))
+            newest = max(incident.findings, key=lambda f: (f.last, *make_finding_sort_key(f)))
+            one = FaultIncident(XID, incident.device, _DRIVER, (newest,), newest.first, newest.last)
+            found.append((one, find_xid154_rule(newest.detail, newest.evidence)))
     return found
 
 
 def _find_driver_incident(
-    incident: Incident,
-    drivers: Sequence[tuple[Incident, RuleId]],
+    incident: FaultIncident,
+    drivers: Sequence[tuple[FaultIncident, RuleId]],
     mine: Iterable[int],
     fold: timedelta,
 ) -> int | None:
@@ -254,107 +254,107 @@ def _find_driver_incident(
     return max(heard)[1] if heard else None
 
 
-_Xids = Mapping[tuple[str, str], Incident]
+_Xids = Mapping[tuple[str, str], FaultIncident]
 """The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
 
 
-def _find_rule(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
+def _find_xid_rule(incident: FaultIncident, xids: _Xids, rules: Rules) -> RuleId | None:
     """Return the catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
-        return _sxid_rule(incident, rules)
+        return _find_sxid_rule(incident, rules)
     if incident.check != XID:
-        return _check_rule(incident, rules)
+        return _find_check_rule(incident, rules)
     code = incident.code
-    if code in ("171", "172") and _belongs_to_event("48", incident, xids, rules):
+    if code in ("171", "172") and _is_xid_of_same_event("48", incident, xids, rules):
         return None
     if code == "163" and _is_cancelled(incident, xids):
         return None
-    if code == "48" and _belongs_to_event("94", incident, xids, rules):
+    if code == "48" and _is_xid_of_same_event("94", incident, xids, rules):
         return _CONTAINED
     if code in NVLINK5_CODES:
         return _pick_strongest(
-            {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
+            {find_nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
-    if code == "74" and all(is_harmless(f.detail) for f in incident.findings):
+    if code == "74" and all(is_harmless_xid74(f.detail) for f in incident.findings):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     again = RuleId(f"{rule}-repeat")
-    if again in rules.classes and is_repeated(
+    if again in rules.classes and is_repeated_on_part(
         incident, rules.classes[again].escalate_window_s, rules.apart
     ):
         return again
-    return xid_rule(code, "")
+    return find_xid_rule(code, "")
 
 
-def _belongs_to_event(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
+def _is_xid_of_same_event(code: str, incident: FaultIncident, xids: _Xids, rules: Rules) -> bool:
     """Return whether an Xid of that code belongs to the same event."""
     if incident.device:
         found = [xids.get((code, incident.device)), xids.get((code, ""))]
     else:
         found = [other for (its, _), other in xids.items() if its == code]
-    return any(other and are_one_event(incident, other, rules.fold) for other in found)
+    return any(other and can_be_same_event(incident, other, rules.fold) for other in found)
 
 
-def _is_cancelled(incident: Incident, xids: _Xids) -> bool:
+def _is_cancelled(incident: FaultIncident, xids: _Xids) -> bool:
     """Power smoothing off (163) no longer counts once it is on again (162) on the same device."""
     again = xids.get(("162", incident.device))
     return again is not None and again.last >= incident.last
 
 
-def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
+def _find_sxid_rule(incident: FaultIncident, rules: Rules) -> RuleId:
     """Return the rule for an SXid, by what the site does about its number."""
     known = rules.classes.get(RuleId(f"sxid-{incident.code}"))
     acts = None if known is None else known.urgency is not Urgency.NONE
-    return sxid_rule(incident.code, incident.text, acts)
+    return find_sxid_rule(incident.code, incident.text, acts)
 
 
-def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
+def _find_check_rule(incident: FaultIncident, rules: Rules) -> RuleId | None:
     """Return the rule of a check that is no kernel line: its own row, else watched if it failed."""
     stem = incident.check.replace(".", "-")
     for name in (f"{stem}-{incident.code}", stem):
         if name in rules.classes:
             return RuleId(name)
-    if any(f.verdict is Verdict.FAIL for f in incident.findings):
+    if any(f.verdict is DeviceVerdict.FAIL for f in incident.findings):
         return RuleId("check-failed")
     return None
 
 
-def rank_fault(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
+def make_fault_sort_key(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
     """Return what orders faults: urgency, then the strength of the first rung, then the table."""
     return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
 
 
 def _pick_strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
-    return max(names, key=lambda name: rank_fault(rules.classes[name], rules))
+    return max(names, key=lambda name: make_fault_sort_key(rules.classes[name], rules))
 
 
 def _assess_faulty(
-    health: Health,
+    health: NodeHealth,
     proven: Sequence[_FaultCase],
-    incidents: Sequence[Incident],
+    incidents: Sequence[FaultIncident],
     rules: Rules,
     until: datetime | None,
 ) -> Assessment:
-    top = max(rank_fault(c.fault, rules) for c in proven)
-    same = [c for c in proven if rank_fault(c.fault, rules) == top]
+    top = max(make_fault_sort_key(c.fault, rules) for c in proven)
+    same = [c for c in proven if make_fault_sort_key(c.fault, rules) == top]
     case = min(same, key=lambda c: (c.incident.first, c.incident.device))
     others = sorted(proven, key=lambda c: c.incident.first, reverse=True)
     return Assessment(
         health.generation,
-        Condition.FAULTY,
+        NodeCondition.FAULTY,
         case.incident.first,
         fault=case.fault,
         findings=collect_evidence([c.incident for c in same], incidents),
-        why=_case_text(case, len(same) - 1),
+        why=_format_case(case, len(same) - 1),
         until=until,
         also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
 
 
 def _assess_suspect(
-    health: Health,
+    health: NodeHealth,
     cases: Sequence[_FaultCase],
-    incidents: Sequence[Incident],
+    incidents: Sequence[FaultIncident],
     until: datetime | None,
 ) -> Assessment:
     # Unknown lines are there only because of another sign, which is what a person should read.
@@ -365,44 +365,47 @@ def _assess_suspect(
         doing = "waiting whether it lasts"
     return Assessment(
         health.generation,
-        Condition.SUSPECT,
+        NodeCondition.SUSPECT,
         min(c.incident.first for c in signs),
         findings=collect_evidence([c.incident for c in cases], incidents),
-        why=f"{_case_text(case, len(cases) - 1)}; {doing}",
+        why=f"{_format_case(case, len(cases) - 1)}; {doing}",
         until=until,
     )
 
 
 def _assess_silent(
-    health: Health, rules: Rules, now: datetime, incidents: Sequence[Incident]
+    health: NodeHealth, rules: Rules, now: datetime, incidents: Sequence[FaultIncident]
 ) -> Assessment:
     seconds = (now - health.last_heard).total_seconds()
     return Assessment(
         health.generation,
-        Condition.UNKNOWN,
+        NodeCondition.UNKNOWN,
         health.last_heard + rules.silent_after,
         findings=collect_evidence(incidents, ()),
         why=f"agent-silent: nothing heard from the agent for {seconds:.0f} s",
     )
 
 
-def _in_service(
-    health: Health, cases: Sequence[_FaultCase], incidents: Sequence[Incident]
+def _assess_in_service(
+    health: NodeHealth, cases: Sequence[_FaultCase], incidents: Sequence[FaultIncident]
 ) -> Assessment:
     unknown = tuple(
-        sorted((f for f in health.findings if f.verdict is Verdict.UNKNOWN), key=finding_order)
+        sorted(
+            (f for f in health.findings if f.verdict is DeviceVerdict.UNKNOWN),
+            key=make_finding_sort_key,
+        )
     )
     blind = [finding for finding in unknown if finding.check.startswith(_EYES)]
     if blind:
         more = f" and {len(blind) - 1} more" if len(blind) > 1 else ""
         return Assessment(
             health.generation,
-            Condition.UNKNOWN,
+            NodeCondition.UNKNOWN,
             min(f.first for f in blind),
             findings=unknown,
             why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
         )
-    why = "; ".join(dict.fromkeys(_case_text(c, 0) for c in cases))
+    why = "; ".join(dict.fromkeys(_format_case(c, 0) for c in cases))
     return Assessment(
         health.generation,
         _HEALTHY,
@@ -412,7 +415,7 @@ def _in_service(
     )
 
 
-def _case_text(case: _FaultCase, more: int) -> str:
+def _format_case(case: _FaultCase, more: int) -> str:
     incident = case.incident
     where = f" on {incident.device}" if incident.device else ""
     name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)

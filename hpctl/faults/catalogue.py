@@ -14,7 +14,7 @@ from hpctl.faults.table import ROWS, FaultRow
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.policy import Override
+from hpctl.vocabulary.policy import FaultClassOverride
 
 _TREATMENTS: Mapping[str, tuple[Urgency, tuple[Remedy, ...]]] = {
     "I": (Urgency.NONE, (Remedy.NONE,)),
@@ -61,30 +61,30 @@ class Rules(Struct, frozen=True):
     order: Mapping[RuleId, int]
     follows: frozenset[RuleId]
     watched: frozenset[RuleId]
-    overrides: Mapping[RuleId, Override] = field(default_factory=dict)
+    overrides: Mapping[RuleId, FaultClassOverride] = field(default_factory=dict)
     silent_after: timedelta = timedelta(seconds=20)
     fold: timedelta = timedelta(seconds=60)
     apart: timedelta = timedelta(seconds=300)
 
 
-def _name_source(row: FaultRow) -> str:
+def _describe_rule_source(row: FaultRow) -> str:
     guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
     source = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
     differs = f"; hpctl differs: {row.differs}" if row.differs else ""
     return f"{source}{differs}; {describe_sightings(row.sightings)}"
 
 
-def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:
+def _make_fault_class(row: FaultRow, rule: RuleId) -> FaultClass:
     urgency, ladder = _TREATMENTS[row.treatment]
     if row.ladder:
         ladder = tuple(Remedy[name] for name in row.ladder.split())
     return FaultClass(
-        rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _name_source(row)
+        rule, row.meaning, urgency, ladder, row.settle_s, row.window_s, _describe_rule_source(row)
     )
 
 
 SHIPPED: Mapping[RuleId, FaultClass] = MappingProxyType(
-    {rule: _fault_class(row, rule) for rule, row in ROWS.items()}
+    {rule: _make_fault_class(row, rule) for rule, row in ROWS.items()}
 )
 """Every rule as shipped, in order of precedence."""
 
@@ -98,7 +98,7 @@ _FOLLOWS = frozenset(
 )
 
 
-def _apply_override(default: FaultClass, change: Override) -> FaultClass:
+def _apply_override(default: FaultClass, change: FaultClassOverride) -> FaultClass:
     names = change.__struct_fields__
     mine = replace(default, **{n: v for n in names if (v := getattr(change, n)) is not None})
     if not mine.ladder:
@@ -115,7 +115,7 @@ def _apply_override(default: FaultClass, change: Override) -> FaultClass:
     return mine
 
 
-def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
+def _find_override_base(rule: RuleId, changes: Mapping[RuleId, FaultClassOverride]) -> FaultClass:
     """Return what an override starts from: the shipped row, or a site's own that does nothing
     yet."""
     if rule in SHIPPED:
@@ -131,7 +131,7 @@ def _find_default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClas
 
 
 def build_rules(
-    overrides: Mapping[RuleId, Override] | None = None, *, silent_after_s: float = 20.0
+    overrides: Mapping[RuleId, FaultClassOverride] | None = None, *, silent_after_s: float = 20.0
 ) -> Rules:
     """Return the shipped table with a site's overrides and its own rules, which come last.
 
@@ -142,7 +142,7 @@ def build_rules(
     changes = dict(overrides or {})
     classes = dict(SHIPPED)
     for rule, change in changes.items():
-        classes[rule] = _apply_override(_find_default(rule, changes), change)
+        classes[rule] = _apply_override(_find_override_base(rule, changes), change)
     decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
     return Rules(
         classes=MappingProxyType(classes),

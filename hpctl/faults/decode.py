@@ -47,7 +47,7 @@ _REMAP_RESET = (0x82, 0x04)
 _RXPIPE_RESET = ((0x7FF, 0b10011000010), (0xFF, 0b10000110))
 
 
-class NvLink5(Struct, frozen=True):
+class NvLink5Error(Struct, frozen=True):
     """An Xid 144-150 line. None means that the line does not say.
 
     `reason` is the six-bit link-down reason, `blame` what it points at (empty if it names none).
@@ -67,13 +67,13 @@ def strip_process_name(text: str) -> str:
     return _NAME.sub(r"\1", text, count=1)
 
 
-def parse_severity(text: str) -> bool | None:
+def parse_sxid_severity(text: str) -> bool | None:
     """True where the text says Fatal, False where it says only Non-fatal, None if neither."""
     found = [m["no"] is None for m in _SEVERITY.finditer(text)]
     return any(found) if found else None
 
 
-def parse_link(text: str) -> int | None:
+def parse_nvlink_number(text: str) -> int | None:
     """Return the NVLink number that the text names first."""
     found = _LINK.search(text)
     return parse_count(found[1]) if found else None
@@ -86,12 +86,12 @@ def parse_gpu_part(code: str, text: str) -> str:
     different programs stood at GPC 1, TPC 4, where the driver puts small kernels.
     """
     if code == "74":
-        number = parse_link(text)
+        number = parse_nvlink_number(text)
         return "" if number is None else f"link {number}"
     return ""
 
 
-def is_harmless(detail: str) -> bool:
+def is_harmless_xid74(detail: str) -> bool:
     """Return whether an Xid 74's registers, as the agent decoded them, say that nothing was lost.
 
     `link=6 corrected`: a count of corrected errors passed its threshold; `harmless`: bits that can
@@ -100,7 +100,7 @@ def is_harmless(detail: str) -> bool:
     return detail.startswith("link=") and detail.endswith((" corrected", " harmless"))
 
 
-def decode_nvlink5(text: str) -> NvLink5:
+def decode_nvlink5(text: str) -> NvLink5Error:
     """Take an NVLink5 line apart. Link-down reasons are read for NETIR link events only."""
     unit = _UNIT.search(text)
     name = unit[0] if unit else ""
@@ -110,10 +110,10 @@ def decode_nvlink5(text: str) -> NvLink5:
     reason = None
     if intr is not None and name.startswith("NETIR_LINK"):
         reason = (intr >> 20) & 0x3F
-    return NvLink5(
+    return NvLink5Error(
         unit=name,
-        fatal=parse_severity(text),
-        link=parse_link(text),
+        fatal=parse_sxid_severity(text),
+        link=parse_nvlink_number(text),
         intr_info=intr,
         error_status=registers[1] if len(registers) > 1 else None,
         reason=reason,
@@ -121,7 +121,7 @@ def decode_nvlink5(text: str) -> NvLink5:
     )
 
 
-def nvlink5_rule(code: str, text: str) -> RuleId:
+def find_nvlink5_rule(code: str, text: str) -> RuleId:
     """Return the catalogue rule for an Xid 144-150 line: the words first, registers where they
     differ.
 
@@ -130,15 +130,15 @@ def nvlink5_rule(code: str, text: str) -> RuleId:
     """
     line = decode_nvlink5(strip_process_name(text))
     if code == "149":
-        return RuleId(_netir(line))
+        return RuleId(_find_netir_rule(line))
     if code == "145" and not line.fatal:
-        return RuleId(_rlw(line))
+        return RuleId(_find_rlw_rule(line))
     if code in ("144", "145", "146", "147") and line.fatal:
         return RuleId(f"xid-{code}-fatal")
     return RuleId(f"xid-{code}")
 
 
-def _netir(line: NvLink5) -> str:
+def _find_netir_rule(line: NvLink5Error) -> str:
     if line.unit.startswith("NETIR_BER"):
         return "xid-149-ber"
     if line.reason in _COMMANDED:
@@ -150,7 +150,7 @@ def _netir(line: NvLink5) -> str:
     return "xid-149-fatal" if line.fatal else "xid-149"
 
 
-def _rlw(line: NvLink5) -> str:
+def _find_rlw_rule(line: NvLink5Error) -> str:
     status, intr = line.error_status or 0, line.intr_info or 0
     if status & _APP_STATUS.get(line.unit, 0):
         return "xid-145-app"
@@ -161,7 +161,7 @@ def _rlw(line: NvLink5) -> str:
     return "xid-145"
 
 
-def driver_rule(detail: str, evidence: str = "") -> RuleId:
+def find_xid154_rule(detail: str, evidence: str = "") -> RuleId:
     """Return the rule for an Xid 154: by the phrase after `to`, never by the number beside it.
 
     `detail` may be the bare phrase; where it is empty the raw line is read. Drivers differ in
@@ -183,19 +183,19 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
     return RuleId("xid-154")
 
 
-def xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
+def find_xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
     """Return the catalogue rule for one Xid line, without companion lines and repeats."""
     if code == "154":
-        return driver_rule(detail, evidence)
+        return find_xid154_rule(detail, evidence)
     if code in NVLINK5_CODES:
-        return nvlink5_rule(code, detail or evidence)
-    if code == "74" and is_harmless(detail):
+        return find_nvlink5_rule(code, detail or evidence)
+    if code == "74" and is_harmless_xid74(detail):
         return RuleId("xid-74-corrected")
     rule = RuleId(f"xid-{code}")
     return rule if rule in ROWS else RuleId("xid-unknown")
 
 
-def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
+def find_sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     """Return the catalogue rule for one SXid line: the text's own severity goes before the number.
 
     `acts` is whether the row of the number treats the node; None where the table has no such row.
@@ -203,7 +203,7 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     guide itself lists the number as non-fatal (`FaultRow.nonfatal`).
     """
     rule = RuleId(f"sxid-{code}")
-    fatal = parse_severity(text)
+    fatal = parse_sxid_severity(text)
     if fatal is True:
         return rule if acts else RuleId("sxid-fatal")
     if fatal is False:
@@ -213,9 +213,9 @@ def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
     return RuleId("sxid-unknown") if acts is None else rule
 
 
-def find_line_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
+def find_fault_row(check: str, code: str, detail: str, evidence: str) -> FaultRow:
     """Return the shipped row for one line of NVIDIA's driver, `kernel.xid` or `kernel.sxid`."""
     if check != "kernel.sxid":
-        return ROWS[xid_rule(code, detail, evidence)]
+        return ROWS[find_xid_rule(code, detail, evidence)]
     known = ROWS.get(RuleId(f"sxid-{code}"))
-    return ROWS[sxid_rule(code, f"{detail} {evidence}", None if known is None else known.acts)]
+    return ROWS[find_sxid_rule(code, f"{detail} {evidence}", None if known is None else known.acts)]

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.vocabulary.identity import RecoveryId
-from hpctl.vocabulary.model import Clears, Finding, Health, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.reset_order import MOST_GPUS
 
 RESET_CHECK: Final = "gpu.reset"
@@ -35,18 +35,18 @@ MOST_FINDINGS: Final = 512
 """What is kept of one node, and what one report may hold."""
 
 
-def gpus_against(findings: Iterable[Finding]) -> tuple[str, ...]:
+def list_faulty_gpus(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that findings speak against."""
     named = {f.device for f in findings if f.check.startswith(_OF_GPUS) and f.device.count(":") > 1}
     return tuple(sorted(named)) if len(named) <= MOST_GPUS else ()
 
 
-def reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+def find_reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
     """Return what a node's agent says of the reset that a recovery ordered; None: nothing yet."""
     return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
 
 
-def drop_cleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def drop_cleared_findings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return the findings without those that a reset has cleared since: of its GPUs, seen before
     it."""
     resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
@@ -54,14 +54,14 @@ def drop_cleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         return findings
 
     def is_current(finding: Finding) -> bool:
-        return not any(_is_cleared(finding, reset) for reset in resets)
+        return not any(_is_cleared_by_reset(finding, reset) for reset in resets)
 
     return tuple(filter(is_current, findings))
 
 
-def _is_cleared(finding: Finding, reset: Finding) -> bool:
+def _is_cleared_by_reset(finding: Finding, reset: Finding) -> bool:
     of_gpu = finding.check.startswith(_OF_GPUS) and finding.check != RESET_CHECK
-    before = finding.last < reset.first and finding.clears is not Clears.OPERATOR
+    before = finding.last < reset.first and finding.clears is not ClearCondition.OPERATOR
     return of_gpu and before and finding.device in reset.evidence.split()
 
 
@@ -73,7 +73,9 @@ def make_finding_key(finding: Finding) -> Key:
     return (finding.check, finding.device, finding.code, finding.detail, finding.job)
 
 
-def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[Health, bool]:
+def fold_report(
+    known: NodeHealth | None, report: AgentReport, heard: datetime
+) -> tuple[NodeHealth, bool]:
     """Return what is known after a report, and whether anything in it is new, an end included.
 
     `heard` is the head node's own clock: how long a node has been silent must not depend on
@@ -85,17 +87,20 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     but what clears by being gone, of which the agent's list is the whole truth, and a job that
     the agent now tells together with others: a node that runs thousands of jobs in one boot would
     otherwise be remembered by each that had an error; what a reset of its GPU has cleared; and
-    what is too much (`bound_findings`). Counts are the agent's own.
+    what is too much (`limit_findings`). Counts are the agent's own.
     """
-    findings = tuple(_not_later(f, heard) for f in report.findings)
+    findings = tuple(_limit_finding_time(f, heard) for f in report.findings)
     reported = {make_finding_key(f) for f in findings}
     if known is None or known.generation != report.generation:
-        kept = _outlives_boot(known, report)
-        fresh = Health(report.generation, heard, drop_cleared(_merge_findings(kept, findings)))
-        return bound_findings(fresh, reported), True
-    folded = {make_finding_key(f): f for f in known.findings if _still_known(f, reported)}
+        kept = _keep_across_boot(known, report)
+        fresh = NodeHealth(
+            report.generation, heard, drop_cleared_findings(_merge_findings(kept, findings))
+        )
+        return limit_findings(fresh, reported), True
+    folded = {make_finding_key(f): f for f in known.findings if _is_still_known(f, reported)}
     new = any(
-        f.clears is Clears.GONE and make_finding_key(f) not in reported for f in known.findings
+        f.clears is ClearCondition.GONE and make_finding_key(f) not in reported
+        for f in known.findings
     )
     unknown: set[Key] = set()
     for finding in findings:
@@ -111,8 +116,8 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    health = Health(known.generation, heard, drop_cleared(tuple(folded.values())))
-    health = bound_findings(health, reported)
+    health = NodeHealth(known.generation, heard, drop_cleared_findings(tuple(folded.values())))
+    health = limit_findings(health, reported)
     return health, new or any(make_finding_key(f) in unknown for f in health.findings)
 
 
@@ -120,7 +125,7 @@ _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} dis
 """The finding that says that a node sent more; `count`: the most that were left out at once."""
 
 
-def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
+def limit_findings(health: NodeHealth, reported: Container[Key] = ()) -> NodeHealth:
     """Return the node with MOST_FINDINGS at most, and one that counts those that were dropped.
 
     A node that tells ever new things, by a broken check or by malice, must cost the others neither
@@ -132,27 +137,27 @@ def bound_findings(health: Health, reported: Container[Key] = ()) -> Health:
         return health
 
     def rank(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
-        fails, lasting = f.verdict is Verdict.FAIL, f.clears is Clears.OPERATOR
+        fails, lasting = f.verdict is DeviceVerdict.FAIL, f.clears is ClearCondition.OPERATOR
         return (fails, make_finding_key(f) in reported, lasting, f.last, make_finding_key(f))
 
     others.sort(key=rank, reverse=True)
     dropped, at = len(others) - MOST_FINDINGS, health.last_heard
     check, _, _, detail, _ = _DROPPED
-    note = Finding(check, Verdict.WARN, at, at, detail=detail, count=dropped)
+    note = Finding(check, DeviceVerdict.WARN, at, at, detail=detail, count=dropped)
     for before in (f for f in health.findings if make_finding_key(f) == _DROPPED):
         note = replace(note, first=before.first, count=max(before.count, dropped))
     return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 
-def _still_known(finding: Finding, reported: set[Key]) -> bool:
+def _is_still_known(finding: Finding, reported: set[Key]) -> bool:
     name = make_finding_key(finding)
     if name in reported:
         return True
     together = (*name[:-1], "") in reported
-    return finding.clears is not Clears.GONE and not (finding.job and together)
+    return finding.clears is not ClearCondition.GONE and not (finding.job and together)
 
 
-def drop_dismissed(health: Health, returned: datetime | None) -> Health:
+def drop_dismissed_findings(health: NodeHealth, returned: datetime | None) -> NodeHealth:
     """Return what still counts of a node that an operator gave back with `hpctl undrain` at that
     time.
 
@@ -160,20 +165,20 @@ def drop_dismissed(health: Health, returned: datetime | None) -> Health:
     still sees it: the agent continues to report what it saw, and a condition that lasts is no news.
     It counts again where it says something else, or began again, after a restart above all.
     """
-    if returned is None or not any(_is_dismissed(f, returned) for f in health.findings):
+    if returned is None or not any(_is_finding_dismissed(f, returned) for f in health.findings):
         return health
-    kept = tuple(f for f in health.findings if not _is_dismissed(f, returned))
+    kept = tuple(f for f in health.findings if not _is_finding_dismissed(f, returned))
     return replace(health, findings=kept)
 
 
-def _is_dismissed(finding: Finding, returned: datetime) -> bool:
-    return finding.clears is Clears.OPERATOR and finding.first <= returned
+def _is_finding_dismissed(finding: Finding, returned: datetime) -> bool:
+    return finding.clears is ClearCondition.OPERATOR and finding.first <= returned
 
 
-def _outlives_boot(known: Health | None, report: Report) -> tuple[Finding, ...]:
+def _keep_across_boot(known: NodeHealth | None, report: AgentReport) -> tuple[Finding, ...]:
     if known is None or known.generation.instance != report.instance:
         return ()
-    return tuple(f for f in known.findings if f.clears is Clears.OPERATOR)
+    return tuple(f for f in known.findings if f.clears is ClearCondition.OPERATOR)
 
 
 def _merge_findings(
@@ -183,7 +188,7 @@ def _merge_findings(
     return (*(f for f in kept if make_finding_key(f) not in names), *reported)
 
 
-def _not_later(finding: Finding, heard: datetime) -> Finding:
+def _limit_finding_time(finding: Finding, heard: datetime) -> Finding:
     """A finding cannot be younger than its report: a node's clock that runs ahead would
     otherwise lengthen every wait that is counted from it."""
     if finding.last <= heard:

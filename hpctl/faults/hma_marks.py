@@ -17,8 +17,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.vocabulary.cloud_facts import Instance
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RuleId
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 MARKS: Final[Mapping[str, str]] = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
@@ -31,20 +31,20 @@ RULES: Final = REQUESTS | {RuleId(f"{CHECK}-{SPENT}")}
 """The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
 
 
-def mark_of(node: SlurmNode | None) -> str:
+def find_node_mark(node: SlurmNode | None) -> str:
     """Return the mark that a closed node bears; "" where it bears none."""
     if node is None or not node.reason or not (node.closed or node.down):
         return ""
-    return mark_in(node.reason)
+    return parse_reason_mark(node.reason)
 
 
-def mark_in(reason: str) -> str:
+def parse_reason_mark(reason: str) -> str:
     """Return the mark that a Reason is, whatever slurmctld appended; "" where it is none."""
     mark = reason.partition(" : ")[0]
     return mark if mark in MARKS else ""
 
 
-def is_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_mark_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Return whether what a mark asks for was done since: a boot, or where it is known another
     instance.
 
@@ -55,12 +55,12 @@ def is_spent(node: SlurmNode, instance: Instance | None = None) -> bool:
     launched = instance.launched if instance is not None else None
     if launched is not None and launched > node.reason_at:
         return True  # FAIL stays when another instance comes, and until that has registered
-    if launched is not None and mark_of(node) == "Action:Replace":
+    if launched is not None and find_node_mark(node) == "Action:Replace":
         return False
     return node.boot_time is not None and node.reason_at <= node.boot_time
 
 
-def keep_spent(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+def keep_spent_marks(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     """Return the newer view in which a mark that was spent still is.
 
     slurmctld computes the boot time of a node from its own clock at each registration, so a clock
@@ -70,19 +70,19 @@ def keep_spent(before: SchedulerView, after: SchedulerView) -> SchedulerView:
     kept: dict[NodeName, SlurmNode] = {}
     for name, node in after.nodes.items():
         known = before.nodes.get(name)
-        if known is None or known is node or known.boot_time is None or not mark_of(node):
+        if known is None or known is node or known.boot_time is None or not find_node_mark(node):
             continue
-        is_same = (known.reason_at, mark_of(known)) == (node.reason_at, mark_of(node))
+        is_same = (known.reason_at, find_node_mark(known)) == (node.reason_at, find_node_mark(node))
         if is_same and (node.boot_time is None or node.boot_time < known.boot_time):
             kept[name] = replace(node, boot_time=known.boot_time)
     return replace(after, nodes={**after.nodes, **kept}) if kept else after
 
 
-def with_marks(
-    health: Mapping[NodeName, Health],
+def add_mark_findings(
+    health: Mapping[NodeName, NodeHealth],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
-) -> dict[NodeName, Health]:
+) -> dict[NodeName, NodeHealth]:
     """Return what is known of the nodes, HMA's marks included.
 
     A node that was never heard is known by its mark alone. A mark whose time Slurm does not tell
@@ -93,15 +93,15 @@ def with_marks(
         return found
     seen = slurm.as_of
     for name, node in slurm.nodes.items():
-        mark = mark_of(node)
+        mark = find_node_mark(node)
         if not mark:
             continue
         known, instance = found.get(name), instances.get(name)
         if known is None:
-            who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
-            known = Health(who, seen)
-        code = SPENT if is_spent(node, instance) else MARKS[mark]
-        finding = _make_finding(node, mark, code, seen)
+            who = NodeGeneration(name, instance.id if instance else InstanceId(""), BootId(""))
+            known = NodeHealth(who, seen)
+        code = SPENT if is_mark_spent(node, instance) else MARKS[mark]
+        finding = _make_mark_finding(node, mark, code, seen)
         found[name] = replace(known, findings=(*known.findings, finding))
     return found
 
@@ -111,10 +111,17 @@ _WITHIN: Final = timedelta(microseconds=999_999)
 node back takes the old mark off."""
 
 
-def _make_finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
+def _make_mark_finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
     at = node.reason_at + _WITHIN if node.reason_at else seen
     state = "+".join([node.state, *sorted(node.flags)])
     evidence = f"State={state} Reason={node.reason}"
     return Finding(
-        CHECK, Verdict.FAIL, at, at, code=code, detail=mark, evidence=evidence, clears=Clears.GONE
+        CHECK,
+        DeviceVerdict.FAIL,
+        at,
+        at,
+        code=code,
+        detail=mark,
+        evidence=evidence,
+        clears=ClearCondition.GONE,
     )

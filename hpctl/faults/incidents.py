@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpctl.faults.decode import parse_gpu_part
 from hpctl.toolkit.bounds import clamp_duration
-from hpctl.vocabulary.model import TEST, Finding, Verdict
+from hpctl.vocabulary.model import TEST, DeviceVerdict, Finding
 
 XID = "kernel.xid"
 
@@ -21,10 +21,10 @@ _APPLICATIONS = frozenset({"13", "31"})
 """Codes that an application's own bug writes again and again."""
 
 
-_TELLING = frozenset({Verdict.NOTE, Verdict.WARN, Verdict.FAIL})
+_TELLING = frozenset({DeviceVerdict.NOTE, DeviceVerdict.WARN, DeviceVerdict.FAIL})
 
 
-class Incident(Struct, frozen=True):
+class FaultIncident(Struct, frozen=True):
     """All findings of one check and code on one device that say anything, oldest first."""
 
     check: str
@@ -45,13 +45,15 @@ class Incident(Struct, frozen=True):
         return " ".join(f"{f.detail} {f.evidence}" for f in self.findings)
 
 
-def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, str, int, str]:
+def make_finding_sort_key(
+    f: Finding,
+) -> tuple[datetime, datetime, str, str, str, str, str, int, str]:
     """Return a total order on findings, oldest first, so that the order of arrival does not
     show."""
     return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
 
 
-def fold_incidents(findings: Iterable[Finding]) -> list[Incident]:
+def fold_incidents(findings: Iterable[Finding]) -> list[FaultIncident]:
     """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
 
     What an incident means is its rule's business, not its verdict's: a site may have given a rule
@@ -66,20 +68,20 @@ def fold_incidents(findings: Iterable[Finding]) -> list[Incident]:
     return [_make_incident(key, found) for key, found in sorted(folded.items(), key=itemgetter(0))]
 
 
-def _make_incident(key: tuple[str, str, str], found: list[Finding]) -> Incident:
+def _make_incident(key: tuple[str, str, str], found: list[Finding]) -> FaultIncident:
     """Return the incident of findings with one check, device and code."""
     check, device, code = key
-    return Incident(
+    return FaultIncident(
         check=check,
         device=device,
         code=code,
-        findings=tuple(sorted(found, key=finding_order)),
+        findings=tuple(sorted(found, key=make_finding_sort_key)),
         first=min(finding.first for finding in found),
         last=max(finding.last for finding in found),
     )
 
 
-def are_one_event(a: Incident, b: Incident, fold: timedelta) -> bool:
+def can_be_same_event(a: FaultIncident, b: FaultIncident, fold: timedelta) -> bool:
     """Return whether two incidents can be one event: same device (or one names none), close in
     time."""
     if a.device != b.device and a.device and b.device:
@@ -87,7 +89,7 @@ def are_one_event(a: Incident, b: Incident, fold: timedelta) -> bool:
     return b.first - a.last <= fold and a.first - b.last <= fold
 
 
-def is_repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
+def is_repeated_on_part(incident: FaultIncident, window_s: float, apart: timedelta) -> bool:
     """Seen twice on the same part within the window, and by more than one job or burst.
 
     Of an error that is mostly the application's (Xid 13, 31), the same job having it again
@@ -110,22 +112,24 @@ def _has_repeated_part(
     findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
 ) -> bool:
     """Return whether one part of a device was hit again: by another job, or after another time."""
-    if by_job and _two_jobs(findings, window):
+    if by_job and _has_two_jobs(findings, window):
         return True
     timed = [f for f in findings if not (by_job and f.job)]
     times = sorted({f.first for f in timed} | {f.last for f in timed})
     return any(apart <= later - earlier <= window for earlier, later in pairwise(times))
 
 
-def _two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
-    named = sorted((f for f in findings if f.job), key=finding_order)
+def _has_two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
+    named = sorted((f for f in findings if f.job), key=make_finding_sort_key)
     return any(
         one.job != other.job and other.first - one.last <= window
         for one, other in combinations(named, 2)
     )
 
 
-def collect_evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
+def collect_evidence(
+    main: Sequence[FaultIncident], others: Iterable[FaultIncident]
+) -> tuple[Finding, ...]:
     """Return the findings of the incidents that decided, then those of their devices' others."""
     devices = {incident.device for incident in main} | {""}
     chosen: dict[int, Finding] = {}

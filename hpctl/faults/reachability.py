@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import mark_of, with_marks
-from hpctl.faults.slurm_reasons import find_closed, find_row
+from hpctl.faults.hma_marks import add_mark_findings, find_node_mark
+from hpctl.faults.slurm_reasons import find_closed_node_row, find_reason_row
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.identity import Generation, NodeName, RuleId
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.identity import NodeGeneration, NodeName, RuleId
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 if TYPE_CHECKING:
@@ -50,24 +50,24 @@ RULES: Final = frozenset(
 """The rows of nodes out of reach that are treated: they pass once the node is reached again. None
 rests on what the node says of itself."""
 
-Signs = Mapping[tuple[Generation, str], datetime]
+Signs = Mapping[tuple[NodeGeneration, str], datetime]
 """Since when each sign is seen without a gap."""
 
 
-def is_out_on_purpose(node: SlurmNode, instance: Instance | None = None) -> bool:
+def is_intentionally_unreachable(node: SlurmNode, instance: Instance | None = None) -> bool:
     """Return whether a node is out of reach on purpose, or is being treated already."""
     if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
         return True
-    theirs = bool(node.reason) and find_row(node) is None
+    theirs = bool(node.reason) and find_reason_row(node) is None
     return theirs and (node.closed or node.down)
 
 
-def find_sign(node: SlurmNode, instance: Instance | None = None) -> str:
+def find_unreachable_sign(node: SlurmNode, instance: Instance | None = None) -> str:
     """Return what Slurm or the cloud holds against a node that should be in service; "":
     nothing."""
-    if is_out_on_purpose(node, instance):
+    if is_intentionally_unreachable(node, instance):
         return ""
-    closed = find_closed(node)
+    closed = find_closed_node_row(node)
     if closed:
         return f"slurm.{closed.code}"
     if node.drained:
@@ -86,14 +86,14 @@ def is_reachable(node: SlurmNode | None, instance: Instance | None) -> bool:
     return node is not None and node.responding and not node.down and running
 
 
-def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argument
-    health: Mapping[NodeName, Health],
+def add_derived_findings(  # noqa: PLR0913 -- pure: all that decides is an argument
+    health: Mapping[NodeName, NodeHealth],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],
     rules: Rules,
     now: datetime,
     before: Signs | None = None,
-) -> tuple[dict[NodeName, Health], Signs]:
+) -> tuple[dict[NodeName, NodeHealth], Signs]:
     """Return what is known of the nodes, HMA's marks and these signs included; and the signs' ages.
 
     `before` is the memory of the last look: a sign counts from when it was first seen, for a node
@@ -102,18 +102,21 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
     node that is deaf, and silence says nothing of the nodes.
     """
     deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
-    found, signs = with_marks(health, slurm, instances), dict[tuple[Generation, str], datetime]()
+    found, signs = (
+        add_mark_findings(health, slurm, instances),
+        dict[tuple[NodeGeneration, str], datetime](),
+    )
     if slurm is None:
         return found, signs
     for name, known in health.items():
         node, instance = slurm.nodes.get(name), instances.get(name)
-        if node is None or mark_of(node) or reason_owner(node.reason) is not None:
+        if node is None or find_node_mark(node) or parse_reason_owner(node.reason) is not None:
             continue
-        sign, closed = find_sign(node, instance), find_closed(node) is not None
+        sign, closed = find_unreachable_sign(node, instance), find_closed_node_row(node) is not None
         since = node.reason_at if node.down or closed else None
         if now - known.last_heard > rules.silent_after:
             gone = sign and not closed
-            sign = "" if deaf or gone or is_out_on_purpose(node, instance) else AGENT
+            sign = "" if deaf or gone or is_intentionally_unreachable(node, instance) else AGENT
             since = known.last_heard + rules.silent_after
         if not sign:
             continue
@@ -121,12 +124,13 @@ def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argum
             since = before.get((known.generation, sign), now)
         signs[known.generation, sign] = since = since or slurm.as_of
         found[name] = replace(
-            known, findings=(*known.findings, _make_finding(sign, node, instance, since))
+            known,
+            findings=(*known.findings, _make_unreachable_finding(sign, node, instance, since)),
         )
     return found, signs
 
 
-def _make_finding(
+def _make_unreachable_finding(
     sign: str, node: SlurmNode, instance: Instance | None, since: datetime
 ) -> Finding:
     check, _, code = sign.partition(".")
@@ -136,11 +140,11 @@ def _make_finding(
     detail = node.reason if check == "slurm" else instance.message if instance else ""
     return Finding(
         check,
-        Verdict.FAIL,
+        DeviceVerdict.FAIL,
         since,
         since,
         code=code,
         detail=detail if sign != AGENT else "",
         evidence=evidence,
-        clears=Clears.GONE,
+        clears=ClearCondition.GONE,
     )

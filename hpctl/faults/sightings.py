@@ -24,7 +24,7 @@ _SIGHTING = re.compile(
 )
 
 
-class Sighting(Struct, frozen=True):
+class FaultSighting(Struct, frozen=True):
     """Where a fault was seen: `text` as the table has it, `url` empty for hpctl's recordings."""
 
     text: str
@@ -36,24 +36,24 @@ class Sighting(Struct, frozen=True):
         return not self.url
 
 
-def parse_sightings(text: str) -> tuple[Sighting, ...]:
+def parse_sightings(text: str) -> tuple[FaultSighting, ...]:
     """Return the sightings of a cell, none for `manual`. Raises ValueError for any other text."""
     if text == MANUAL:
         return ()
     return tuple(_parse_sighting(part) for part in text.split("; "))
 
 
-def _parse_sighting(text: str) -> Sighting:
+def _parse_sighting(text: str) -> FaultSighting:
     if text in RECORDINGS:
-        return Sighting(text)
+        return FaultSighting(text)
     match = _SIGHTING.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} says of no recording, thread or file where a fault was seen")
     rest = f"issues/{match['thread']}" if match["thread"] else f"blob/HEAD/{match['path']}"
-    return Sighting(text, f"https://github.com/{match['repository']}/{rest}")
+    return FaultSighting(text, f"https://github.com/{match['repository']}/{rest}")
 
 
-def describe_sightings(sightings: tuple[Sighting, ...]) -> str:
+def describe_sightings(sightings: tuple[FaultSighting, ...]) -> str:
     """Return them in one line: `seen: A, B`, or that it is known from manuals only."""
     if not sightings:
         return NOT_SEEN

@@ -15,11 +15,11 @@ treatments:
 - X   stop the jobs, start them elsewhere, replace the instance
 
 A line of a table is one row by its columns, the names of fields: FaultRow, CheckSpec, Limit,
-BenignLine, DriverRow, or a fragment of patterns. The column `options` holds the fields that most
-rows do without. A cell of patterns, heads, words or checks has each in backquotes; a vertical bar
-in a cell has a backslash before it. A heading is a section of the documentation; the text below it
-is for readers. The order of the files here, and of the lines in them, is the order of precedence:
-among rows that are equally urgent and equally strong the first one names the fault.
+BenignKernelLine, KernelDriverRow, or a fragment of patterns. The column `options` holds the fields
+that most rows do without. A cell of patterns, heads, words or checks has each in backquotes; a
+vertical bar in a cell has a backslash before it. A heading is a section of the documentation; the
+text below it is for readers. The order of the files here, and of the lines in them, is the order of
+precedence: among rows that are equally urgent and equally strong the first one names the fault.
 What is misspelled or incomplete raises at the first import. The tables are meant to be reviewed
 line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
 """
@@ -33,9 +33,9 @@ from typing import cast
 
 from msgspec import Struct, convert, field
 
-from hpctl.faults.sightings import Sighting, parse_sightings
+from hpctl.faults.sightings import FaultSighting, parse_sightings
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 
 WEEK = 7 * 86400.0
 _NUMBERS = re.compile(r"\d[\d\s-]*")
@@ -82,7 +82,7 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     window_s: float = WEEK
     watch: bool = False
     ladder: str = ""
-    clears: Clears = Clears.BOOT
+    clears: ClearCondition = ClearCondition.BOOT
     own: bool = False
     nonfatal: bool = False
     line: tuple[str, ...] = ()
@@ -99,15 +99,19 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the ids of its rules: one, or one for each number."""
         if not self.code:
             return (RuleId(make_rule_prefix(self.check)),)
-        return tuple(rule_id(self.check, code) for code in self.codes)
+        return tuple(make_rule_id(self.check, code) for code in self.codes)
 
     @property
     def codes(self) -> tuple[str, ...]:
         """Return its codes one by one."""
-        return tuple(expand_numbers(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
+        return (
+            tuple(expand_number_ranges(self.code))
+            if _NUMBERS.fullmatch(self.code)
+            else (self.code,)
+        )
 
     @property
-    def sightings(self) -> tuple[Sighting, ...]:
+    def sightings(self) -> tuple[FaultSighting, ...]:
         """Where it was seen; none where it is known from manuals only."""
         return parse_sightings(self.seen)
 
@@ -122,17 +126,17 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
         return self.treatment not in ("I", "W", "J", "H")
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DeviceVerdict:
         """Return what the row says of the node: FAIL where it is treated, WARN where it is Suspect.
 
         NOTE for all others: what is the job's own fault, and what is only counted.
         """
         if self.acts:
-            return Verdict.FAIL
-        return Verdict.WARN if self.suspect else Verdict.NOTE
+            return DeviceVerdict.FAIL
+        return DeviceVerdict.WARN if self.suspect else DeviceVerdict.NOTE
 
 
-class BenignLine(Struct, frozen=True, forbid_unknown_fields=True):
+class BenignKernelLine(Struct, frozen=True, forbid_unknown_fields=True):
     """A kernel line that a healthy node prints: what it begins with, and who says so.
 
     A driver that numbers its GPUs (`NVRM: GPU0 ...`) is matched without the number.
@@ -143,7 +147,7 @@ class BenignLine(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class DriverRow(Struct, frozen=True, forbid_unknown_fields=True):
+class KernelDriverRow(Struct, frozen=True, forbid_unknown_fields=True):
     """A driver of `kernel.driver`: how its lines begin, and which checks speak of its hardware.
 
     `heads` are the first four characters of its lines, `checks` what the names of the checks begin
@@ -155,7 +159,7 @@ class DriverRow(Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
 
 
-class Limit(Struct, frozen=True, forbid_unknown_fields=True):
+class CheckLimit(Struct, frozen=True, forbid_unknown_fields=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
     value: float
@@ -179,11 +183,11 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     every_s: float = 0.0
     seen: tuple[int, int] = (1, 1)
-    clears: Clears = Clears.GONE
+    clears: ClearCondition = ClearCondition.GONE
     gone_s: float = 60.0
     grace_s: float = 0.0
     shed: int = 0
-    limits: Mapping[str, Limit] = field(default_factory=dict)
+    limits: Mapping[str, CheckLimit] = field(default_factory=dict)
     heads: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -193,12 +197,12 @@ def make_rule_prefix(check: str) -> str:
     return _STEMS.get(check) or check.replace(".", "-")
 
 
-def rule_id(check: str, code: str) -> RuleId:
+def make_rule_id(check: str, code: str) -> RuleId:
     """Return the id of the rule for a code of a check."""
     return RuleId(f"{make_rule_prefix(check)}-{code}")
 
 
-def expand_numbers(numbers: str) -> Iterator[str]:
+def expand_number_ranges(numbers: str) -> Iterator[str]:
     """Yield the numbers in `11 25 39-41`."""
     for low, high in _RANGE.findall(numbers):
         yield from map(str, range(int(low), int(high or low) + 1))
@@ -228,19 +232,19 @@ def _read_rows(name: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield title, dict(zip(columns, cells, strict=True))
 
 
-def _parse_options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
+def _parse_cell_options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
     """`own` is a flag, `seen=2/3` two numbers."""
     for option in text.split(", ") if text else ():
         name, given, value = option.partition("=")
         yield name, (value.split("/") if name == "seen" else value) if given else True
 
 
-def with_fragments(pattern: str) -> str:
+def expand_pattern_fragments(pattern: str) -> str:
     """Return a pattern with its fragments in their places. Raises KeyError for an unknown one."""
-    return _FRAGMENT.sub(lambda found: with_fragments(FRAGMENTS[found[1]]), pattern)
+    return _FRAGMENT.sub(lambda found: expand_pattern_fragments(FRAGMENTS[found[1]]), pattern)
 
 
-def _with_lists(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
+def _split_list_cells(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
     """Return the cells, those of `_QUOTED_COLUMNS` as lists and the example without its quotes."""
     found: dict[str, str | list[str]] = {}
     for column, cell in cells.items():
@@ -251,35 +255,35 @@ def _with_lists(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
     return found
 
 
-class _Tables(Struct):
+class _FaultTables(Struct):
     """All rows: the faults and the checks by section, the drivers, and the lines of no trouble."""
 
     faults: dict[str, list[FaultRow]] = field(default_factory=dict)
     checks: dict[str, list[CheckSpec]] = field(default_factory=dict)
-    drivers: list[DriverRow] = field(default_factory=list)
-    benign: list[BenignLine] = field(default_factory=list)
+    drivers: list[KernelDriverRow] = field(default_factory=list)
+    benign: list[BenignKernelLine] = field(default_factory=list)
 
 
-def _read_tables() -> _Tables:
+def _read_tables() -> _FaultTables:
     """Read the files. What is misspelled or incomplete raises."""
-    tables = _Tables()
-    limits: dict[str, dict[str, Limit]] = {}
+    tables = _FaultTables()
+    limits: dict[str, dict[str, CheckLimit]] = {}
     for title, cells in chain.from_iterable(map(_read_rows, _FILES)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
-            limits[check][name] = convert(cells, Limit, strict=False)
+            limits[check][name] = convert(cells, CheckLimit, strict=False)
             continue
         if "driver" in cells:
-            tables.drivers.append(convert(_with_lists(cells), DriverRow))
+            tables.drivers.append(convert(_split_list_cells(cells), KernelDriverRow))
             continue
         if "begins" in cells:
-            tables.benign.append(convert(cells, BenignLine))
+            tables.benign.append(convert(cells, BenignKernelLine))
             continue
         if "fragment" in cells:
             FRAGMENTS[cells["fragment"]] = cells["stands for"].strip("`")
             continue
-        options = dict(_parse_options(cells.pop("options")))
-        row = {**options, **_with_lists(cells)}
+        options = dict(_parse_cell_options(cells.pop("options")))
+        row = {**options, **_split_list_cells(cells)}
         if "treatment" in row:
             fault = convert(row, FaultRow, strict=False)
             parse_sightings(fault.seen)
@@ -287,7 +291,7 @@ def _read_tables() -> _Tables:
         else:
             spec = convert(row, CheckSpec, strict=False)
             tables.checks.setdefault(title, []).append(spec)
-            limits[spec.name] = cast(dict[str, Limit], spec.limits)
+            limits[spec.name] = cast(dict[str, CheckLimit], spec.limits)
     return tables
 
 
@@ -307,15 +311,15 @@ KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
     spec for spec in chain.from_iterable(_TABLES.checks.values()) if spec.name.startswith("kernel.")
 )
 """The checks of the kernel's lines, which are judged when they are read."""
-BENIGN_LINES: tuple[BenignLine, ...] = tuple(_TABLES.benign)
+BENIGN_LINES: tuple[BenignKernelLine, ...] = tuple(_TABLES.benign)
 """The kernel lines that a healthy node prints."""
 
 
-DRIVERS: tuple[DriverRow, ...] = tuple(_TABLES.drivers)
+DRIVERS: tuple[KernelDriverRow, ...] = tuple(_TABLES.drivers)
 """The drivers whose unknown lines are counted."""
 
 
-def _by_rule() -> dict[RuleId, FaultRow]:
+def _index_rows_by_rule() -> dict[RuleId, FaultRow]:
     index: dict[RuleId, FaultRow] = {}
     for row in chain.from_iterable(rows for _, rows in SECTIONS):
         for rule in row.rules:
@@ -325,11 +329,11 @@ def _by_rule() -> dict[RuleId, FaultRow]:
     return index
 
 
-ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_by_rule())
+ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_index_rows_by_rule())
 """Every row by its rules' ids, in order of precedence."""
 
 
-def rows_of(check: str) -> tuple[FaultRow, ...]:
+def list_check_rows(check: str) -> tuple[FaultRow, ...]:
     """Return the rows of one check, in order of precedence."""
     every = chain.from_iterable(rows for _, rows in SECTIONS)
     return tuple(row for row in every if row.check == check)

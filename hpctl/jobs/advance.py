@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.job_deadlines import find_job_phase_deadline_s
 from hpctl.engine.queue_wait import is_queued
-from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_put_off
+from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_begin_time
 from hpctl.toolkit.bounds import EARLIEST, add_seconds
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import (
@@ -18,20 +18,20 @@ from hpctl.vocabulary.job_recovery import (
     JobSignal,
     RequestedAction,
 )
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import (
-    Case,
-    Do,
-    Move,
     Next,
-    Repeat,
+    PhaseMove,
+    RecoveryCase,
+    RepeatRule,
     RequeueInterval,
+    StartStep,
     StepKind,
-    Wait,
-    answer_text,
-    in_time,
+    WaitUntil,
+    extend_deadline,
+    format_answer,
 )
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob
 from hpctl.vocabulary.trouble import TroubleKind
 
@@ -73,19 +73,23 @@ class JobFacts(Struct, frozen=True):
     works: bool = False
 
 
-_Case = Case[JobRecovery, JobFacts]
+_Case = RecoveryCase[JobRecovery, JobFacts]
 
 
-def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
+def advance_job_recovery(
+    rec: JobRecovery, facts: JobFacts, policy: RecoveryPolicy, now: datetime
+) -> Next:
     """Return what the facts make of a job recovery: a move, a step, or waiting. Total, open
     phases."""
     job = policy.job
     completing = facts.job is not None and facts.job.completing
     since = _find_deadline_start(rec, facts.job, now)
-    deadline = add_seconds(since, deadline_s(rec.phase, policy, completing=completing))
-    deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
-    repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
-    c = Case(rec, facts, policy, now, deadline, repeat)
+    deadline = add_seconds(
+        since, find_job_phase_deadline_s(rec.phase, policy, completing=completing)
+    )
+    deadline = extend_deadline(deadline, facts.able_since, policy.ages.silent_s)
+    repeat = RepeatRule(job.step_retry_s, job.step_attempts, job.step_retry_s)
+    c = RecoveryCase(rec, facts, policy, now, deadline, repeat)
     over = _detect_gone_job(rec, facts) or (None if rec.note else _detect_end(rec, facts))
     return c.limit_wait(over or PHASES[rec.phase](c), JobSignal.DEADLINE)
 
@@ -112,59 +116,63 @@ _REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PRO
 """Phases in which slurmctld has requeued the run, and may have died before it saved that."""
 
 
-def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> Move | None:
+def _detect_gone_job(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     """Return whether there is nothing left to treat."""
     job = facts.job
     if job is None:
-        return Move(JobSignal.GONE, "slurmctld no longer knows the job")
+        return PhaseMove(JobSignal.GONE, "slurmctld no longer knows the job")
     if job.submit < rec.attempt.submit or job.restarts < rec.attempt.restarts:
-        return Move(JobSignal.GONE, "the job id belongs to another submission now")
+        return PhaseMove(JobSignal.GONE, "the job id belongs to another submission now")
     return None
 
 
-def _detect_end(rec: JobRecovery, facts: JobFacts) -> Move | None:
+def _detect_end(rec: JobRecovery, facts: JobFacts) -> PhaseMove | None:
     """Detect an end that may come in any phase, and a run that began, or came back, without our
     help."""
     job = facts.job
     assert job is not None  # _detect_gone_job has answered for a job that is gone
     if job.state == "COMPLETED" and not job.completing:
-        return Move(JobSignal.FINISHED, "the job completed")
-    if job.state == "CANCELLED" and rec.action is Action.END:
-        return Move(JobSignal.GONE, "it is given up, and cancelled")
-    at_limit = _ended_at_limit(rec, job)
+        return PhaseMove(JobSignal.FINISHED, "the job completed")
+    if job.state == "CANCELLED" and rec.action is RunAction.END:
+        return PhaseMove(JobSignal.GONE, "it is given up, and cancelled")
+    at_limit = _has_reached_time_limit(rec, job)
     if job.state == TIMED_OUT and rec.phase is JobPhase.PROVING and not at_limit:
-        return Move(JobSignal.FAILED_AGAIN, "it reached its time limit right after its restart")
+        return PhaseMove(
+            JobSignal.FAILED_AGAIN, "it reached its time limit right after its restart"
+        )
     if job.state in ("CANCELLED", TIMED_OUT, "DEADLINE", "PREEMPTED") and not at_limit:
-        return Move(JobSignal.GONE, f"the job ended as {job.state}: this recovery does not apply")
-    disturbed = rec.has_lost_node or _find_queued(rec) is not None
+        return PhaseMove(
+            JobSignal.GONE, f"the job ended as {job.state}: this recovery does not apply"
+        )
+    disturbed = rec.has_lost_node or _find_requeue_time(rec) is not None
     if facts.called_off and job.running and rec.phase in BEFORE_STOP and not disturbed:
-        return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
+        return PhaseMove(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
     later_run = job.restarts > rec.attempt.restarts
     if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
-        return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
-    if _runs_uncounted(rec, facts, job):
-        return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+        return PhaseMove(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+    if _has_uncounted_restart(rec, facts, job):
+        return PhaseMove(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
     ended = at_limit or job.state in ENDED_BADLY or _has_stopped_running(rec, facts, job)
     if again and ended and not job.completing:
-        return Move(
+        return PhaseMove(
             JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
         )
     return None
 
 
-def _ended_at_limit(rec: JobRecovery, job: SlurmJob) -> bool:
+def _has_reached_time_limit(rec: JobRecovery, job: SlurmJob) -> bool:
     """Return whether the run ended at the time limit that is treated."""
     treated = rec.trouble is not None and rec.trouble.kind is TroubleKind.TIME_LIMIT
     return treated and job.state == TIMED_OUT and job.restarts == rec.attempt.restarts
 
 
-def _runs_uncounted(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
+def _has_uncounted_restart(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bool:
     """Return whether the next run began without a count: slurmctld was killed before it had saved
     that the former one ran, so it came back with the job in the queue and never having run."""
     if rec.phase not in (JobPhase.RELEASED, JobPhase.STARTING) or job.state != "RUNNING":
         return False
-    queued = _find_queued(rec)
+    queued = _find_requeue_time(rec)
     if queued is None or job.start is None or job.restarts != rec.attempt.restarts:
         return False
     bad = set(rec.bad_nodes).difference(facts.forgive)
@@ -178,165 +186,169 @@ def _has_stopped_running(rec: JobRecovery, facts: JobFacts, job: SlurmJob) -> bo
     The run is left untouched where another user or tool has its node by now, for it may have
     continued.
     """
-    queued = _find_queued(rec)
+    queued = _find_requeue_time(rec)
     if queued is None or job.start is None or not job.running:
         return False
     ours = facts.remedied or (facts.cordoned and not facts.called_off)
     return ours and job.start < queued.replace(microsecond=0)
 
 
-def _find_queued(rec: JobRecovery) -> datetime | None:
+def _find_requeue_time(rec: JobRecovery) -> datetime | None:
     """Return when the run was last seen back in the queue; None where it was not."""
     return max((m.at for m in rec.trail if m.signal == JobSignal.QUEUED), default=None)
 
 
-def _advance_hit(c: _Case) -> Next:
+def _advance_affected_job(c: _Case) -> Next:
     if c.rec.lift:
-        return _lift_exclusion(c)
+        return _advance_exclusion_lift(c)
     if c.rec.note:
-        return _note_preemption(c)
+        return _record_preemption(c)
     if c.rec.hang:
-        return _advance_hung(c)
+        return _advance_hung_job(c)
     if not c.facts.cordoned:
         return c.wait("its node is not closed to new work yet", RequeueInterval.SOON)
     job = c.facts.job
     if c.rec.supervised and job is not None and job.running and not c.facts.headless:
-        return Move(JobSignal.SUPERVISED, "its own supervisor restarts its step without the node")
+        return PhaseMove(
+            JobSignal.SUPERVISED, "its own supervisor restarts its step without the node"
+        )
     if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
-        return Move(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
+        return PhaseMove(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
     if job is not None and job.state in (*ENDED_BADLY, TIMED_OUT):
-        return Move(JobSignal.STOP_WANTED, f"its run has ended as {job.state}")
-    return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
+        return PhaseMove(JobSignal.STOP_WANTED, f"its run has ended as {job.state}")
+    return PhaseMove(JobSignal.STOP_WANTED, "it cannot go on where it is")
 
 
-def _lift_exclusion(c: _Case) -> Next:
+def _advance_exclusion_lift(c: _Case) -> Next:
     """Advance a job in HIT for no fault: an exclusion has outlived its node's treatment."""
     job = c.facts.job
     left = set(job.excluded_by_hpctl).intersection(c.rec.lift) if job is not None else set()
     if job is None or job.state != "PENDING" or not left:
-        return Move(JobSignal.CALLED_OFF, f"it may have {','.join(c.rec.lift)} again")
+        return PhaseMove(JobSignal.CALLED_OFF, f"it may have {','.join(c.rec.lift)} again")
     cannot = "slurmctld will not change its ExcNodeList"
     return c.take(StepKind.LIFT, str(job.id), JobSignal.REFUSED, cannot, nodes=c.rec.lift)
 
 
-def _note_preemption(c: _Case) -> Next:
+def _record_preemption(c: _Case) -> Next:
     """Advance a job in HIT for no fault: another job preempted it, which its Comment is to show."""
     job = c.facts.job
     assert job is not None  # _detect_gone_job has answered for a job that is gone
     if c.rec.note in job.comment:
-        return Move(JobSignal.CALLED_OFF, "Slurm starts it again")
+        return PhaseMove(JobSignal.CALLED_OFF, "Slurm starts it again")
     cannot = "slurmctld will not change its Comment"
     return c.take(StepKind.NOTE, str(job.id), JobSignal.CALLED_OFF, cannot, c.rec.note)
 
 
-def _advance_hung(c: _Case) -> Next:
+def _advance_hung_job(c: _Case) -> Next:
     """Advance a job in HIT for no fault but its own lack of progress: its stacks first, then what
     the policy says."""
     job, killed = c.facts.job, c.last(StepKind.SIGNAL)
     if job is None or not job.running:
         ended = "`hangs: cancel` ended it" if killed else "it ended before hpctl acted"
-        return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
+        return PhaseMove(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
         return c.wait("it is being ended", RequeueInterval.SOON)
     if c.facts.works:
-        return Move(JobSignal.CALLED_OFF, "it makes progress again")
+        return PhaseMove(JobSignal.CALLED_OFF, "it makes progress again")
     if not c.facts.hangs:
         # As after a restart: this daemon has not watched it for long enough yet.
         if c.now >= c.deadline:
-            return Move(JobSignal.CALLED_OFF, "it was not seen to hang again")
+            return PhaseMove(JobSignal.CALLED_OFF, "it was not seen to hang again")
         return c.wait("whether it hangs still is not known yet", RequeueInterval.SLOWLY)
     dumped, late = c.last(StepKind.STACKS), add_seconds(c.rec.since, c.policy.hangs.dump_s)
     if dumped is None:
-        return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
+        return StartStep(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
     if dumped.outcome is None and c.now < late:
-        return Wait(late, "the stacks of its ranks are dumped", RequeueInterval.SLOWLY)
+        return WaitUntil(late, "the stacks of its ranks are dumped", RequeueInterval.SLOWLY)
     if c.rec.hang == "dump":
-        dump = answer_text(dumped.outcome) if dumped.outcome else ""
+        dump = format_answer(dumped.outcome) if dumped.outcome else ""
         kept = f"stacks: {dump}" if dumped.accepted else f"its stacks could not be dumped ({dump})"
-        return Move(JobSignal.CALLED_OFF, f"{kept}; it is left as it is")
+        return PhaseMove(JobSignal.CALLED_OFF, f"{kept}; it is left as it is")
     if c.rec.hang == "cancel":
-        return Do(StepKind.SIGNAL, "KILL", 1, "it hangs")
-    return Move(JobSignal.STOP_WANTED, "it hangs")
+        return StartStep(StepKind.SIGNAL, "KILL", 1, "it hangs")
+    return PhaseMove(JobSignal.STOP_WANTED, "it hangs")
 
 
-def _advance_excising(c: _Case) -> Next:
+def _advance_node_removal(c: _Case) -> Next:
     job = c.facts.job
     if job is None or not job.running:
-        return Move(JobSignal.STOP_WANTED, "it did not outlive its node")
+        return PhaseMove(JobSignal.STOP_WANTED, "it did not outlive its node")
     if c.facts.headless:
-        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
+        return PhaseMove(JobSignal.STOP_WANTED, "the node of its batch script is lost")
     if c.facts.gone:
-        return Move(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
+        return PhaseMove(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
     if c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN", RequeueInterval.SOON)
-    return Move(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
+    return PhaseMove(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
 
 
-def _advance_watching(c: _Case) -> Next:
+def _advance_monitoring(c: _Case) -> Next:
     job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
-        return Move(JobSignal.STOP_WANTED, "it stopped before hpctl acted")
+        return PhaseMove(JobSignal.STOP_WANTED, "it stopped before hpctl acted")
     if c.facts.headless:
-        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
+        return PhaseMove(JobSignal.STOP_WANTED, "the node of its batch script is lost")
     if report is not None and report.wish is RequestedAction.REQUEUE:
-        return Move(JobSignal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
+        return PhaseMove(JobSignal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
     if report is not None:
-        return Move(
+        return PhaseMove(
             JobSignal.WENT_ON, report.why or f"its supervisor answered with {report.action}"
         )
     grace = add_seconds(c.rec.since, c.policy.job.supervisor_grace_s)
     if c.now >= grace:
         silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
-        return Move(JobSignal.STOP_WANTED, silence)
-    return Wait(grace, "its supervisor has a moment to restart its step", RequeueInterval.SLOWLY)
+        return PhaseMove(JobSignal.STOP_WANTED, silence)
+    return WaitUntil(
+        grace, "its supervisor has a moment to restart its step", RequeueInterval.SLOWLY
+    )
 
 
-def _advance_saving(c: _Case) -> Next:
+def _advance_checkpoint_save(c: _Case) -> Next:
     if c.facts.job is None or not c.facts.job.running:
-        return Move(JobSignal.SAVE_OVER, "the job ended while saving")
+        return PhaseMove(JobSignal.SAVE_OVER, "the job ended while saving")
     grace = add_seconds(c.rec.since, c.policy.job.save_grace_s)
     if c.now >= grace:
-        return Move(JobSignal.SAVE_OVER, "the grace to save is over")
+        return PhaseMove(JobSignal.SAVE_OVER, "the grace to save is over")
     # A signal is felt each time: one in doubt counts as sent.
     if c.last(StepKind.SIGNAL) is None:
-        return Do(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
-    return Wait(grace, f"the job saves ({c.rec.save_signal})", RequeueInterval.SOON)
+        return StartStep(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
+    return WaitUntil(grace, f"the job saves ({c.rec.save_signal})", RequeueInterval.SOON)
 
 
-def _advance_stopping(c: _Case) -> Next:
+def _advance_run_stop(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None  # _detect_end has answered for a job that is gone
-    if c.rec.action is Action.END:
-        return _advance_given_up(c)
+    if c.rec.action is RunAction.END:
+        return _advance_abandoned_run(c)
     if job.completing:
         nodes = ",".join(job.completing_nodes)
         return c.wait(
             f"COMPLETING on {nodes}: requeueing now can crash slurmctld", RequeueInterval.SOON
         )
     if job.state == "PENDING":
-        return Move(JobSignal.QUEUED, "the job is back in the queue")
+        return PhaseMove(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN, which requeues it", RequeueInterval.SOON)
-    goes_on = _find_later_report(c.rec, c.facts)
+    goes_on = _find_later_supervisor_report(c.rec, c.facts)
     if goes_on:
-        return Move(JobSignal.WENT_ON, goes_on)
+        return PhaseMove(JobSignal.WENT_ON, goes_on)
     cannot = "slurmctld will not requeue it"
     return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
 
 
-def _advance_given_up(c: _Case) -> Next:
+def _advance_abandoned_run(c: _Case) -> Next:
     """Advance a run in STOPPING that is given up, in the queue or alive: no order of Slurm's makes
     it FAILED.
 
     Its dependents and who waits for it take CANCELLED for a failure.
     """
-    if _is_accepted(c, StepKind.CANCEL):
+    if _is_step_accepted(c, StepKind.CANCEL):
         return c.wait("it is being cancelled", RequeueInterval.SOON)
     cannot = "slurmctld will not cancel it"
     return c.take(StepKind.CANCEL, str(c.rec.attempt.job), JobSignal.REFUSED, cannot, c.rec.why)
 
 
-def _find_later_report(rec: JobRecovery, facts: JobFacts) -> str:
+def _find_later_supervisor_report(rec: JobRecovery, facts: JobFacts) -> str:
     """Return what its supervisor reported since it was given up, or had wished to leave: "" if
     nothing.
 
@@ -356,58 +368,60 @@ def _find_later_report(rec: JobRecovery, facts: JobFacts) -> str:
     return report.why or f"its supervisor answered with {report.action}"
 
 
-def _advance_released(c: _Case) -> Next:
+def _advance_release(c: _Case) -> Next:
     return _hold_job(c) if c.rec.over_budget else _release_job(c)
 
 
 def _hold_job(c: _Case) -> Next:
     """Hold a job in RELEASED whose budget is spent."""
-    if _is_accepted(c, StepKind.HOLD):
-        return Move(JobSignal.HELD, c.rec.over_budget)
-    return _order_step(c, StepKind.HOLD)
+    if _is_step_accepted(c, StepKind.HOLD):
+        return PhaseMove(JobSignal.HELD, c.rec.over_budget)
+    return _make_step_attempt(c, StepKind.HOLD)
 
 
 def _release_job(c: _Case) -> Next:
     """Start a job in RELEASED as soon as its last run has cleared."""
     wait_s = compute_backoff_s(c.rec, c.facts, c.now)
-    if _is_accepted(c, StepKind.START_NOW):
+    if _is_step_accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
-        return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
+        return PhaseMove(
+            JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded"
+        )
     if c.facts.job is not None and c.facts.job.completing:
         return c.wait("its last run is completing", RequeueInterval.SOON)
-    put_off = _put_off_since(c)
+    put_off = _find_begin_time(c)
     if put_off:
-        return Move(JobSignal.STARTED, put_off)
-    answer = _order_step(c, StepKind.START_NOW)
-    if not isinstance(answer, Do):
+        return PhaseMove(JobSignal.STARTED, put_off)
+    answer = _make_step_attempt(c, StepKind.START_NOW)
+    if not isinstance(answer, StartStep):
         return answer
     # Its nodes kill a job that comes back in the second it was ended in. The order goes out before
     # that is over: a pass as the next second begins would miss one that waits for it.
     early_s = (c.facts.ready - c.now).total_seconds()
-    return _make_start(c, answer.attempt, answer.why, max(wait_s, early_s))
+    return _make_start_step(c, answer.attempt, answer.why, max(wait_s, early_s))
 
 
-def _order_step(c: _Case, kind: StepKind) -> Next:
+def _make_step_attempt(c: _Case, kind: StepKind) -> Next:
     """Return the step again, where its last attempt is of a phase before or may be repeated."""
     last, job = c.last(kind), str(c.rec.attempt.job)
     if last is not None and last.moves < len(c.rec.trail):
-        return Do(kind, job, last.attempt + 1, c.rec.over_budget)
+        return StartStep(kind, job, last.attempt + 1, c.rec.over_budget)
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
         return c.wait("no longer pending", RequeueInterval.SOON)
     cannot = f"slurmctld will not {kind} it"
     return c.take(kind, job, JobSignal.REFUSED, cannot, c.rec.over_budget)
 
 
-def _is_accepted(c: _Case, kind: StepKind) -> bool:
+def _is_step_accepted(c: _Case, kind: StepKind) -> bool:
     """Return whether slurmctld has accepted this step in this phase."""
     last = c.last(kind)
     return last is not None and last.moves == len(c.rec.trail) and last.accepted
 
 
-def _make_start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
+def _make_start_step(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> StartStep:
     """Return a START_NOW with what the facts say of where, and how large."""
     job, facts = str(c.rec.attempt.job), c.facts
-    return Do(
+    return StartStep(
         StepKind.START_NOW, job, attempt, why, facts.exclude, facts.forgive, after_s, facts.elastic
     )
 
@@ -419,15 +433,15 @@ def compute_backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float
     return max((rec.start_at - now).total_seconds(), 0.0)
 
 
-def _advance_starting(c: _Case) -> Next:
+def _advance_run_start(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY and not job.completing:
-        return Move(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
+        return PhaseMove(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
         return c.wait("its last run is completing", RequeueInterval.SOON)
-    later_start = _starts_later(c)
+    later_start = _delay_start(c)
     if later_start is not None:
         return later_start
     last = c.last(StepKind.START_NOW)
@@ -440,40 +454,40 @@ def _advance_starting(c: _Case) -> Next:
     ):
         # The delay came back: the update reached slurmctld before COMPLETING had cleared.
         if last.attempt < c.policy.job.step_attempts:
-            return _make_start(c, last.attempt + 1, "the delay came back")
+            return _make_start_step(c, last.attempt + 1, "the delay came back")
         return c.wait("Slurm keeps its begin delay and starts the job then", RequeueInterval.SOON)
     if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
         missed = add_seconds(job.eligible, c.facts.pass_s)
         if c.now < missed:
-            return Wait(
+            return WaitUntil(
                 min(missed, c.deadline), "it starts with its begin time", RequeueInterval.SOON
             )
         # A pass that looked at the job before it was due called for no other.
-        return _make_start(c, last.attempt + 1, "no scheduling pass came with its begin time")
+        return _make_start_step(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None:
         # A job that needs every node, or this very one, would wait forever without it.
         ready = add_seconds(last.started, c.policy.job.step_retry_s)
         if c.now < ready:
-            return Wait(ready, "its excluded node is back", RequeueInterval.SOON)
-        return _make_start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
+            return WaitUntil(ready, "its excluded node is back", RequeueInterval.SOON)
+        return _make_start_step(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
     waits = job.reason or job.state
-    return c.wait(f"in the queue ({waits})", look=_in_queue(job))
+    return c.wait(f"in the queue ({waits})", look=_wait_in_queue(job))
 
 
-def _starts_later(c: _Case) -> Next | None:
+def _delay_start(c: _Case) -> Next | None:
     """Return what to do of a job that is not to start yet; None where it is."""
-    put_off = _put_off_since(c)
-    return c.wait(put_off, RequeueInterval.SLOWLY) if put_off else _backing_off(c)
+    put_off = _find_begin_time(c)
+    return c.wait(put_off, RequeueInterval.SLOWLY) if put_off else _wait_for_backoff(c)
 
 
-def _put_off_since(c: _Case) -> str:
+def _find_begin_time(c: _Case) -> str:
     """Return until when a person has put the job off; "" where none has."""
-    until = find_put_off(c.rec, c.facts.job, c.now)
+    until = find_begin_time(c.rec, c.facts.job, c.now)
     return f"a person has put it off until {until:%Y-%m-%d %H:%M:%S} UTC" if until else ""
 
 
-def _backing_off(c: _Case) -> Next | None:
+def _wait_for_backoff(c: _Case) -> Next | None:
     """Wait for the backoff's end, and have slurmctld look at the job then: its own next pass may be
     half a minute later. None where there is no backoff, or it is over."""
     job, last = c.facts.job, c.last(StepKind.START_NOW)
@@ -481,19 +495,21 @@ def _backing_off(c: _Case) -> Next | None:
     if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
         return None
     if compute_backoff_s(c.rec, c.facts, c.now) > 0:
-        return Wait(min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}")
+        return WaitUntil(
+            min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}"
+        )
     early = c.facts.hardware and c.now < c.rec.start_at
     over = job.eligible is not None and job.eligible <= c.now
     if (early and over) or last.attempt >= c.policy.job.step_attempts:
         return None
     ready = add_seconds(last.started, c.policy.job.step_retry_s)
     if early and c.now < ready:
-        return Wait(ready, "a node that it ran on is faulty: no backoff is called for")
+        return WaitUntil(ready, "a node that it ran on is faulty: no backoff is called for")
     why = "no backoff for a fault of the hardware" if early else "its backoff is over"
-    return _make_start(c, last.attempt + 1, why)
+    return _make_start_step(c, last.attempt + 1, why)
 
 
-def _in_queue(job: SlurmJob) -> RequeueInterval:
+def _wait_in_queue(job: SlurmJob) -> RequeueInterval:
     """Return how soon to look again: a job that waits for nodes may wait for hours; one that waits
     for the pass, not long."""
     return (
@@ -501,36 +517,38 @@ def _in_queue(job: SlurmJob) -> RequeueInterval:
     )
 
 
-def _advance_proving(c: _Case) -> Next:
+def _advance_verification(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY:
-        return Move(
+        return PhaseMove(
             JobSignal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
         )
     # A launch that a node refused is a restart, too: it came before the run that was seen.
     is_new_run = job.start is None or job.start > c.rec.since
     if job.restarts > c.rec.attempt.restarts + 1 and is_new_run:
-        return Move(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
+        return PhaseMove(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
     if c.facts.asks:
-        return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
+        return PhaseMove(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and job.configuring:
         return c.wait("its nodes are being made ready (CONFIGURING)", RequeueInterval.SLOWLY)
     # slurmctld sets the start again when nodes that it powered up for the job are ready.
     began = max(c.rec.since, job.start) if job.running and job.start else c.rec.since
     proved = add_seconds(began, c.policy.job.prove_s)
     if job.running and c.now >= proved:
-        return Move(JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
-    return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
+        return PhaseMove(
+            JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}"
+        )
+    return WaitUntil(proved if c.now < proved else c.deadline, "running again; proving itself")
 
 
 PHASES: Final = {
-    JobPhase.HIT: _advance_hit,
-    JobPhase.EXCISING: _advance_excising,
-    JobPhase.WATCHING: _advance_watching,
-    JobPhase.SAVING: _advance_saving,
-    JobPhase.STOPPING: _advance_stopping,
-    JobPhase.RELEASED: _advance_released,
-    JobPhase.STARTING: _advance_starting,
-    JobPhase.PROVING: _advance_proving,
+    JobPhase.HIT: _advance_affected_job,
+    JobPhase.EXCISING: _advance_node_removal,
+    JobPhase.WATCHING: _advance_monitoring,
+    JobPhase.SAVING: _advance_checkpoint_save,
+    JobPhase.STOPPING: _advance_run_stop,
+    JobPhase.RELEASED: _advance_release,
+    JobPhase.STARTING: _advance_run_start,
+    JobPhase.PROVING: _advance_verification,
 }

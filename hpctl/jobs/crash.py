@@ -18,9 +18,9 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.jobs.launchers import find_first_end, is_launched
+from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
 from hpctl.jobs.log_end import LABEL, SURVIVED_LINES, is_ordinary_line, strip_label
-from hpctl.jobs.logs.patterns import Pattern
+from hpctl.jobs.logs.patterns import LinePattern
 from hpctl.jobs.torch_checks import find_different_call, find_missing_ranks
 from hpctl.jobs.tracebacks import (
     ParsedException,
@@ -47,13 +47,13 @@ _FILE: Final = re.compile(r"""["'](/[^"']{1,100})["']""")
 """The file that an error of the operating system names."""
 
 
-def strip_control(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """Return one line without colors and control characters."""
     bare = _COLOUR.sub("", text)
     return "".join(c if c.isprintable() else " " for c in bare.rstrip())
 
 
-def parse_rank(line: str, *, launched: bool = False) -> int | None:
+def parse_rank_label(line: str, *, launched: bool = False) -> int | None:
     """Return the rank that a line says it is from. `launched`: srun's tasks are launchers of
     ranks."""
     found = _RANK.search(line)
@@ -123,7 +123,7 @@ _DEVICE: Final = re.compile(
 )
 
 
-class PatternTier(IntEnum):
+class CrashPatternTier(IntEnum):
     """How much a line explains. The lowest tier wins, and within it the first line."""
 
     ORDER = 0
@@ -145,7 +145,7 @@ class CrashPattern(Struct, frozen=True):
     says: str
     sample: str
     source: str
-    tier: PatternTier = PatternTier.CAUSE
+    tier: CrashPatternTier = CrashPatternTier.CAUSE
     named: bool = False
     names_node: bool = True
 
@@ -164,11 +164,11 @@ class _Source(IntEnum):
     """What a rank does not survive, or what Slurm or the kernel says."""
 
 
-class _Hit(Struct, frozen=True):
+class _MatchedLine(Struct, frozen=True):
     """A line that explains something."""
 
     line: int
-    tier: PatternTier
+    tier: CrashPatternTier
     kind: TroubleKind
     why: str
     signature: str
@@ -183,7 +183,7 @@ class _Hit(Struct, frozen=True):
     source: _Source = _Source.TEXT
 
 
-class _Root(Struct, frozen=True):
+class _FirstFailure(Struct, frozen=True):
     """What torchrun calls the first observed failure."""
 
     host: str = ""
@@ -208,38 +208,42 @@ def classify_crash(  # noqa: PLR0913 -- pure: all that decides is an argument, b
     ended, used where the log names none. `again`: another run or rank of this job was able to start
     its command. Never raises for odd text.
     """
-    lines = _bound_lines(tail)
-    launched = is_launched(lines)
-    root = _find_root(lines)
-    code = _shell_code(exit_code)
+    lines = _select_last_lines(tail)
+    launched = is_launcher_log(lines)
+    root = _find_launcher_root_cause(lines)
+    code = _convert_to_shell_code(exit_code)
     # The first task to end is a launcher then, and its number is not that of a rank.
     rank = None if launched else rank
     trouble = Trouble(TroubleKind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    first = _Root(node or "", rank, code) if root.code is None else root
-    hit = _find_best_hit(lines, killed=_name_signal(first.code or 0) == "SIGKILL")
-    contract = _match_exit_codes(policy, [code, root.code, *_srun_codes(lines)])
+    first = _FirstFailure(node or "", rank, code) if root.code is None else root
+    hit = _find_best_match(lines, killed=_name_signal(first.code or 0) == "SIGKILL")
+    contract = _match_exit_codes(policy, [code, root.code, *_list_srun_exit_codes(lines)])
     if contract:
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
-    if code == 0 and not (hit and hit.tier is PatternTier.ORDER):
+    if code == 0 and not (hit and hit.tier is CrashPatternTier.ORDER):
         why = "it ended with exit code 0 before its end"
         return replace(trouble, kind=TroubleKind.NO_PROGRESS, why=why, signature="exit 0")
-    if hit is None or hit.tier > PatternTier.CAUSE:
-        why = _explain_unstarted([code, root.code], lines)
+    if hit is None or hit.tier > CrashPatternTier.CAUSE:
+        why = _explain_start_failure([code, root.code], lines)
         if why:
             kind, reason = classify_start_failure(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
-    if hit is not None and hit.tier is PatternTier.ECHO and _ended_without_peer_loss(first, lines):
+    if (
+        hit is not None
+        and hit.tier is CrashPatternTier.ECHO
+        and _has_ended_without_peer_loss(first, lines)
+    ):
         consequence = hit.why
-        hit = _of_code(first.code or 0)
+        hit = _judge_exit_code(first.code or 0)
         trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
         hit = replace(hit, why=f"{hit.why}; the other ranks report: {consequence}")
         code = first.code or code
-    elif hit is None or hit.tier is PatternTier.WRAPPER:
+    elif hit is None or hit.tier is CrashPatternTier.WRAPPER:
         code = root.code if root.code is not None else code
         # A launcher's exit code adds nothing to its own text; a signal does.
-        hit = _of_code(code) if hit is None or _name_signal(code) else hit
-    return _add_location(trouble, hit, lines, root, code)
+        hit = _judge_exit_code(code) if hit is None or _name_signal(code) else hit
+    return _add_failure_location(trouble, hit, lines, root, code)
 
 
 def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
@@ -249,33 +253,35 @@ def find_uncaught(trouble: Trouble, tail: Sequence[str]) -> Trouble | None:
     A process whose main thread has raised lives on while another thread, or a child, does. `tail`
     is as for `classify_crash`.
     """
-    lines = _bound_lines(tail)
-    hit = _find_best_hit(lines, killed=False)
-    if hit is None or hit.tier is not PatternTier.CAUSE or hit.source is not _Source.RAISED:
+    lines = _select_last_lines(tail)
+    hit = _find_best_match(lines, killed=False)
+    if hit is None or hit.tier is not CrashPatternTier.CAUSE or hit.source is not _Source.RAISED:
         return None
     bare = replace(trouble, rank=None, node=None)
-    return _add_location(bare, hit, lines, _Root(), trouble.exit_code or 0)
+    return _add_failure_location(bare, hit, lines, _FirstFailure(), trouble.exit_code or 0)
 
 
-def _ended_without_peer_loss(first: _Root, lines: Sequence[str]) -> bool:
+def _has_ended_without_peer_loss(first: _FirstFailure, lines: Sequence[str]) -> bool:
     """Return whether the rank that ended first ended without having lost a peer.
 
     A rank that loses a peer raises, which is exit code 1, or aborts itself; it is not killed, does
     not fault and chooses no exit code. Where the first rank to end did so, and said nothing of a
     lost peer, the others lost it.
     """
-    if first.code is None or not _ends_without_echo(first.code):
+    if first.code is None or not _is_primary_exit(first.code):
         return False
-    launched = is_launched(lines)
+    launched = is_launcher_log(lines)
     if first.rank is None:
         return launched
-    rows = _rows_by_line(lines)
-    echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
-    return first.rank not in {parse_rank(lines[number], launched=launched) for number in echoes}
+    rows = _match_patterns_by_line(lines)
+    echoes = [number for number, row in rows.items() if row.tier is CrashPatternTier.ECHO]
+    return first.rank not in {
+        parse_rank_label(lines[number], launched=launched) for number in echoes
+    }
 
 
-def _add_location(
-    trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int
+def _add_failure_location(
+    trouble: Trouble, hit: _MatchedLine, lines: Sequence[str], root: _FirstFailure, code: int
 ) -> Trouble:
     """Return the trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
@@ -288,15 +294,15 @@ def _add_location(
         return _add_lagging_rank(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = hit.rank
     if rank is None:
-        rank = parse_rank(line, launched=is_launched(lines))
+        rank = parse_rank_label(line, launched=is_launcher_log(lines))
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
     same_place = trouble.rank in (None, rank)
     named = _find_first_match(_NODE, [line]) or (root.host if rank == root.rank else "")
     if not named and not trouble.node:
         named = _find_first_match(_SRUN_NODE, lines)
-    node = _shorten_host(named) or (trouble.node if same_place else None)
-    why = hit.why + _find_details(hit, lines)
+    node = _shorten_host_name(named) or (trouble.node if same_place else None)
+    why = hit.why + _find_error_details(hit, lines)
     why = why if rank is None else f"rank {rank}: {why}"
     return replace(
         located, why=why, node=node, rank=rank, device=_find_first_match(_DEVICE, [line])
@@ -314,7 +320,7 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
         return replace(trouble, why=why, rank=rank)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
         return trouble
-    missing = find_missing_ranks(lines) or _did_not_come(lines)
+    missing = find_missing_ranks(lines) or _describe_absent_ranks(lines)
     if missing is not None:
         why, rank = missing
         return replace(trouble, kind=TroubleKind.HANG, why=why, rank=rank, signature=NOT_COME)
@@ -332,7 +338,7 @@ def _add_lagging_rank(trouble: Trouble, lines: Sequence[str]) -> Trouble:
     return replace(trouble, why=f"{trouble.why}: rank {last} is behind the others", rank=last)
 
 
-def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
+def _describe_absent_ranks(lines: Sequence[str]) -> tuple[str, int | None] | None:
     """Return who did not come to a collective, as a sentence, and the rank where it is one.
 
     Point-to-point operations of a group are counted apart on each rank, so no rank is named where
@@ -389,7 +395,7 @@ _LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
 _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
-def _find_details(hit: _Hit, lines: Sequence[str]) -> str:
+def _find_error_details(hit: _MatchedLine, lines: Sequence[str]) -> str:
     """Return what else the lines of an error say that its reader needs, for the end of a
     sentence."""
     block = lines[max(hit.begin, 0) : hit.line + 1]
@@ -418,7 +424,7 @@ INVALID_DEVICE: Final = "CUDA error: invalid device ordinal"
 _HIDES: Final = frozenset({"", "-1", "NoDevFiles", "none", "void"})
 
 
-class GpuGrant(Struct, frozen=True):
+class JobGpuAllocation(Struct, frozen=True):
     """The GPUs of a job by its environment.
 
     `visible` is CUDA_VISIBLE_DEVICES as the program was started with it, None where it is unset.
@@ -446,7 +452,7 @@ class GpuGrant(Struct, frozen=True):
         return not in_range and first not in self.listed
 
 
-def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
+def explain_missing_gpu(trouble: Trouble, grant: JobGpuAllocation) -> Trouble:
     """Return a trouble of a program without a GPU, or without the GPU that it asks for, with the
     cause.
 
@@ -454,7 +460,7 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
     Else the node is suspect. Any other trouble is returned as it is.
     """
     if INVALID_DEVICE in trouble.signature and trouble.kind is TroubleKind.CRASH:
-        return replace(trouble, why=trouble.why + _describe_grant(grant))
+        return replace(trouble, why=trouble.why + _describe_available_gpus(grant))
     if trouble.signature != NO_GPU:
         return trouble
     hidden = ""
@@ -479,19 +485,19 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
     return replace(trouble, why=why)
 
 
-def _describe_grant(grant: GpuGrant) -> str:
+def _describe_available_gpus(grant: JobGpuAllocation) -> str:
     """Return what the program could have asked for."""
     given = f"; Slurm gave {grant.granted} a node" if grant.granted is not None else ""
     visible = f", CUDA_VISIBLE_DEVICES={grant.visible}" if grant.visible is not None else ""
     return f"{given}{visible}"
 
 
-def _bound_lines(tail: Sequence[str]) -> list[str]:
+def _select_last_lines(tail: Sequence[str]) -> list[str]:
     """Return the last lines that count, one line each, without colors."""
     kept: list[str] = []
     left = TAIL_BYTES
     for text in reversed(tail[-TAIL_LINES:]):
-        line = strip_control(text[:LINE_CHARS])
+        line = strip_control_characters(text[:LINE_CHARS])
         left -= len(line) + 1
         if left < 0:
             break
@@ -499,18 +505,18 @@ def _bound_lines(tail: Sequence[str]) -> list[str]:
     return kept[::-1]
 
 
-def _find_best_hit(lines: Sequence[str], *, killed: bool) -> _Hit | None:
+def _find_best_match(lines: Sequence[str], *, killed: bool) -> _MatchedLine | None:
     """Return the hit of the lowest tier, and of those the first, among what the run did not
     survive. `killed`: SIGKILL ended the process that ended first, which no exception does."""
-    hits = [*_lines_that_explain(lines)]
+    hits = [*_select_explaining_lines(lines)]
     explained = set(chain.from_iterable(range(hit.begin, hit.line + 1) for hit in hits))
-    lived_to = _find_survived_line(lines, explained, SURVIVED_LINES)
-    fatal = [hit for hit in hits if hit.tier is PatternTier.ORDER or hit.line >= lived_to]
+    lived_to = _find_last_recovered_line(lines, explained, SURVIVED_LINES)
+    fatal = [hit for hit in hits if hit.tier is CrashPatternTier.ORDER or hit.line >= lived_to]
     if killed:
         fatal = [hit for hit in fatal if not _may_be_survived(hit)]
     elif any(hit.source is _Source.RAISED and not _is_echo(hit) for hit in fatal):
         # One exception did end a rank, so fewer lines show that it had got over the others.
-        lived_to = _find_survived_line(lines, explained, _SURVIVED_BEFORE)
+        lived_to = _find_last_recovered_line(lines, explained, _SURVIVED_BEFORE)
         last = max(hit.line for hit in fatal if hit.source is _Source.RAISED)
         fatal = [
             hit for hit in fatal if hit.line >= min(lived_to, last) or not _may_be_survived(hit)
@@ -519,30 +525,30 @@ def _find_best_hit(lines: Sequence[str], *, killed: bool) -> _Hit | None:
     if best is not None and not best.known:
         # A later error of the same failure may have a known cause, as a loader's worker that died;
         # so may the rest of a message that begins with no more than a title.
-        later = _list_chained(lines, best.line) | _list_message_lines(lines, best.line)
+        later = _list_chained_exceptions(lines, best.line) | _list_message_lines(lines, best.line)
         known = (hit for hit in fatal if hit.known and hit.line in later)
-        best = next((hit for hit in known if hit.tier is PatternTier.CAUSE), best)
+        best = next((hit for hit in known if hit.tier is CrashPatternTier.CAUSE), best)
     if best is not None and best.signature == WORKER_DIED:
         # slurmstepd reports the kernel's kill when the step ends: after the worker's parent.
         return next((hit for hit in fatal if hit.kind is TroubleKind.HOST_MEMORY), best)
     return best
 
 
-def _is_echo(hit: _Hit) -> bool:
-    return hit.tier > PatternTier.CAUSE
+def _is_echo(hit: _MatchedLine) -> bool:
+    return hit.tier > CrashPatternTier.CAUSE
 
 
-def _may_be_survived(hit: _Hit) -> bool:
+def _may_be_survived(hit: _MatchedLine) -> bool:
     """Return whether a process can go on after what a hit says."""
-    return hit.tier is PatternTier.CAUSE and hit.source < _Source.RAISED
+    return hit.tier is CrashPatternTier.CAUSE and hit.source < _Source.RAISED
 
 
-def _rank_hit(hit: _Hit) -> tuple[int, bool, int]:
+def _rank_hit(hit: _MatchedLine) -> tuple[int, bool, int]:
     """Return what the best hit is least in: of echoes, one with a known meaning goes first."""
     return hit.tier, _is_echo(hit) and not hit.known, hit.line
 
 
-def _list_chained(lines: Sequence[str], first: int) -> set[int]:
+def _list_chained_exceptions(lines: Sequence[str], first: int) -> set[int]:
     """Return the lines of the exceptions that were raised while that of a line was handled."""
     found = {first}
     for one in find_tracebacks(lines):
@@ -564,8 +570,8 @@ def _list_message_lines(lines: Sequence[str], first: int) -> set[int]:
     return found
 
 
-def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
-    rows = _rows_by_line(lines)
+def _select_explaining_lines(lines: Sequence[str]) -> Iterator[_MatchedLine]:
+    rows = _match_patterns_by_line(lines)
     raised = {one.line: one for one in find_tracebacks(lines)}
     for number in sorted(rows.keys() | raised.keys()):
         row, error = rows.get(number), raised.get(number)
@@ -575,20 +581,20 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
             why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
             if row.kind is TroubleKind.DISK_FULL and (place := _FILE.search(lines[number])):
                 why = f"{row.says}: {place[1]}"
-            if error is not None and error.own and row.tier is PatternTier.CAUSE:
+            if error is not None and error.own and row.tier is CrashPatternTier.CAUSE:
                 why = f"{why}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
-            hit = _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
+            hit = _MatchedLine(number, row.tier, row.kind, why, signature, row.names_node, begin)
             source = _find_source(lines[number], row, error)
             yield replace(hit, rank=_find_writer(error), source=source)
         elif error is not None and not error.echoes:
             yield _explain_exception(error)
 
 
-def _explain_exception(error: ParsedException) -> _Hit:
+def _explain_exception(error: ParsedException) -> _MatchedLine:
     """Return what an exception says by its class, where no pattern knows its text."""
-    tier = PatternTier.ECHO if error.lost_peer else PatternTier.CAUSE
-    hit = _Hit(
+    tier = CrashPatternTier.ECHO if error.lost_peer else CrashPatternTier.CAUSE
+    hit = _MatchedLine(
         error.line,
         tier,
         TroubleKind.CRASH,
@@ -627,26 +633,26 @@ def _find_source(line: str, row: CrashPattern | None, error: ParsedException | N
     return _Source.TEXT
 
 
-def crash_patterns() -> tuple[CrashPattern, ...]:
+def load_crash_patterns() -> tuple[CrashPattern, ...]:
     """Return the rows of crash_patterns.yaml, in their order."""
     text = files(__package__).joinpath("crash_patterns.yaml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = yaml.safe_load(text)
     return tuple(
         CrashPattern(
-            TroubleKind(row.pop("kind")), tier=PatternTier[row.pop("tier", "CAUSE")], **row
+            TroubleKind(row.pop("kind")), tier=CrashPatternTier[row.pop("tier", "CAUSE")], **row
         )
         for row in rows
     )
 
 
 @cache
-def _load_patterns() -> tuple[tuple[CrashPattern, Pattern], ...]:
+def _load_pattern_file() -> tuple[tuple[CrashPattern, LinePattern], ...]:
     # Named rows say least of a line: any other row that matches it goes before.
-    order = sorted(crash_patterns(), key=lambda row: (row.named, row.tier))
-    return tuple((row, Pattern(row.pattern)) for row in order)
+    order = sorted(load_crash_patterns(), key=lambda row: (row.named, row.tier))
+    return tuple((row, LinePattern(row.pattern)) for row in order)
 
 
-def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
+def _match_patterns_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
     """Return for each line that a row matches the row that says most of it."""
     block, starts = bytearray(), []
     for line in lines:
@@ -654,13 +660,13 @@ def _rows_by_line(lines: Sequence[str]) -> dict[int, CrashPattern]:
         block += line.encode() + b"\n"
     found: dict[int, CrashPattern] = {}
     whole = bytes(block)
-    for row, pattern in _load_patterns():
+    for row, pattern in _load_pattern_file():
         for match in pattern.matches(whole):
             found.setdefault(bisect_right(starts, match.at) - 1, row)
     return found
 
 
-def _find_survived_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
+def _find_last_recovered_line(lines: Sequence[str], trouble: set[int], least: int) -> int:
     """Return the line up to which the run got over its errors: the last one of them after which so
     many ordinary lines came, or 0."""
     ordinary, before, lived_to = 0, -1, 0
@@ -674,18 +680,20 @@ def _find_survived_line(lines: Sequence[str], trouble: set[int], least: int) -> 
     return lived_to
 
 
-def _find_root(lines: Sequence[str]) -> _Root:
+def _find_launcher_root_cause(lines: Sequence[str]) -> _FirstFailure:
     """Return what the run's launchers call the first failure; empty where none names one."""
-    root = _first_observed(lines)
+    root = _find_torchrun_root_cause(lines)
     if root.rank is not None or root.code is not None:
         return root
-    end = find_first_end(lines)
+    end = find_first_process_end(lines)
     if end is None:
-        return _Root()
-    return _Root(end.host, end.rank, None if end.code is None else _shell_code(end.code))
+        return _FirstFailure()
+    return _FirstFailure(
+        end.host, end.rank, None if end.code is None else _convert_to_shell_code(end.code)
+    )
 
 
-def _first_observed(lines: Sequence[str]) -> _Root:
+def _find_torchrun_root_cause(lines: Sequence[str]) -> _FirstFailure:
     """Return what torchrun calls the first observed failure.
 
     The agent of each node prints a block `Root Cause (first observed failure):` of its ranks
@@ -693,23 +701,23 @@ def _first_observed(lines: Sequence[str]) -> _Root:
     that cannot have ended for a lost peer counts, else the earliest. A node that has two has run
     twice: its last one counts.
     """
-    roots: dict[str, tuple[str, _Root]] = {}
-    for values in _read_root_blocks(lines):
+    roots: dict[str, tuple[str, _FirstFailure]] = {}
+    for values in _parse_torchrun_failures(lines):
         rank, code = (re.match(r"-?\d+", values.get(key, "")) for key in ("rank", "exitcode"))
         host = values.get("host", "")
-        root = _Root(
+        root = _FirstFailure(
             "" if host.startswith(("localhost", "127.")) else host,
             int(rank[0]) if rank else None,
-            _shell_code(int(code[0])) if code else None,
+            _convert_to_shell_code(int(code[0])) if code else None,
         )
         roots[host] = (values.get("time", ""), root)
     if not roots:
-        return _Root()
-    _, first = min(roots.values(), key=lambda one: (not _ends_without_echo(one[1].code), one[0]))
+        return _FirstFailure()
+    _, first = min(roots.values(), key=lambda one: (not _is_primary_exit(one[1].code), one[0]))
     return first
 
 
-def _read_root_blocks(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+def _parse_torchrun_failures(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each block of torchrun's."""
     values: dict[str, str] | None = None
     for line in map(strip_label, lines):
@@ -727,11 +735,11 @@ def _read_root_blocks(lines: Sequence[str]) -> Iterator[dict[str, str]]:
         yield values
 
 
-def _ends_without_echo(status: int | None) -> bool:
+def _is_primary_exit(status: int | None) -> bool:
     """Return whether a rank that only lost a peer cannot end like this."""
     if status is None:
         return False
-    code = _shell_code(status)
+    code = _convert_to_shell_code(status)
     name = _name_signal(code)
     return name in _NO_ECHO or (not name and 1 < code < 128)
 
@@ -753,7 +761,7 @@ def _match_exit_codes(
     return None
 
 
-def _explain_unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
+def _explain_start_failure(codes: Sequence[int | None], lines: Sequence[str]) -> str:
     """Return why the command could not be started; empty where it could."""
     for code in codes:
         if code is not None and code in UNSTARTED:
@@ -762,7 +770,7 @@ def _explain_unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str
     return f"its command cannot be started: {error[:120]}" if error else ""
 
 
-def _of_code(code: int) -> _Hit:
+def _judge_exit_code(code: int) -> _MatchedLine:
     name, kind = _name_signal(code), TroubleKind.CRASH
     if not name:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
@@ -774,7 +782,7 @@ def _of_code(code: int) -> _Hit:
     else:
         extra = ": no handler saved on it" if name in _SAVES else ""
         why, signature, kind = f"it was killed by {name}{extra}", name, TroubleKind.KILLED
-    return _Hit(-1, PatternTier.WRAPPER, kind, why, signature)
+    return _MatchedLine(-1, CrashPatternTier.WRAPPER, kind, why, signature)
 
 
 def _name_signal(code: int) -> str:
@@ -785,12 +793,12 @@ def _name_signal(code: int) -> str:
         return ""
 
 
-def _shell_code(status: int) -> int:
+def _convert_to_shell_code(status: int) -> int:
     """Return the shell's exit code of a status as Python has it (-n for signal n)."""
     return 128 - status if status < 0 else status
 
 
-def _srun_codes(lines: Sequence[str]) -> Iterator[int]:
+def _list_srun_exit_codes(lines: Sequence[str]) -> Iterator[int]:
     for line in lines:
         found = _SRUN_CODE.search(line)
         if found:
@@ -806,7 +814,7 @@ def _find_first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
     return ""
 
 
-def _shorten_host(host: str) -> NodeName | None:
+def _shorten_host_name(host: str) -> NodeName | None:
     """Return a host's short name, as Slurm calls nodes; None for an address."""
     if not host or re.fullmatch(r"[\d.:]+", host):
         return None

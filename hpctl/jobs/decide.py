@@ -20,22 +20,22 @@ from hpctl.vocabulary.run_policy import (
     STOPS,
     UNPLANNED,
     WHY_CHARS,
-    Action,
+    RunAction,
     RunDecision,
     RunPolicy,
-    Treatment,
+    TroubleTreatment,
 )
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-class PastTrouble(Struct, frozen=True):
+class TreatedTrouble(Struct, frozen=True):
     """One trouble of the same job that was treated before, oldest first in a history."""
 
     trouble: Trouble
-    action: Action
+    action: RunAction
 
 
-class RestartMeans(Struct, frozen=True):
+class RestartResources(Struct, frozen=True):
     """What is possible here and now.
 
     `process`: a launcher inside the step can restart its ranks, and all its nodes live. `step`:
@@ -59,11 +59,11 @@ class RestartMeans(Struct, frozen=True):
     alive: bool | None = None
 
 
-def decide(
+def decide_trouble_answer(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
+    past: Sequence[TreatedTrouble],
     trouble: Trouble,
-    means: RestartMeans,
+    means: RestartResources,
     now: datetime,
 ) -> RunDecision:
     """Return the answer to one trouble, given what was done before. Total; time and history are
@@ -73,46 +73,48 @@ def decide(
     again.
     """
     treatment = policy.treatment(trouble.kind)
-    fruitless = since_progress(policy, past, trouble)
-    rungs = _list_rungs(treatment, fruitless, trouble)
-    if rungs[0] in (Action.NONE, Action.NOTIFY):
-        return RunDecision(rungs[0], _fold_line(trouble.why))
+    fruitless = list_troubles_since_progress(policy, past, trouble)
+    rungs = _list_remaining_restart_kinds(treatment, fruitless, trouble)
+    if rungs[0] in (RunAction.NONE, RunAction.NOTIFY):
+        return RunDecision(rungs[0], _join_lines(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
-    tried = len(_list_restarts(fruitless))
+    tried = len(_list_restart_options(fruitless))
     stops_at_once = rungs[0] in STOPS and not tried
-    over = "" if stops_at_once else _over_budget(policy, past, fruitless, trouble, now)
+    over = "" if stops_at_once else _find_exceeded_budget(policy, past, fruitless, trouble, now)
     if over or rungs[0] in STOPS:
         times = f"{trouble.kind} {tried + 1} times without progress"
         reason = "" if stops_at_once else over or times
         action = policy.last_resort(trouble.kind) if over else rungs[0]
-        return _make_stop(action, reason, trouble, save_s)
-    for leave in _list_leaves(policy, past, trouble, means, now):
+        return _make_stop_answer(action, reason, trouble, save_s)
+    for leave in _list_node_exclusions(policy, past, trouble, means, now):
         for action in rungs:
-            if not _is_possible(action, policy, trouble, means, leave):
+            if not _is_restart_possible(action, policy, trouble, means, leave):
                 continue
-            if action in (Action.NONE, Action.NOTIFY):
-                return RunDecision(action, _fold_line(trouble.why))
+            if action in (RunAction.NONE, RunAction.NOTIFY):
+                return RunDecision(action, _join_lines(trouble.why))
             return RunDecision(
                 action,
-                _fold_line(
+                _join_lines(
                     f"{trouble.why} ({_describe_budget_use(policy, past, fruitless, trouble, now)})"
                 ),
-                after_s=_compute_wait(policy, treatment, fruitless, trouble),
+                after_s=_compute_restart_delay(policy, treatment, fruitless, trouble),
                 exclude=leave.nodes,
-                size=_choose_size(policy, means, leave) if action is Action.STEP else 0,
+                size=_choose_node_count(policy, means, leave) if action is RunAction.STEP else 0,
                 save_first_s=save_s,
             )
-    short = Action.STEP in rungs and means.step
+    short = RunAction.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return _make_stop(policy.last_resort(trouble.kind), why, trouble, save_s)
+    return _make_stop_answer(policy.last_resort(trouble.kind), why, trouble, save_s)
 
 
-def _make_stop(action: Action, reason: str, trouble: Trouble, save_s: float) -> RunDecision:
+def _make_stop_answer(
+    action: RunAction, reason: str, trouble: Trouble, save_s: float
+) -> RunDecision:
     """Return the answer that restarts nothing. Only a HOLD's reason goes into the job's Comment."""
-    prefix = "hpctl: " if action is Action.HOLD else ""
+    prefix = "hpctl: " if action is RunAction.HOLD else ""
     text = f"{reason}: {trouble.why}" if reason else trouble.why or str(trouble.kind)
-    return RunDecision(action, _fold_line(f"{prefix}{text}"), save_first_s=save_s)
+    return RunDecision(action, _join_lines(f"{prefix}{text}"), save_first_s=save_s)
 
 
 def is_growing_worthwhile(
@@ -133,9 +135,9 @@ def is_growing_worthwhile(
     return saved_s > 0 and saved_s >= policy.grow_gain * restart_cost_s
 
 
-def since_progress(
-    policy: RunPolicy, past: Sequence[PastTrouble], trouble: Trouble
-) -> tuple[PastTrouble, ...]:
+def list_troubles_since_progress(
+    policy: RunPolicy, past: Sequence[TreatedTrouble], trouble: Trouble
+) -> tuple[TreatedTrouble, ...]:
     """Return what was done since the run last made progress, or since a person had it run again.
 
     A newer checkpoint is progress; where no checkpoint is known, a later training step; where
@@ -163,12 +165,12 @@ def since_progress(
     return tuple(past[since:])
 
 
-def is_repeated(before: Trouble, trouble: Trouble) -> bool:
+def is_repeated_trouble(before: Trouble, trouble: Trouble) -> bool:
     """Return whether a trouble has the kind and the signature of one before."""
     return (before.kind, before.signature) == (trouble.kind, trouble.signature)
 
 
-def is_same_place(before: Trouble, trouble: Trouble) -> bool:
+def is_at_same_step(before: Trouble, trouble: Trouble) -> bool:
     """Return whether a trouble of the same kind hit the same rank at the same training step."""
     known = trouble.step is not None and trouble.rank is not None
     return (
@@ -178,14 +180,14 @@ def is_same_place(before: Trouble, trouble: Trouble) -> bool:
     )
 
 
-def follows_program(before: Trouble, trouble: Trouble) -> bool:
+def follows_rank_across_nodes(before: Trouble, trouble: Trouble) -> bool:
     """Return whether the same rank failed at the same step on another node: no node explains
     that."""
     moved = None not in (before.node, trouble.node) and before.node != trouble.node
-    return moved and is_same_place(before, trouble) and trouble.kind is not TroubleKind.NODE
+    return moved and is_at_same_step(before, trouble) and trouble.kind is not TroubleKind.NODE
 
 
-class _NodeExclusion(Struct, frozen=True):
+class _NodesToExclude(Struct, frozen=True):
     """Nodes to stay off: those proven bad, and those suspected, longest ago first."""
 
     certain: tuple[NodeName, ...]
@@ -196,13 +198,13 @@ class _NodeExclusion(Struct, frozen=True):
         return tuple(sorted((*self.certain, *self.suspected)))
 
 
-def _list_restarts(past: Sequence[PastTrouble]) -> list[PastTrouble]:
+def _list_restart_options(past: Sequence[TreatedTrouble]) -> list[TreatedTrouble]:
     return [p for p in past if p.action in RESTARTS]
 
 
-def _list_rungs(
-    treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
-) -> tuple[Action, ...]:
+def _list_remaining_restart_kinds(
+    treatment: TroubleTreatment, fruitless: Sequence[TreatedTrouble], trouble: Trouble
+) -> tuple[RunAction, ...]:
     """Return what is left of the ladder, at least its last rung; then, where it never stops the
     job, what was tried."""
     ladder, at = treatment.ladder, 0
@@ -216,28 +218,28 @@ def _list_rungs(
         if before.action in ladder[at:]:
             at = ladder.index(before.action, at) + 1
     if trouble.kind is TroubleKind.FINAL:
-        ladder = tuple(a for a in ladder if a not in RESTARTS) or (Action.NONE,)
+        ladder = tuple(a for a in ladder if a not in RESTARTS) or (RunAction.NONE,)
     at = min(at, len(ladder) - 1)
     return ladder[at:] if ladder[-1] in STOPS else (*ladder[at:], *reversed(ladder[:at]))
 
 
-def _over_budget(
+def _find_exceeded_budget(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
-    fruitless: Sequence[PastTrouble],
+    past: Sequence[TreatedTrouble],
+    fruitless: Sequence[TreatedTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
     """Return which budget forbids another restart, in words; empty for none."""
     lately = _count_recent_restarts(policy, past, now)
     if trouble.kind in UNPLANNED and lately >= policy.restarts:
-        return f"{lately} restarts in {_format_span(policy.window_s)}"
-    again = _list_restarts(fruitless)
+        return f"{lately} restarts in {_format_duration(policy.window_s)}"
+    again = _list_restart_options(fruitless)
     if policy.treatment(trouble.kind).hold_same:
-        same = 1 + sum(is_repeated(p.trouble, trouble) for p in again)
+        same = 1 + sum(is_repeated_trouble(p.trouble, trouble) for p in again)
         if same >= policy.same_signature:
             return f"the same {trouble.kind} {same} times without progress"
-    moved = 1 + sum(follows_program(p.trouble, trouble) for p in again)
+    moved = 1 + sum(follows_rank_across_nodes(p.trouble, trouble) for p in again)
     if moved > 1 and moved >= policy.same_signature:
         where = f"rank {trouble.rank} at step {trouble.step}"
         return f"{trouble.kind} of {where} {moved} times, on different nodes"
@@ -250,7 +252,7 @@ def _over_budget(
     return ""
 
 
-def list_unreachable(policy: RunPolicy) -> list[str]:
+def list_unreachable_treatments(policy: RunPolicy) -> list[str]:
     """Return what the treatments promise and the budgets never let happen, one line each."""
     found = []
     for kind, treatment in sorted(policy.treatments.items()):
@@ -270,7 +272,7 @@ def list_unreachable(policy: RunPolicy) -> list[str]:
     return found
 
 
-def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: datetime) -> int:
+def _count_recent_restarts(policy: RunPolicy, past: Sequence[TreatedTrouble], now: datetime) -> int:
     """Return the restarts in the window since the job was last stopped, planned ones not
     counted."""
     count = 0
@@ -282,13 +284,13 @@ def _count_recent_restarts(policy: RunPolicy, past: Sequence[PastTrouble], now: 
     return count
 
 
-def _list_leaves(
+def _list_node_exclusions(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
+    past: Sequence[TreatedTrouble],
     trouble: Trouble,
-    means: RestartMeans,
+    means: RestartResources,
     now: datetime,
-) -> Iterator[_NodeExclusion]:
+) -> Iterator[_NodesToExclude]:
     """Yield the nodes to stay off; then, for a run that could not go on so, always one fewer.
 
     Who is proven bad is always among them. A suspicion ends with the window, or when the node
@@ -310,53 +312,60 @@ def _list_leaves(
     suspected = sorted((n for n in out if n not in certain), key=last.__getitem__)
     suspected = suspected[max(0, len(suspected) - policy.most_excluded) :]
     for dropped in range(len(suspected) + 1):
-        yield _NodeExclusion(certain, tuple(suspected[dropped:]))
+        yield _NodesToExclude(certain, tuple(suspected[dropped:]))
 
 
-def _is_possible(
-    action: Action, policy: RunPolicy, trouble: Trouble, means: RestartMeans, leave: _NodeExclusion
+def _is_restart_possible(
+    action: RunAction,
+    policy: RunPolicy,
+    trouble: Trouble,
+    means: RestartResources,
+    leave: _NodesToExclude,
 ) -> bool:
     match action:
-        case Action.PROCESS:
+        case RunAction.PROCESS:
             return means.process and trouble.node not in leave.nodes
-        case Action.STEP:
+        case RunAction.STEP:
             return means.step and _count_spare_nodes(means, leave) >= _count_needed_nodes(
                 policy, means
             )
-        case Action.REQUEUE:
+        case RunAction.REQUEUE:
             left = means.pool - len(leave.nodes)
             enough = (
                 not means.pool or not leave.suspected or left >= _count_needed_nodes(policy, means)
             )
             return means.requeue and enough
-        case Action.END | Action.HOLD:
+        case RunAction.END | RunAction.HOLD:
             return False  # only by climbing there, or when nothing else is possible at all
     return True
 
 
-def _count_spare_nodes(means: RestartMeans, leave: _NodeExclusion) -> int:
+def _count_spare_nodes(means: RestartResources, leave: _NodesToExclude) -> int:
     """Return how many healthy nodes of the allocation are not left out."""
     if means.names:
         return len(set(means.names) - set(leave.nodes))
     return means.nodes - len(leave.nodes)
 
 
-def _count_needed_nodes(policy: RunPolicy, means: RestartMeans) -> int:
+def _count_needed_nodes(policy: RunPolicy, means: RestartResources) -> int:
     least = means.wanted if policy.nodes is None else min(means.wanted, policy.nodes[0])
     return max(1, least)
 
 
-def _choose_size(policy: RunPolicy, means: RestartMeans, leave: _NodeExclusion) -> int:
+def _choose_node_count(policy: RunPolicy, means: RestartResources, leave: _NodesToExclude) -> int:
     room = _count_spare_nodes(means, leave)
     most = means.wanted or room
     return min(room, most if policy.nodes is None else min(most, policy.nodes[1]))
 
 
-def _compute_wait(
-    policy: RunPolicy, treatment: Treatment, fruitless: Sequence[PastTrouble], trouble: Trouble
+def _compute_restart_delay(
+    policy: RunPolicy,
+    treatment: TroubleTreatment,
+    fruitless: Sequence[TreatedTrouble],
+    trouble: Trouble,
 ) -> float:
     """Return seconds before the restart. The jitter comes from the values, so replays agree."""
-    again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_restarts(fruitless))
+    again = sum(policy.treatment(p.trouble.kind).backoff for p in _list_restart_options(fruitless))
     if not treatment.backoff or not again:
         return 0.0
     wait = policy.backoff.first_s
@@ -371,21 +380,21 @@ def _compute_wait(
 
 def _describe_budget_use(
     policy: RunPolicy,
-    past: Sequence[PastTrouble],
-    fruitless: Sequence[PastTrouble],
+    past: Sequence[TreatedTrouble],
+    fruitless: Sequence[TreatedTrouble],
     trouble: Trouble,
     now: datetime,
 ) -> str:
     """Return how much of the budgets this restart uses up."""
-    again = len(_list_restarts(fruitless)) + 1
+    again = len(_list_restart_options(fruitless)) + 1
     reason = f"restart {again} of {policy.without_progress} without progress"
     if trouble.kind not in UNPLANNED:
         return reason
     lately = _count_recent_restarts(policy, past, now) + 1
-    return f"{reason}, {lately} of {policy.restarts} in {_format_span(policy.window_s)}"
+    return f"{reason}, {lately} of {policy.restarts} in {_format_duration(policy.window_s)}"
 
 
-def _format_span(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Return a length of time for a person: `24 h`."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= length and seconds % length == 0:
@@ -393,7 +402,7 @@ def _format_span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _fold_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """Return one line that squeue can show."""
     flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

@@ -15,7 +15,7 @@ _REGISTERS_S: Final = 120.0
 """Seconds before a requeue in which its node may have booted and registered, which caused it."""
 
 
-def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
+def is_known_as_preempted(job: SlurmJob, view: View) -> bool:
     """Return whether the last run of a job that waits is known to have been preempted."""
     return any(
         rec.note and rec.attempt.job == job.id and rec.attempt.submit == job.submit
@@ -23,35 +23,35 @@ def is_noted_as_preempted(job: SlurmJob, view: View) -> bool:
     )
 
 
-def left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
+def has_left_before_fault(job: SlurmJob, cause: NodeRecovery, view: View, slack_s: float) -> bool:
     """Return whether a job that waits had left a node before its fault: it was preempted, or a
     person requeued it, and another job started there between, or the fault came much later.
 
     `slack_s`: seconds that a fault may come after what it does to a job, as for a job that ended.
     A script that requeues its own job after a GPU error may do so before hpctl finds the fault.
     """
-    fault = find_first(cause)
-    if is_noted_as_preempted(job, view):
+    fault = find_first_fault_time(cause)
+    if is_known_as_preempted(job, view):
         return True
     if fault < add_seconds(job.submit, 1):
         return False
     late = fault > add_seconds(job.submit, slack_s)
-    if late and not job.launch_failed and not _may_have_been_lost(job, cause, view):
+    if late and not job.launch_failed and not _may_have_lost_node(job, cause, view):
         return True
     since = add_seconds(job.submit, -RELEASED.total_seconds())
     return any(
-        _began_between(other, since, fault)
+        _has_run_start_between(other, since, fault)
         for other in view.scheduler.jobs.values()
         if other.id != job.id and cause.node in other.nodes
     )
 
 
-def find_first(cause: NodeRecovery) -> datetime:
+def find_first_fault_time(cause: NodeRecovery) -> datetime:
     """Return when the fault of a node was first seen."""
     return min((finding.first for finding in cause.findings), default=cause.opened)
 
 
-def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
+def _may_have_lost_node(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
     """Return whether Slurm may have taken the job off the node itself, which it does long before
     hpctl calls a dead node lost, and where a node has booted under a job."""
     lost = cause.rule == NODE_LOST or any(finding.check in CHECKS for finding in cause.findings)
@@ -66,10 +66,12 @@ def _may_have_been_lost(job: SlurmJob, cause: NodeRecovery, view: View) -> bool:
         return False
     if job.ran_from is not None and node.slurmd_start <= job.ran_from:
         return False
-    return add_seconds(job.submit, -_REGISTERS_S) <= node.slurmd_start <= find_first(cause)
+    return (
+        add_seconds(job.submit, -_REGISTERS_S) <= node.slurmd_start <= find_first_fault_time(cause)
+    )
 
 
-def _began_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
+def _has_run_start_between(job: SlurmJob, since: datetime, until: datetime) -> bool:
     """Return whether the last run of a job began in a span of time, also where it was requeued
     since."""
     start = job.ran_from or job.start

@@ -11,13 +11,13 @@ from typing import Final
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.view import View
-from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import recovery_id
-from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
+from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import TroubleKind
 
@@ -26,8 +26,8 @@ LIFT_AGAIN_S: Final = 600.0
 _LIFTED: Final = RuleId("run-lift")
 
 
-def lift_decisions(
-    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+def plan_exclusion_lifts(
+    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what opens for each pending job that hpctl keeps off a node for a cause that no longer
     holds. `taken`: the jobs that something is decided on already."""
@@ -35,36 +35,38 @@ def lift_decisions(
     def decide_job(job: SlurmJob) -> JobRecoveryOpened | GateBlocked | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        return _lift_exclusions(job, view, policy, now)
+        return _open_lift_recovery(job, view, policy, now)
 
-    waiting = [job for job in view.scheduler.jobs.values() if _may_be_lifted(job)]
+    waiting = [job for job in view.scheduler.jobs.values() if _may_lift_exclusion(job)]
     found, flaws = isolate_each("plan", waiting, lambda job: job.id, decide_job)
     return [decision for decision in found if decision is not None], flaws
 
 
-def _may_be_lifted(job: SlurmJob) -> bool:
+def _may_lift_exclusion(job: SlurmJob) -> bool:
     return job.state == "PENDING" and bool(job.admin_comment) and not job.completing
 
 
-def _lift_exclusions(
-    job: SlurmJob, view: View, policy: Policy, now: datetime
+def _open_lift_recovery(
+    job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
-    keep_out = list_corrupting if excludes_too_many(job) else list_excluded_nodes
+    keep_out = (
+        list_data_corrupting_nodes if has_excluded_too_many_nodes(job) else list_excluded_nodes
+    )
     kept = keep_out(job.id, view, policy)
-    nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_in_service(n, view)]
-    if not nodes or _was_tried_recently(job.id, view, now):
+    nodes = [n for n in job.excluded_by_hpctl if n not in kept and is_node_in_service(n, view)]
+    if not nodes or _has_recent_lift(job.id, view, now):
         return None
     why = f"it waits without {','.join(sorted(nodes))}, in service and not under treatment"
-    answer = RunDecision(Action.NOTIFY, why)
+    answer = RunDecision(RunAction.NOTIFY, why)
     for gate in RUN_GATES:
-        shut = gate.gate(GatedRun(job, answer), view, policy, now)
+        shut = gate.gate(GatedFailedRun(job, answer), view, policy, now)
         if shut is not None:
             text = f"{why}; {shut}"
             return GateBlocked(now, str(job.id), gate.name, text, _LIFTED, known_as=job.shown)
     opened = len(view.state.jobs)
     return JobRecoveryOpened(
         at=now,
-        recovery=recovery_id("j", job.id, job.attempt, "lift", opened, known=view.state),
+        recovery=make_recovery_id("j", job.id, job.attempt, "lift", opened, known=view.state),
         attempt=job.attempt,
         cause=RecoveryId(""),
         bad_nodes=(),
@@ -78,23 +80,23 @@ def _lift_exclusions(
     )
 
 
-def _was_tried_recently(job: JobId, view: View, now: datetime) -> bool:
+def _has_recent_lift(job: JobId, view: View, now: datetime) -> bool:
     return any(
         rec.lift and rec.attempt.job == job and now < add_seconds(rec.since, LIFT_AGAIN_S)
         for rec in view.state.jobs.values()
     )
 
 
-def list_excluded_nodes(job: JobId, view: View, policy: Policy) -> set[NodeName]:
+def list_excluded_nodes(job: JobId, view: View, policy: RecoveryPolicy) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off although they are not under treatment.
 
     For as long as its budgets look back; not those that were treated, or have booted, since.
     """
-    return _list_kept_out(job, view, policy)
+    return _list_excluded_by_policy(job, view, policy)
 
 
-def _list_kept_out(
-    job: JobId, view: View, policy: Policy, kind: TroubleKind | None = None
+def _list_excluded_by_policy(
+    job: JobId, view: View, policy: RecoveryPolicy, kind: TroubleKind | None = None
 ) -> set[NodeName]:
     window, now = policy.job.restart_window_s, view.scheduler.known_at
     mine = [r for r in view.state.jobs.values() if r.attempt.job == job]
@@ -102,11 +104,11 @@ def _list_kept_out(
     for rec in mine:
         wanted = kind is None or (rec.trouble is not None and rec.trouble.kind is kind)
         if wanted and now < add_seconds(rec.opened, window):
-            kept.update(n for n in rec.exclude if not _was_treated_since(n, rec.opened, view))
+            kept.update(n for n in rec.exclude if not _has_been_treated_since(n, rec.opened, view))
     return kept
 
 
-def is_in_service(node: NodeName, view: View) -> bool:
+def is_node_in_service(node: NodeName, view: View) -> bool:
     """Return whether a node is in service, its slurmd answers, and nothing treats it."""
     slurm = view.scheduler.nodes.get(node)
     if slurm is None or node in view.state.open_nodes:
@@ -114,23 +116,24 @@ def is_in_service(node: NodeName, view: View) -> bool:
     return slurm.in_service and slurm.responding
 
 
-def excludes_too_many(job: SlurmJob) -> bool:
+def has_excluded_too_many_nodes(job: SlurmJob) -> bool:
     """Return whether Slurm holds a job that it could not start, and hpctl excluded nodes of it.
 
-    A job that never starts is worse off than one that meets a doubtful node again. `can_spare`
-    cannot prevent this for a job of 22.05 that was shrunk by `scontrol update NumNodes`: it is
-    requeued as large as it was submitted, and no field shows that before it starts.
+    A job that never starts is worse off than one that meets a doubtful node again.
+    `can_run_without_nodes` cannot prevent this for a job of 22.05 that was shrunk by `scontrol
+    update NumNodes`: it is requeued as large as it was submitted, and no field shows that before it
+    starts.
     """
     return job.cannot_start and bool(job.excluded_by_hpctl)
 
 
-def list_corrupting(job: JobId, view: View, policy: Policy) -> set[NodeName]:
+def list_data_corrupting_nodes(job: JobId, view: View, policy: RecoveryPolicy) -> set[NodeName]:
     """Return the nodes that a job's run policy keeps it off because they may corrupt its data: to
     wait for a person is better than to meet one again."""
-    return _list_kept_out(job, view, policy, TroubleKind.CORRUPTION)
+    return _list_excluded_by_policy(job, view, policy, TroubleKind.CORRUPTION)
 
 
-def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
+def list_usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
     """Return the nodes of its partitions that Slurm gives away now, to this job or another."""
     wanted = set(job.partition.split(","))
     return frozenset(
@@ -140,14 +143,16 @@ def usable_nodes(job: SlurmJob, view: View) -> frozenset[NodeName]:
     )
 
 
-def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: View) -> bool:
+def can_run_without_nodes(
+    job: SlurmJob, exclude: Collection[NodeName], size: int, view: View
+) -> bool:
     """Return whether a job of so many nodes could start without these, as far as Slurm reports what
     it asks for.
 
     Where it could not, slurmctld would give it Reason BadConstraints and priority 0, and only a
     change of its ExcNodeList would take those back. A node under treatment is drained anyway.
     """
-    fit = usable_nodes(job, view).difference(exclude, job.excluded)
+    fit = list_usable_nodes(job, view).difference(exclude, job.excluded)
     if job.asks is not None:
         if job.asks.named:
             return False
@@ -156,7 +161,7 @@ def can_spare(job: SlurmJob, exclude: Collection[NodeName], size: int, view: Vie
     return len(fit) >= max(size, 1)
 
 
-def _was_treated_since(node: NodeName, at: datetime, view: View) -> bool:
+def _has_been_treated_since(node: NodeName, at: datetime, view: View) -> bool:
     """Return whether a node was treated to the end since, or has booted: nothing old runs there."""
     rid = view.state.last_of_node.get(node)
     treated = rid is not None and view.state.nodes[rid].ended

@@ -4,41 +4,41 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.explain_view import FailureQuestion, JobQuestion
+from hpctl.engine.explain_view import FailureToExplain, JobToExplain
 from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.run_policies import RunPolicies
-from hpctl.jobs.decide import RestartMeans, decide
+from hpctl.jobs.decide import RestartResources, decide_trouble_answer
 from hpctl.jobs.plan import list_past_troubles
-from hpctl.jobs.restart import choose_restart_way
-from hpctl.jobs.run_cases import find_treated_trouble, why_ends_at_limit
-from hpctl.jobs.run_failure import explain_by_findings
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.restart import choose_restart_method
+from hpctl.jobs.run_cases import explain_end_at_time_limit, find_treated_trouble
+from hpctl.jobs.run_failure import explain_by_node_findings
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.policy import Mode
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.slurm_facts import TIMED_OUT
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
-def describe_crash(asked: JobQuestion) -> str:
+def describe_crash_answer(asked: JobToExplain) -> str:
     """Return what the policy of a job answers to a crash now."""
     now, job = asked.world.now, asked.job
     if asked.world.policy.mode is Mode.OBSERVE:
         return "nothing: hpctl is in mode observe"
     trouble = Trouble(TroubleKind.CRASH, now, "a rank crashes", "now")
-    supervised = choose_restart_way(asked.registered).has_supervisor
-    means = RestartMeans(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
-    answer = decide(asked.policy, (), trouble, means, now)
+    supervised = choose_restart_method(asked.registered).has_supervisor
+    means = RestartResources(step=supervised, requeue=job.recoverable, nodes=len(job.nodes))
+    answer = decide_trouble_answer(asked.policy, (), trouble, means, now)
     return f"{answer.action} ({answer.why})"
 
 
-def describe_end(asked: JobQuestion) -> str:
+def describe_time_limit_end(asked: JobToExplain) -> str:
     """Return why a job that reached its time limit stays ended; "" for another end."""
     if asked.job.state != TIMED_OUT:
         return ""
-    why = why_ends_at_limit(asked.job, asked.registered, asked.policy)
+    why = explain_end_at_time_limit(asked.job, asked.registered, asked.policy)
     return f"it reached its time limit: {why}" if why else "it reached its time limit"
 
 
@@ -48,34 +48,34 @@ _REFUSALS: Final = frozenset({ENDED_GATE, "asked_not_to", "not_recoverable"})
 """Gates that no later cycle opens."""
 
 
-def judge_job(asked: FailureQuestion) -> FailureVerdict | None:
+def judge_failed_run(asked: FailureToExplain) -> FailureVerdict | None:
     """Return the verdict on a run that failed; None where nothing did."""
-    trouble = _find_failure(asked)
+    trouble = _find_run_trouble(asked)
     if trouble is None:
         return None
     world, ran_on = asked.world, asked.nodes
-    trouble = explain_by_findings(trouble, ran_on, world.health, asked.job)
+    trouble = explain_by_node_findings(trouble, ran_on, world.health, asked.job)
     past = [
         one
         for one in list_past_troubles(world.state, asked.job, now=trouble)
         if one.trouble.at < trouble.at
     ]
     nodes = {name: world.assessments[name] for name in ran_on if name in world.assessments}
-    answer = _find_answer(asked)
-    return judge_failure(trouble, past, nodes, _find_policy(asked), world.now, answer)
+    answer = _find_policy_decision(asked)
+    return judge_run_failure(trouble, past, nodes, _find_job_policy(asked), world.now, answer)
 
 
-def _find_failure(asked: FailureQuestion) -> Trouble | None:
+def _find_run_trouble(asked: FailureToExplain) -> Trouble | None:
     """Return what went wrong with a run; for a node's fault, with the rule that found it."""
     rec, hold = asked.recovery, asked.hold
     if rec is not None:
-        return None if rec.note or rec.lift else _find_recovered(asked, rec)
+        return None if rec.note or rec.lift else _find_recovered_trouble(asked, rec)
     if asked.trouble is not None or hold is None:
         return asked.trouble
-    return _find_held(hold)
+    return _find_unreported_trouble(hold)
 
 
-def _find_recovered(asked: FailureQuestion, rec: JobRecovery) -> Trouble:
+def _find_recovered_trouble(asked: FailureToExplain, rec: JobRecovery) -> Trouble:
     trouble = find_treated_trouble(rec)
     cause = asked.world.state.nodes.get(rec.cause)
     if cause is None:
@@ -83,22 +83,22 @@ def _find_recovered(asked: FailureQuestion, rec: JobRecovery) -> Trouble:
     return replace(trouble, why=f"{rec.why} ({cause.rule})", signature=f"node {cause.rule}")
 
 
-def _find_held(hold: GateBlocked) -> Trouble | None:
+def _find_unreported_trouble(hold: GateBlocked) -> Trouble | None:
     """Return the trouble of a run that neither its script nor a supervisor reported."""
     rule = str(hold.rule or "")
     kinds = {f"{RULE_PREFIX}{kind}": kind for kind in TroubleKind}
     return Trouble(kinds[rule], hold.at, hold.why) if rule in kinds else None
 
 
-def _find_answer(asked: FailureQuestion) -> Action | None:
+def _find_policy_decision(asked: FailureToExplain) -> RunAction | None:
     """Return what was decided about a run; None where that is still open."""
     rec, hold = asked.recovery, asked.hold
     if rec is not None:
-        return Action.REQUEUE if rec.trouble is None else rec.action
-    return Action.END if hold is not None and hold.gate in _REFUSALS else None
+        return RunAction.REQUEUE if rec.trouble is None else rec.action
+    return RunAction.END if hold is not None and hold.gate in _REFUSALS else None
 
 
-def _find_policy(asked: FailureQuestion) -> RunPolicy:
+def _find_job_policy(asked: FailureToExplain) -> RunPolicy:
     if asked.policy is not None:
         return asked.policy
     slurm = asked.world.slurm

@@ -3,27 +3,27 @@
 from hpctl.engine.restart_time import CLOCK_MARGIN_S, find_restart_time
 from hpctl.engine.view import (
     View,
-    is_headless,
+    find_last_report,
+    group_jobs_by_node,
+    has_lost_batch_script,
     is_urgent,
-    jobs_on,
-    last_report,
-    requeues_before_down,
+    must_requeue_before_down,
 )
-from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.hma_marks import find_node_mark
 from hpctl.jobs.advance import JobFacts
 from hpctl.jobs.exclusions import (
-    can_spare,
-    excludes_too_many,
-    is_in_service,
-    list_corrupting,
+    can_run_without_nodes,
+    has_excluded_too_many_nodes,
+    is_node_in_service,
+    list_data_corrupting_nodes,
     list_excluded_nodes,
 )
 from hpctl.toolkit.bounds import EARLIEST
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, RequestedAction
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy, Unrecoverable
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
@@ -35,11 +35,14 @@ PASS_S = 0.5
 """Seconds after a second began at which that turn has come."""
 
 
-def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
+def collect_job_facts(rec: JobRecovery, view: View, policy: RecoveryPolicy) -> JobFacts:
     """Return what is known now of the job that a recovery treats."""
     cause = view.state.nodes.get(rec.cause)
     bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
-    kept = any(n is not None and n.closed and (reason_owner(n.reason) or mark_of(n)) for n in bad)
+    kept = any(
+        n is not None and n.closed and (parse_reason_owner(n.reason) or find_node_mark(n))
+        for n in bad
+    )
     job = view.scheduler.jobs.get(rec.attempt.job)
     # Closed by any user or tool, it is safe to requeue; a job that runs is disturbed only where we,
     # or HyperPod's health agent, closed it. A maintenance reservation keeps jobs off its nodes as
@@ -49,22 +52,23 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     cordoned = ours_to_stop and all(
         n is None or n.closed or n.name in view.maintenance for n in bad
     )
-    stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
-    stops = stops and not requeues_before_down(rec, view)
+    stops = cause is not None and not cause.ended and _will_node_be_set_down(cause, view, policy)
+    stops = stops and not must_requeue_before_down(rec, view)
     return JobFacts(
         job=job,
         cordoned=cordoned or cause is None or cause.ended,
         node_stops_it=stops,
         called_off=cause is not None and cause.ended and not kept,
         remedied=cause is not None and cause.phase is NodePhase.RETURNED and cause.remedied,
-        exclude=_list_excluded(rec, job, view),
-        forgive=_list_healed(rec, view, policy),
+        exclude=_list_excluded_nodes(rec, job, view),
+        forgive=_list_recovered_nodes(rec, view, policy),
         gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
-        headless=job is not None and (job.batch_host in rec.bad_nodes or is_headless(job, view)),
-        report=_find_newest_report(rec, view),
+        headless=job is not None
+        and (job.batch_host in rec.bad_nodes or has_lost_batch_script(job, view)),
+        report=_find_supervisor_report(rec, view),
         asks=_find_requested_action(rec, job, view),
         hardware=any(view.state.is_treated(n) for n in rec.ran_on),
-        elastic=_is_elastic(rec, view),
+        elastic=_is_elastic_job(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
         works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
@@ -75,12 +79,12 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
     )
 
 
-def _is_elastic(rec: JobRecovery, view: View) -> bool:
+def _is_elastic_job(rec: JobRecovery, view: View) -> bool:
     ruled = view.ruled.get(rec.attempt.job)
     return ruled is not None and ruled.policy.nodes is not None
 
 
-def _find_newest_report(rec: JobRecovery, view: View) -> JobReport | None:
+def _find_supervisor_report(rec: JobRecovery, view: View) -> JobReport | None:
     """Return the newest report of this run's supervisor since the recovery opened."""
     for event in reversed(view.state.reports.get(rec.attempt.job, ())):
         if event.at < rec.opened:
@@ -94,7 +98,7 @@ def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -
     """Return what the supervisor of the run that follows the treated one wishes; "": nothing."""
     if job is None or job.restarts <= rec.attempt.restarts:
         return ""
-    event = last_report(job.id, job.restarts, view)
+    event = find_last_report(job.id, job.restarts, view)
     if event is None or event.report.wish is RequestedAction.NONE:
         return ""
     report = event.report
@@ -102,7 +106,7 @@ def _find_requested_action(rec: JobRecovery, job: SlurmJob | None, view: View) -
     return f"its supervisor asks for a {report.wish}: {why}"
 
 
-def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
+def _will_node_be_set_down(cause: NodeRecovery, view: View, policy: RecoveryPolicy) -> bool:
     """Return whether the cause's node will be set DOWN: not while a job there cannot be
     requeued."""
     if not is_urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
@@ -110,15 +114,17 @@ def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
     if cause.of_maintenance or cause.node in view.maintenance:
         return False
     node = view.scheduler.nodes.get(cause.node)
-    if policy.node.unrecoverable_jobs is Unrecoverable.KILL or node is None:
+    if policy.node.unrecoverable_jobs is UnrecoverableJobAction.KILL or node is None:
         return True
     if node.down or not node.responding:
         return True
-    here = jobs_on([cause.node], view.scheduler.jobs)[cause.node]
+    here = group_jobs_by_node([cause.node], view.scheduler.jobs)[cause.node]
     return all(j.recoverable for j in here if j.running)
 
 
-def _list_excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[NodeName, ...]:
+def _list_excluded_nodes(
+    rec: JobRecovery, job: SlurmJob | None, view: View
+) -> tuple[NodeName, ...]:
     """Return its bad nodes that are under treatment, and those that its policy leaves out; none
     where the job could not start without them.
 
@@ -126,27 +132,27 @@ def _list_excluded(rec: JobRecovery, job: SlurmJob | None, view: View) -> tuple[
     later refuses every change of a job whose ExcNodeList names it, that of its begin time too.
     """
     treated = {n for n in rec.bad_nodes if view.state.is_treated(n)}
-    under_treatment = {n for n in treated if not _is_dynamic(n, view)}
+    under_treatment = {n for n in treated if not _is_dynamic_node(n, view)}
     exclude = under_treatment.union(rec.exclude)
-    if job is None or excludes_too_many(job):
+    if job is None or has_excluded_too_many_nodes(job):
         return ()
-    if not can_spare(job, exclude, _count_least_nodes(rec, job, view), view):
+    if not can_run_without_nodes(job, exclude, _compute_minimum_nodes(rec, job, view), view):
         return ()
     return tuple(sorted(exclude))
 
 
-def _is_dynamic(node: NodeName, view: View) -> bool:
+def _is_dynamic_node(node: NodeName, view: View) -> bool:
     slurm = view.scheduler.nodes.get(node)
     return slurm is not None and slurm.dynamic
 
 
-def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
+def _compute_minimum_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     """Return how many nodes it needs at least: more than it ran on where its owner had shrunk it,
     or where it had lost one with --no-kill.
 
     Until such a job starts, 22.05.8 shows as NumNodes how many it had last (seen live). After
     --no-kill the requested TRES has what it needs, once a scheduling pass has looked at the job.
-    After `scontrol update NumNodes` nothing has: see `excludes_too_many`.
+    After `scontrol update NumNodes` nothing has: see `has_excluded_too_many_nodes`.
     """
     ruled = view.ruled.get(rec.attempt.job)
     if ruled is not None and ruled.policy.nodes is not None:
@@ -155,7 +161,9 @@ def _count_least_nodes(rec: JobRecovery, job: SlurmJob, view: View) -> int:
     return max(rec.nodes or len(rec.ran_on), job.wants, requested)
 
 
-def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
+def _list_recovered_nodes(
+    rec: JobRecovery, view: View, policy: RecoveryPolicy
+) -> tuple[NodeName, ...]:
     """Return the nodes that we excluded for this job earlier and that are back in service.
 
     Without this a job that runs for weeks would end up excluding every node that was ever repaired
@@ -170,7 +178,7 @@ def _list_healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName
     """
     job = view.scheduler.jobs.get(rec.attempt.job)
     ours = job.excluded_by_hpctl if job is not None else ()
-    if job is not None and excludes_too_many(job):
-        return tuple(sorted(set(ours) - list_corrupting(rec.attempt.job, view, policy)))
+    if job is not None and has_excluded_too_many_nodes(job):
+        return tuple(sorted(set(ours) - list_data_corrupting_nodes(rec.attempt.job, view, policy)))
     kept = list_excluded_nodes(rec.attempt.job, view, policy)
-    return tuple(sorted(n for n in ours if n not in kept and is_in_service(n, view)))
+    return tuple(sorted(n for n in ours if n not in kept and is_node_in_service(n, view)))

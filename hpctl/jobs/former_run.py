@@ -5,29 +5,29 @@ from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
 
 
-def describe_former_end(state: State, job: JobId, restarts: int) -> str:
+def describe_previous_run_end(state: State, job: JobId, restarts: int) -> str:
     """Return why the run before the one with this restart count ended, "" where that is not known.
 
     May be called from another thread than the loop, which changes `state` meanwhile.
     """
     former = restarts - 1
-    of_run = [rec for rec in tuple(state.jobs.values()) if _treats_run(rec, job, former)]
+    of_run = [rec for rec in tuple(state.jobs.values()) if _is_recovery_of_run(rec, job, former)]
     if of_run:
-        return _describe_cause(state, max(of_run, key=lambda rec: rec.opened))
+        return _describe_end_cause(state, max(of_run, key=lambda rec: rec.opened))
     for event in reversed(state.reports.get(job, ())):
         if event.report.restarts == former and event.report.trouble is not None:
             return event.report.trouble.why
     return ""
 
 
-def _treats_run(rec: JobRecovery, job: JobId, restarts: int) -> bool:
+def _is_recovery_of_run(rec: JobRecovery, job: JobId, restarts: int) -> bool:
     """Return whether a recovery treats the end of that run."""
     if (rec.attempt.job, rec.attempt.restarts) != (job, restarts):
         return False
     return not rec.lift and (bool(rec.note) or rec.phase is not JobPhase.CANCELLED)
 
 
-def _describe_cause(state: State, rec: JobRecovery) -> str:
+def _describe_end_cause(state: State, rec: JobRecovery) -> str:
     if rec.trouble is not None:
         return rec.trouble.why
     cause = state.nodes.get(rec.cause)

@@ -37,14 +37,14 @@ class JobProcess(Struct, frozen=True):
             del words[0]
         if tuple(words[: len(SAFE_PATH)]) == SAFE_PATH:
             return words[len(SAFE_PATH) :][:1] == ["hpctl"]
-        return words[:2] == ["-m", "hpctl"] or _is_program(words)
+        return words[:2] == ["-m", "hpctl"] or _runs_program(words)
 
 
-def _is_program(words: list[str]) -> bool:
+def _runs_program(words: list[str]) -> bool:
     return bool(words) and words[0].rpartition("/")[2] == "hpctl"
 
 
-def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
+def read_job_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
     """Return a process of the job; None for any other, and for one that has ended.
 
     `uid`: of the job's owner, None: any user's.
@@ -65,29 +65,29 @@ def read_process(pid: int, uid: int | None, job: str) -> JobProcess | None:
         return None
     if env.get("SLURM_JOB_ID") != job:
         return None
-    started = _compute_start(int(stat[_START_TICKS]))
+    started = _compute_start_time(int(stat[_START_TICKS]))
     shown = tuple(command[:_COMMAND_WORDS])
     return JobProcess(pid, owner, int(stat[1]), stat[0], env, python, started, shown)
 
 
-def _compute_start(ticks: int) -> float:
+def _compute_start_time(ticks: int) -> float:
     """Return the POSIX time of a process's start, which the kernel counts from the boot."""
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
 
 
-def list_pids() -> list[int]:
+def list_process_ids() -> list[int]:
     """Return the ids of all processes, in order. Raises OSError without a /proc."""
     return sorted(int(name) for name in os.listdir(PROC) if name.isdecimal())
 
 
-def _read_cluster(env: Mapping[str, str]) -> str:
+def _read_cluster_name(env: Mapping[str, str]) -> str:
     """Return Slurm's name of the cluster: in a batch script's environment and, with its port, in
     that of a step."""
     return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
 
 
-def of_this_cluster(env: Mapping[str, str]) -> bool:
+def is_of_this_cluster(env: Mapping[str, str]) -> bool:
     """Return whether a process may belong to the cluster of this one; only what both know counts.
 
     Two clusters, each with a job of the same number, may share a node. A step that `srun --jobid`
@@ -95,14 +95,14 @@ def of_this_cluster(env: Mapping[str, str]) -> bool:
     which each step's environment has, distinguishes the clusters there. An agent is of no cluster,
     and its own SLURM_CONF need not be slurmd's.
     """
-    here, there = _read_cluster(os.environ), _read_cluster(env)
+    here, there = _read_cluster_name(os.environ), _read_cluster_name(env)
     if not here and "SLURM_STEP_ID" in os.environ:
         name = "SLURM_CONF"
         here, there = os.environ.get(name, ""), env.get(name, "")
     return here == there or not here or not there
 
 
-def has_handler(pid: int, number: int) -> bool:
+def has_signal_handler(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal; false where it has ended."""
     try:
         status = (PROC / str(pid) / "status").read_text(errors="replace")

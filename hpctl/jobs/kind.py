@@ -7,25 +7,25 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
-from hpctl.engine.pauses import find_able_since
+from hpctl.engine.pauses import find_unpaused_since
 from hpctl.engine.view import View
 from hpctl.jobs import advance
-from hpctl.jobs.exclusions import lift_decisions
-from hpctl.jobs.facts import job_facts
-from hpctl.jobs.launches import add_launches, find_launches, hold_launches
-from hpctl.jobs.plan import job_of, run_decisions
-from hpctl.jobs.plan_hits import job_decisions
-from hpctl.jobs.preemptions import preemption_decisions
+from hpctl.jobs.exclusions import plan_exclusion_lifts
+from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.launches import add_failed_launches, find_failed_launches, record_launch_holds
+from hpctl.jobs.plan import find_decision_job, plan_failed_runs
+from hpctl.jobs.plan_hits import plan_affected_jobs
+from hpctl.jobs.preemptions import plan_preempted_jobs
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.job_recovery import JobRecovery
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 
-def advance_jobs(
+def advance_job_recoveries(
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
 ) -> Answers:
@@ -33,27 +33,29 @@ def advance_jobs(
     state = view.state
 
     def answer_job(rec: JobRecovery) -> RecoveryAnswer:
-        able_since = find_able_since(rec.id, view, now)
-        facts = replace(job_facts(rec, view, policy), able_since=able_since)
-        answer = advance.advance(rec, facts, policy, now)
+        able_since = find_unpaused_since(rec.id, view, now)
+        facts = replace(collect_job_facts(rec, view, policy), able_since=able_since)
+        answer = advance.advance_job_recovery(rec, facts, policy, now)
         return RecoveryAnswer(rec.id, answer, rec.attempt)
 
     jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.is_quarantined(j)]
     return isolate_each("advance", jobs, lambda rec: rec.attempt.job, answer_job)
 
 
-def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Plan:
+def plan_job_recoveries(
+    view: View, policy: RecoveryPolicy, here: JobsByNode, now: datetime
+) -> Plan:
     """Decide on the jobs that a node under treatment has hit, on the runs that went wrong, on
     exclusions that have outlived their cause, and on runs that were preempted."""
-    launches = find_launches(view)
-    hit, of_hit = job_decisions(view, policy, add_launches(here, launches), now)
-    explained = _list_decided_jobs(hit, of_hit)
-    runs, of_runs = run_decisions(view, policy, explained, now)
-    held = list(hold_launches(view, explained, now))
-    taken = explained | _list_decided_jobs([*runs, *held], of_runs)
-    lifts, of_lifts = lift_decisions(view, policy, taken, now)
-    preempted, of_preempted = preemption_decisions(
-        view, policy, taken | _list_decided_jobs(lifts, of_lifts), now
+    launches = find_failed_launches(view)
+    hit, of_hit = plan_affected_jobs(view, policy, add_failed_launches(here, launches), now)
+    explained = _list_jobs_with_decision(hit, of_hit)
+    runs, of_runs = plan_failed_runs(view, policy, explained, now)
+    held = list(record_launch_holds(view, explained, now))
+    taken = explained | _list_jobs_with_decision([*runs, *held], of_runs)
+    lifts, of_lifts = plan_exclusion_lifts(view, policy, taken, now)
+    preempted, of_preempted = plan_preempted_jobs(
+        view, policy, taken | _list_jobs_with_decision(lifts, of_lifts), now
     )
     decisions = [*hit, *runs, *held, *lifts, *preempted]
     return Plan(
@@ -63,11 +65,13 @@ def plan_jobs(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Pl
     )
 
 
-def _list_decided_jobs(
+def _list_jobs_with_decision(
     decisions: Sequence[JobRecoveryOpened | GateBlocked], flaws: Sequence[InconsistentState]
 ) -> set[JobId]:
     """Return the jobs that are decided on, or whose decision failed."""
-    return {job_of(d) for d in decisions} | {JobId(parse_count(flaw.target)) for flaw in flaws}
+    return {find_decision_job(d) for d in decisions} | {
+        JobId(parse_count(flaw.target)) for flaw in flaws
+    }
 
 
-JOBS = RecoveryKind(advance=advance_jobs, plan=plan_jobs)
+JOBS = RecoveryKind(advance=advance_job_recoveries, plan=plan_job_recoveries)

@@ -2,8 +2,8 @@
 
 srun's tasks are the ranks only where srun starts them. A launcher is one task that starts several
 ranks, so that a task's number is not the number of a rank, and a task's exit code is the
-launcher's. `is_launched` says whether a log is of such a run, and `find_first_end` what the
-launcher says of its process that ended first:
+launcher's. `is_launcher_log` says whether a log is of such a run, and `find_first_process_end` what
+the launcher says of its process that ended first:
 
 | launcher | what it prints | what that names |
 |---|---|---|
@@ -58,7 +58,7 @@ _HYDRA: Final = re.compile(r"=   RANK (\d{1,7}) PID \d{1,10} RUNNING AT ([\w.-]{
 _HYDRA_END: Final = re.compile(r"=   (?:KILLED BY SIGNAL: (\d{1,2})\b|EXIT STATUS: (\d{1,3})\b)")
 
 
-class LaunchedEnd(Struct, frozen=True):
+class LaunchedProcessEnd(Struct, frozen=True):
     """How a process ended that a launcher started, by what the launcher says.
 
     `rank` is the global rank and `local` the number of the process on its node, None where the
@@ -72,55 +72,59 @@ class LaunchedEnd(Struct, frozen=True):
     code: int | None = None
 
 
-def is_launched(lines: Sequence[str]) -> bool:
+def is_launcher_log(lines: Sequence[str]) -> bool:
     """Return whether the log is of a run whose ranks a launcher started."""
     return any(_LAUNCHED.search(line) for line in lines)
 
 
-def find_first_end(lines: Sequence[str]) -> LaunchedEnd | None:
+def find_first_process_end(lines: Sequence[str]) -> LaunchedProcessEnd | None:
     """Return how the process ended that a launcher names first; None where none does.
 
     Where launchers on several nodes name one each, one that a signal ended goes first: a process
     that has only lost a peer raises an error.
     """
-    found = [end for number in range(len(lines)) if (end := _read_end(lines, number)) is not None]
-    return min(found, key=lambda end: not _is_killed(end), default=None)
+    found = [
+        end
+        for number in range(len(lines))
+        if (end := _parse_process_end(lines, number)) is not None
+    ]
+    return min(found, key=lambda end: not _is_killed_by_signal(end), default=None)
 
 
-def _is_killed(end: LaunchedEnd) -> bool:
+def _is_killed_by_signal(end: LaunchedProcessEnd) -> bool:
     return end.code is not None and end.code < 0 and end.code != -signal.SIGTERM
 
 
-def _read_end(lines: Sequence[str], number: int) -> LaunchedEnd | None:
+def _parse_process_end(lines: Sequence[str], number: int) -> LaunchedProcessEnd | None:
     """Return what a launcher says in a line, and in the lines after it that belong to it."""
     line = lines[number]
     if match := _SPAWNED.search(line):
-        code = -_read_signal(match[2]) if match[2] else int(match[3])
-        return LaunchedEnd(local=int(match[1]), code=code)
+        code = -_parse_signal_number(match[2]) if match[2] else int(match[3])
+        return LaunchedProcessEnd(local=int(match[1]), code=code)
     if match := _RAISED.search(line):
-        return LaunchedEnd(local=int(match[1]), code=1)
+        return LaunchedProcessEnd(local=int(match[1]), code=1)
     if match := _LIGHTNING.search(line):
-        return LaunchedEnd(local=int(match[1]), code=int(match[2]))
+        return LaunchedProcessEnd(local=int(match[1]), code=int(match[2]))
     if match := _DEEPSPEED.search(line):
-        return LaunchedEnd(code=int(match[1]))
+        return LaunchedProcessEnd(code=int(match[1]))
     if match := _OPEN_MPI.search(line):
-        return LaunchedEnd(rank=int(match[1]), host=match[2], code=-int(match[3]))
+        return LaunchedProcessEnd(rank=int(match[1]), host=match[2], code=-int(match[3]))
     if match := _OPEN_MPI_NAME.match(line):
         after = _OPEN_MPI_CODE.match(lines[number + 1]) if number + 1 < len(lines) else None
-        return LaunchedEnd(rank=int(match[1]), code=int(after[1]) if after else None)
+        return LaunchedProcessEnd(rank=int(match[1]), code=int(after[1]) if after else None)
     if match := _HYDRA.search(line):
         after = _HYDRA_END.search(lines[number + 1]) if number + 1 < len(lines) else None
-        return LaunchedEnd(rank=int(match[1]), host=match[2], code=_read_code(after))
+        return LaunchedProcessEnd(rank=int(match[1]), host=match[2], code=_parse_exit_code(after))
     return None
 
 
-def _read_code(found: re.Match[str] | None) -> int | None:
+def _parse_exit_code(found: re.Match[str] | None) -> int | None:
     if found is None:
         return None
     return -int(found[1]) if found[1] else int(found[2])
 
 
-def _read_signal(name: str) -> int:
+def _parse_signal_number(name: str) -> int:
     try:
         return int(signal.Signals[name])
     except KeyError:

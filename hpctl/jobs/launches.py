@@ -17,7 +17,7 @@ from hpctl.engine.view import View
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import JobId, NodeName, RuleId
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 GATE: Final = "launch_failed"
@@ -31,7 +31,7 @@ _RACE_S: Final = 30.0
 _DELAYED: Final = ("BeginTime", "None", "")
 
 
-def find_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
+def find_failed_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
     """Find the jobs whose launch a node under treatment failed, and that were not seen there."""
     found: dict[NodeName, list[SlurmJob]] = {}
     treated = [
@@ -42,22 +42,24 @@ def find_launches(view: View) -> dict[NodeName, list[SlurmJob]]:
     if not treated:
         return found
     for job in view.scheduler.jobs.values():
-        if not _is_waiting(job, view):
+        if not _is_waiting_for_launch(job, view):
             continue
         for rec, node in treated:
-            if _failed_launch_on_node(job, rec, node, view):
+            if _is_failed_launch_time(job, rec, node, view):
                 found.setdefault(rec.node, []).append(job)
     return found
 
 
-def add_launches(
+def add_failed_launches(
     here: Mapping[NodeName, Collection[SlurmJob]], launches: Mapping[NodeName, list[SlurmJob]]
 ) -> dict[NodeName, list[SlurmJob]]:
     """Return the jobs on each node, those included whose launch it failed."""
     return {node: [*here.get(node, ()), *launches.get(node, ())] for node in {**here, **launches}}
 
 
-def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> Iterator[GateBlocked]:
+def record_launch_holds(
+    view: View, explained: Collection[JobId], now: datetime
+) -> Iterator[GateBlocked]:
     """Note each job that slurmctld holds for its launch and that nothing of hpctl's starts."""
     for job in view.scheduler.jobs.values():
         if not job.held_at_launch or job.id in explained or job.id in view.state.open_jobs:
@@ -69,7 +71,7 @@ def hold_launches(view: View, explained: Collection[JobId], now: datetime) -> It
         yield GateBlocked(now, str(job.id), GATE, why, RULE, known_as=job.shown)
 
 
-def _is_waiting(job: SlurmJob, view: View) -> bool:
+def _is_waiting_for_launch(job: SlurmJob, view: View) -> bool:
     """Return whether a job waits that slurmctld may have requeued for its launch, seen on no
     node."""
     if job.state != "PENDING" or job.restarts == 0 or job.nodes or job.put_off:
@@ -79,12 +81,12 @@ def _is_waiting(job: SlurmJob, view: View) -> bool:
     return job.launch_failed or job.reason in _DELAYED
 
 
-def _failed_launch_on_node(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
+def _is_failed_launch_time(job: SlurmJob, rec: NodeRecovery, node: SlurmNode, view: View) -> bool:
     """Return whether the time at which a job was requeued is that of a launch that a node
     failed."""
     if not set(job.partition.split(",")) & set(node.partitions):
         return False
-    drain = last_step(rec.steps, StepKind.DRAIN)
+    drain = find_last_step(rec.steps, StepKind.DRAIN)
     closed = drain.resolved or drain.started if drain is not None else view.scheduler.as_of
     prologs = [f.first for f in rec.findings if (f.check, f.code) == ("slurm", "prolog")]
     if job.launch_failed:

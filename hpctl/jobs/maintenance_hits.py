@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.view import View
-from hpctl.jobs.restart import choose_restart_way
-from hpctl.jobs.run_cases import RunCase
+from hpctl.jobs.restart import choose_restart_method
+from hpctl.jobs.run_cases import FailedRunCase
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Urgency
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -19,7 +19,9 @@ from hpctl.vocabulary.trouble import Trouble, TroubleKind
 MAINTENANCE_SIGNATURE: Final = "faulty in maintenance"
 
 
-def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCase | None:
+def find_hit_in_maintenance(
+    job: SlurmJob, view: View, policy: RecoveryPolicy
+) -> FailedRunCase | None:
     """Return the case of a run whose node has a fault and is held by a maintenance reservation.
 
     None for a run that began within the reservation, which is the admin's own, and for one that its
@@ -28,7 +30,7 @@ def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCas
     if not view.maintenance:
         return None
     registered = read_comment(job.comment) or Registration()
-    if job.running and choose_restart_way(registered).has_supervisor:
+    if job.running and choose_restart_method(registered).has_supervisor:
         return None
     for node in job.nodes:
         held_by, judged = view.maintenance.get(node), view.assessments.get(node)
@@ -36,20 +38,20 @@ def find_hit_in_maintenance(job: SlurmJob, view: View, policy: Policy) -> RunCas
             continue
         if job.start is None or (held_by.start is not None and job.start > held_by.start):
             continue
-        if not _is_urgent(judged) or not _was_hit(job, judged.since, policy):
+        if not _is_urgent_fault(judged) or not _has_been_hit(job, judged.since, policy):
             continue
         why = f"its node {node}, which is in maintenance: {judged.why}"
         trouble = Trouble(TroubleKind.NODE, judged.since, why, MAINTENANCE_SIGNATURE, node=node)
-        return RunCase(job.attempt, trouble)
+        return FailedRunCase(job.attempt, trouble)
     return None
 
 
-def _is_urgent(judged: Assessment) -> bool:
-    faulty = judged.condition is Condition.FAULTY and judged.fault is not None
+def _is_urgent_fault(judged: Assessment) -> bool:
+    faulty = judged.condition is NodeCondition.FAULTY and judged.fault is not None
     return faulty and judged.fault is not None and judged.fault.urgency is Urgency.NOW
 
 
-def _was_hit(job: SlurmJob, since: datetime, policy: Policy) -> bool:
+def _has_been_hit(job: SlurmJob, since: datetime, policy: RecoveryPolicy) -> bool:
     if job.running:
         return True
     if job.state not in ENDED_BADLY:

@@ -27,31 +27,31 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
-from hpctl.jobs.exclusions import can_spare, usable_nodes
+from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
+from hpctl.jobs.exclusions import can_run_without_nodes, list_usable_nodes
 from hpctl.jobs.maintenance_hits import MAINTENANCE_SIGNATURE, find_hit_in_maintenance
-from hpctl.jobs.restart import choose_restart_way
+from hpctl.jobs.restart import choose_restart_method
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
-    RunCase,
-    find_action,
-    find_case,
+    FailedRunCase,
+    find_recovery_action,
+    find_run_case,
     find_treated_trouble,
 )
-from hpctl.jobs.run_failure import explain_by_findings, strip_kill
-from hpctl.jobs.run_gates import RUN_GATES, GatedRun
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.run_failure import explain_by_node_findings, remove_kill_explanation
+from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.bounds import add_seconds, parse_count
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE, Hang
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, RequestedAction
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import recovery_id
-from hpctl.vocabulary.registration import Registration, Ruled, read_comment
-from hpctl.vocabulary.run_policy import STOPS, Action, RunDecision, RunPolicy
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
+from hpctl.vocabulary.registration import EffectivePolicy, Registration, read_comment
+from hpctl.vocabulary.run_policy import STOPS, RunAction, RunDecision, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -61,7 +61,7 @@ _OF_NODES: Final = (BOOTED_SIGNATURE, MAINTENANCE_SIGNATURE)
 
 def list_past_troubles(
     state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
-) -> tuple[PastTrouble, ...]:
+) -> tuple[TreatedTrouble, ...]:
     """Return the troubles of a job that were treated, oldest first; of the reported ones, those
     before `before`. A wish counts once, as the recovery that granted it, and what was reported
     twice, because the answer was lost, counts once. `now`: the trouble that is decided on, which is
@@ -71,29 +71,31 @@ def list_past_troubles(
         for r in state.jobs.values()
         if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
-    counted = {_strip_additions(r.trouble) for r in recoveries} | {_strip_additions(now)}
+    counted = {_remove_daemon_additions(r.trouble) for r in recoveries} | {
+        _remove_daemon_additions(now)
+    }
     runs = {r.attempt.restarts for r in recoveries}
-    found = [PastTrouble(find_treated_trouble(r), find_action(r)) for r in recoveries]
+    found = [TreatedTrouble(find_treated_trouble(r), find_recovery_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
         if event.report.tells_cause and event.report.restarts in runs:
             continue  # the recovery of that run has it, or knows better
-        known = _strip_additions(trouble)
+        known = _remove_daemon_additions(trouble)
         if trouble is None or known in counted or (before is not None and event.at >= before):
             continue
         counted.add(known)
-        found.append(PastTrouble(trouble, event.report.action))
+        found.append(TreatedTrouble(trouble, event.report.action))
     return tuple(sorted(found, key=lambda p: p.trouble.at))
 
 
-def _strip_additions(trouble: Trouble | None) -> Trouble | None:
+def _remove_daemon_additions(trouble: Trouble | None) -> Trouble | None:
     """Return a trouble without what the daemon adds to one that was reported: the progress, and
     what the findings of its node show of a kill."""
-    return None if trouble is None else replace(strip_kill(trouble), progress=None)
+    return None if trouble is None else replace(remove_kill_explanation(trouble), progress=None)
 
 
-def run_decisions(
-    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+def plan_failed_runs(
+    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return what becomes of every run that went wrong. `taken`: jobs that a node's fault
     explains."""
@@ -102,32 +104,32 @@ def run_decisions(
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
         registered = read_comment(job.comment)
-        case = find_hit_in_maintenance(job, view, policy) or find_case(job, view, now)
+        case = find_hit_in_maintenance(job, view, policy) or find_run_case(job, view, now)
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
             return _decide_hang(job, hang, view, policy, now)
-        if case is None or _is_treated(case, view):
+        if case is None or _is_attempt_treated(case, view):
             return None
         if registered is None and (case.reported or case.trouble.signature not in _OF_NODES):
             return None
-        trouble = explain_by_findings(case.trouble, job.nodes, view.health, job.id)
+        trouble = explain_by_node_findings(case.trouble, job.nodes, view.health, job.id)
         case = replace(case, trouble=trouble)
-        return _decide_run(_failed_run(job, registered, case, view), view, policy, now)
+        return _decide_failed_run(_find_failed_run(job, registered, case, view), view, policy, now)
 
     found, flaws = isolate_each(
         "plan", view.scheduler.jobs.values(), lambda job: job.id, decide_job
     )
-    return sorted((one for one in found if one is not None), key=job_of), flaws
+    return sorted((one for one in found if one is not None), key=find_decision_job), flaws
 
 
-def job_of(decision: JobRecoveryOpened | GateBlocked) -> JobId:
+def find_decision_job(decision: JobRecoveryOpened | GateBlocked) -> JobId:
     """Return the job that a decision about a run is about."""
     if isinstance(decision, GateBlocked):
         return JobId(parse_count(decision.target))
     return decision.attempt.job
 
 
-def _is_treated(case: RunCase, view: View) -> bool:
+def _is_attempt_treated(case: FailedRunCase, view: View) -> bool:
     """Return whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets a new submit time at a requeue, so the restart count tells them apart; ids are
@@ -142,38 +144,38 @@ def _is_treated(case: RunCase, view: View) -> bool:
             continue
         if rec.since <= reused_before and rec.trouble != case.trouble:
             continue
-        if not rec.let_run and not _cut_short(rec, case):
+        if not rec.let_run and not _is_canceled_at_time_limit(rec, case):
             return True
     return False
 
 
-def _cut_short(rec: JobRecovery, case: RunCase) -> bool:
+def _is_canceled_at_time_limit(rec: JobRecovery, case: FailedRunCase) -> bool:
     """Return whether a recovery was canceled because the run reached its time limit meanwhile."""
     at_limit = case.trouble.kind is TroubleKind.TIME_LIMIT and rec.phase is JobPhase.CANCELLED
     return at_limit and (rec.trouble is None or rec.trouble.kind is not TroubleKind.TIME_LIMIT)
 
 
-class _FailedRun(Struct, frozen=True):
+class _FailedJobRun(Struct, frozen=True):
     """A job whose run went wrong, and how. `notes`: what of its registration is not used."""
 
     job: SlurmJob
-    case: RunCase
+    case: FailedRunCase
     notes: str = ""
 
 
-def _failed_run(
-    job: SlurmJob, registered: Registration | None, case: RunCase, view: View
-) -> _FailedRun:
+def _find_failed_run(
+    job: SlurmJob, registered: Registration | None, case: FailedRunCase, view: View
+) -> _FailedJobRun:
     flaw = registered.flaw if registered is not None else ""
-    note = view.ruled.get(job.id, Ruled()).note
-    return _FailedRun(job, case, "; ".join(filter(None, (flaw, note))))
+    note = view.ruled.get(job.id, EffectivePolicy()).note
+    return _FailedJobRun(job, case, "; ".join(filter(None, (flaw, note))))
 
 
-def _decide_run(
-    run: _FailedRun, view: View, policy: Policy, now: datetime
+def _decide_failed_run(
+    run: _FailedJobRun, view: View, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked:
     job, case, notes = run.job, run.case, run.notes
-    ruled = view.ruled.get(job.id, Ruled())
+    ruled = view.ruled.get(job.id, EffectivePolicy())
     rule = RuleId(f"run-{case.trouble.kind}")
 
     def make_hold(gate: str, why: str) -> GateBlocked:
@@ -187,36 +189,38 @@ def _decide_run(
         cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
         reason = f"{case.trouble.why}; {cannot}; {job.advice_unrecoverable}"
         return make_hold("not_recoverable", reason)
-    answer = _delay_restart(_choose_answer(job, case, ruled.policy, view, now), case, policy, now)
-    if answer.action is Action.END and job.state in ENDED_BADLY:
-        cause = _judge_stopped_run(run, answer, ruled.policy, view, now).text
+    answer = _delay_restart(
+        _choose_trouble_answer(job, case, ruled.policy, view, now), case, policy, now
+    )
+    if answer.action is RunAction.END and job.state in ENDED_BADLY:
+        cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
         said = f"it is not restarted and stays {job.state}: {answer.why} ({cause})"
         return make_hold(ENDED_GATE, said)
-    if answer.action not in (Action.REQUEUE, *STOPS):
+    if answer.action not in (RunAction.REQUEUE, *STOPS):
         return make_hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
-        why = gate.gate(GatedRun(job, answer), view, policy, now)
+        why = gate.gate(GatedFailedRun(job, answer), view, policy, now)
         if why is not None:
             return make_hold(gate.name, why)
     cause = ""
-    if answer.action is Action.HOLD:
-        cause = _judge_stopped_run(run, answer, ruled.policy, view, now).text
-    return _open_recovery(run, answer, view, now, cause)
+    if answer.action is RunAction.HOLD:
+        cause = _explain_stopped_run(run, answer, ruled.policy, view, now).text
+    return _open_job_recovery(run, answer, view, now, cause)
 
 
-def _judge_stopped_run(
-    run: _FailedRun, answer: RunDecision, policy: RunPolicy, view: View, now: datetime
+def _explain_stopped_run(
+    run: _FailedJobRun, answer: RunDecision, policy: RunPolicy, view: View, now: datetime
 ) -> FailureVerdict:
     """Return the verdict on a run that is not started again, for its owner."""
     job, trouble = run.job, run.case.trouble
     past = list_past_troubles(view.state, job.id, now=trouble)
     nodes = {name: view.assessments[name] for name in job.nodes if name in view.assessments}
     before = [one for one in past if one.trouble.at < trouble.at]
-    return judge_failure(trouble, before, nodes, policy, now, answer.action)
+    return judge_run_failure(trouble, before, nodes, policy, now, answer.action)
 
 
-def _open_recovery(
-    run: _FailedRun, answer: RunDecision, view: View, now: datetime, verdict: str = ""
+def _open_job_recovery(
+    run: _FailedJobRun, answer: RunDecision, view: View, now: datetime, verdict: str = ""
 ) -> JobRecoveryOpened:
     job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
@@ -224,7 +228,7 @@ def _open_recovery(
     why = answer.why if reasons[0] in reasons[1] else "; ".join(text for text in reasons if text)
     return JobRecoveryOpened(
         at=now,
-        recovery=recovery_id(
+        recovery=make_recovery_id(
             "j", job.id, case.attempt, "run", len(view.state.jobs), known=view.state
         ),
         attempt=case.attempt,
@@ -234,10 +238,12 @@ def _open_recovery(
         name=job.name,
         user=job.user,
         partition=job.partition,
-        over_budget=_owner_comment(job, answer, verdict) if answer.action is Action.HOLD else "",
+        over_budget=_format_owner_comment(job, answer, verdict)
+        if answer.action is RunAction.HOLD
+        else "",
         trouble=case.trouble,
         action=answer.action,
-        exclude=_limit_exclusions(job, answer.exclude, view),
+        exclude=_limit_node_exclusions(job, answer.exclude, view),
         start_at=add_seconds(now, answer.after_s) if answer.after_s > 0 else None,
         ran_on=job.nodes,
         nodes=len(job.nodes),
@@ -246,7 +252,7 @@ def _open_recovery(
 
 
 def _delay_restart(
-    answer: RunDecision, case: RunCase, policy: Policy, now: datetime
+    answer: RunDecision, case: FailedRunCase, policy: RecoveryPolicy, now: datetime
 ) -> RunDecision:
     """Delay the restart so that a faulty node is not met again before its fault could be
     reported."""
@@ -260,7 +266,7 @@ def _delay_restart(
 HUNG: Final = RuleId("run-hang")
 
 
-def was_found_hanging(job: SlurmJob, state: State) -> bool:
+def has_been_found_hanging(job: SlurmJob, state: State) -> bool:
     """Return whether this run hung when a daemon last looked: it is treated for that, or held."""
     rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
     if rec is not None and rec.hang and rec.attempt == job.attempt:
@@ -269,7 +275,7 @@ def was_found_hanging(job: SlurmJob, state: State) -> bool:
 
 
 def _decide_hang(
-    job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
+    job: SlurmJob, hang: Hang, view: View, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
     """Decide on a run that makes no progress: by one recovery at a time, then by what `hangs` says
     of its partition."""
@@ -279,46 +285,50 @@ def _decide_hang(
         return GateBlocked(now, str(job.id), gate, said, HUNG, known_as=job.shown)
 
     registered, hangs = read_comment(job.comment), policy.hangs
-    way = choose_restart_way(registered or Registration())
+    way = choose_restart_method(registered or Registration())
     own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     other = own or hang.other
     if other:
         return make_hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
-    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _was_tried(r)]
+    mine = [
+        r for r in view.state.jobs.values() if r.attempt == job.attempt and _has_hang_action_run(r)
+    ]
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
         return make_hold(HANG_GATE, f"{did}: it is left as it is")
     trouble = Trouble(TroubleKind.HANG, hang.since, hang.why, "makes no progress", node=hang.node)
-    case = RunCase(job.attempt, trouble)
+    case = FailedRunCase(job.attempt, trouble)
     if action == "requeue":
-        decided = _decide_run(_failed_run(job, registered, case, view), view, policy, now)
+        decided = _decide_failed_run(
+            _find_failed_run(job, registered, case, view), view, policy, now
+        )
         if isinstance(decided, GateBlocked):
             return decided
         # A run that makes no progress does not end without help.
-        return replace(decided, hang="cancel" if decided.action is Action.END else action)
-    answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
+        return replace(decided, hang="cancel" if decided.action is RunAction.END else action)
+    answer = RunDecision(RunAction.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
-        why = gate.gate(GatedRun(job, answer), view, policy, now)
+        why = gate.gate(GatedFailedRun(job, answer), view, policy, now)
         if why:
             return make_hold(gate.name, why)
-    return replace(_open_recovery(_FailedRun(job, case), answer, view, now), hang=action)
+    return replace(_open_job_recovery(_FailedJobRun(job, case), answer, view, now), hang=action)
 
 
-def _was_tried(rec: JobRecovery) -> bool:
+def _has_hang_action_run(rec: JobRecovery) -> bool:
     """Return whether it did what `hangs` says: one that was called off did nothing, but a dump ends
     so."""
     return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
 
 
-def _owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> str:
+def _format_owner_comment(job: SlurmJob, answer: RunDecision, verdict: str) -> str:
     """Return what the owner of a held job reads in its Comment (`squeue -o %k`)."""
     said = "; ".join(filter(None, (answer.why.removeprefix("hpctl: "), verdict)))
     return f"hpctl: {said}; held for you to look (scontrol release {job.shown} lets it go on)"
 
 
-def _choose_answer(
-    job: SlurmJob, case: RunCase, policy: RunPolicy, view: View, now: datetime
+def _choose_trouble_answer(
+    job: SlurmJob, case: FailedRunCase, policy: RunPolicy, view: View, now: datetime
 ) -> RunDecision:
     """Return the supervisor's own answer, less the time that has passed; else the policy's.
 
@@ -327,42 +337,46 @@ def _choose_answer(
     past = list_past_troubles(
         view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
     )
-    if case.reported is not None and case.reported.report.action is Action.END:
-        return RunDecision(Action.END, case.reported.report.why or "its supervisor gave it up")
-    answer = decide(policy, past, case.trouble, _find_means(job, past, view), now)
+    if case.reported is not None and case.reported.report.action is RunAction.END:
+        return RunDecision(RunAction.END, case.reported.report.why or "its supervisor gave it up")
+    answer = decide_trouble_answer(
+        policy, past, case.trouble, _find_requeue_resources(job, past, view), now
+    )
     if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
         answer = replace(answer, after_s=0.0)
     if case.reported is None or answer.action in STOPS:
         return answer
     report = case.reported.report
-    if report.wish is RequestedAction.HOLD or report.action is Action.HOLD:
-        return RunDecision(Action.HOLD, report.why or "its supervisor asked for a hold")
+    if report.wish is RequestedAction.HOLD or report.action is RunAction.HOLD:
+        return RunDecision(RunAction.HOLD, report.why or "its supervisor asked for a hold")
     left = (add_seconds(case.reported.at, report.after_s) - now).total_seconds()
     why = report.why or "its supervisor asked for a requeue"
-    return RunDecision(Action.REQUEUE, why, max(left, 0.0), report.exclude)
+    return RunDecision(RunAction.REQUEUE, why, max(left, 0.0), report.exclude)
 
 
-def _find_means(job: SlurmJob, past: Sequence[PastTrouble], view: View) -> RestartMeans:
+def _find_requeue_resources(
+    job: SlurmJob, past: Sequence[TreatedTrouble], view: View
+) -> RestartResources:
     """Return what a requeue could get. A node that was lost, or treated, and serves again has
     healed."""
-    usable = usable_nodes(job, view)
+    usable = list_usable_nodes(job, view)
     healed: set[NodeName] = set()
     for trouble in (one.trouble for one in past):
         node = trouble.node
         if node is None or node not in usable:
             continue
-        if trouble.kind in NODE_KINDS or _has_returned(node, trouble.at, view):
+        if trouble.kind in NODE_KINDS or _has_node_returned(node, trouble.at, view):
             healed.add(node)
     wanted = max(len(job.nodes), job.wants)
-    return RestartMeans(wanted=wanted, pool=len(usable), healed=tuple(sorted(healed)))
+    return RestartResources(wanted=wanted, pool=len(usable), healed=tuple(sorted(healed)))
 
 
-def _has_returned(node: NodeName, since: datetime, view: View) -> bool:
+def _has_node_returned(node: NodeName, since: datetime, view: View) -> bool:
     rid = view.state.last_of_node.get(node)
     return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
 
 
-def _limit_exclusions(
+def _limit_node_exclusions(
     job: SlurmJob, exclude: Sequence[NodeName], view: View
 ) -> tuple[NodeName, ...]:
     """Return the nodes to leave; none where the job could not start then.
@@ -372,4 +386,4 @@ def _limit_exclusions(
     lost, and a job that comes back there is a duplicate, which drains the node.
     """
     least = max(len(job.nodes), job.wants)
-    return tuple(sorted(exclude)) if can_spare(job, exclude, least, view) else ()
+    return tuple(sorted(exclude)) if can_run_without_nodes(job, exclude, least, view) else ()

@@ -8,16 +8,16 @@ from typing import Final
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, is_urgent
-from hpctl.jobs.departures import find_first, left_before_fault
-from hpctl.jobs.restart import choose_restart_way
+from hpctl.jobs.departures import find_first_fault_time, has_left_before_fault
+from hpctl.jobs.restart import choose_restart_method
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Urgency
-from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, waits_for_provider
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
 
@@ -25,8 +25,8 @@ _REQUEUED_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode", "JobArra
 """Of a job that Slurm requeued. Other tasks of an array with `%k` may take its place at once."""
 
 
-def job_decisions(
-    view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+def plan_affected_jobs(
+    view: View, policy: RecoveryPolicy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
 ) -> tuple[list[JobRecoveryOpened | GateBlocked], list[InconsistentState]]:
     """Return the jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
     decisions: dict[int, JobRecoveryOpened | GateBlocked] = {}
@@ -38,7 +38,7 @@ def job_decisions(
         for job in here[node]:
             if job.id in decisions or job.id in view.state.open_jobs or view.is_quarantined(job.id):
                 continue
-            decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
+            decide = partial(_plan_affected_job, cause=cause, view=view, policy=policy, now=now)
             decision = isolate_call("plan", job.id, decide, job)
             if isinstance(decision, InconsistentState):
                 flaws[job.id] = decision
@@ -47,13 +47,13 @@ def job_decisions(
     return [decisions[i] for i in sorted(decisions)], list(flaws.values())
 
 
-def _job_decision(
-    job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+def _plan_affected_job(
+    job: SlurmJob, cause: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | GateBlocked | None:
-    attempt = hit_attempt(job, cause, view, policy)
+    attempt = find_affected_attempt(job, cause, view, policy)
     if is_test(cause, job.name):
         return None
-    if attempt is None or _is_treated(attempt, cause, view, policy, now):
+    if attempt is None or _is_attempt_treated(attempt, cause, view, policy, now):
         return None
     code = job.exit_code.partition(":")[0]
     if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
@@ -74,7 +74,7 @@ def _job_decision(
     registered = read_comment(job.comment) or Registration()
     return JobRecoveryOpened(
         at=now,
-        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state),
+        recovery=make_recovery_id("j", job.id, attempt, cause.id, known=view.state),
         attempt=attempt,
         cause=cause.id,
         bad_nodes=bad,
@@ -83,9 +83,9 @@ def _job_decision(
         user=job.user,
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
-        over_budget="" if cause.of_maintenance else _over_budget(job, view, policy, now),
+        over_budget="" if cause.of_maintenance else _has_exceeded_budget(job, view, policy, now),
         # All of its nodes may be in the window: it saves and starts again elsewhere.
-        supervised=choose_restart_way(registered).has_supervisor
+        supervised=choose_restart_method(registered).has_supervisor
         and job.running
         and not cause.of_maintenance,
         nodes=len(job.nodes) or job.wants,
@@ -93,8 +93,8 @@ def _job_decision(
     )
 
 
-def _is_treated(
-    attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+def _is_attempt_treated(
+    attempt: JobAttempt, cause: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
 ) -> bool:
     """Return whether this attempt, or a later one of the same job, was treated before.
 
@@ -114,7 +114,9 @@ def _is_treated(
     return False
 
 
-def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
+def find_affected_attempt(
+    job: SlurmJob, cause: NodeRecovery, view: View, policy: RecoveryPolicy
+) -> JobAttempt | None:
     """Return the attempt of a job that a node's fault hit, or None where it hit none."""
     if job.running:
         may_run_on = not is_urgent(cause, view) or cause.phase not in (
@@ -124,32 +126,34 @@ def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) 
         return None if may_run_on else job.attempt
     slack = policy.job.ended_before_fault_s
     if job.state in ENDED_BADLY:
-        hit = job.end is None or add_seconds(job.end, slack) >= find_first(cause)
+        hit = job.end is None or add_seconds(job.end, slack) >= find_first_fault_time(cause)
         return job.attempt if hit else None
     if (
         job.state == "PENDING"
         and job.restarts > 0
         and (job.launch_failed or job.reason in _REQUEUED_REASONS)
         and not job.put_off
-        and not left_before_fault(job, cause, view, slack)
+        and not has_left_before_fault(job, cause, view, slack)
     ):
         # Slurm requeued it before we came: the run that was hit is the one before.
-        return Attempt(job.id, job.submit, job.restarts - 1)
+        return JobAttempt(job.id, job.submit, job.restarts - 1)
     return None
 
 
-def _of_maintenance(rec: JobRecovery, view: View) -> bool:
+def _is_moved_for_maintenance(rec: JobRecovery, view: View) -> bool:
     """Return whether a maintenance window moved the job, which no budget of restarts counts."""
     cause = view.state.nodes.get(rec.cause)
     return cause is not None and cause.of_maintenance
 
 
-def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
+def _has_exceeded_budget(job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime) -> str:
     limit, window = policy.job.max_restarts, policy.job.restart_window_s
     recent = 0
     for rec in view.state.jobs.values():
         if rec.attempt.job == job.id and not rec.let_run:
-            counts = now < add_seconds(rec.opened, window) and not _of_maintenance(rec, view)
+            counts = now < add_seconds(rec.opened, window) and not _is_moved_for_maintenance(
+                rec, view
+            )
             recent += counts
     if recent < limit:
         return ""

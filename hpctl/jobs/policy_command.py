@@ -15,27 +15,27 @@ from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    Each,
+    ForEach,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
 )
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
-    from hpctl.jobs.rehearsal import PlayedEvent
+    from hpctl.jobs.rehearsal import SimulatedEvent
     from hpctl.vocabulary.policy_file import PolicyFile
 
 
-def _format_event(entry: PlayedEvent) -> str:
+def _format_scenario_event(entry: SimulatedEvent) -> str:
     # The same signature again is what holds a job: two that differ must look so.
     return " ".join(filter(None, [entry.event, entry.node, entry.signature]))
 
 
-def _format_reason(entry: PlayedEvent) -> str:
+def _format_answer_reason(entry: SimulatedEvent) -> str:
     """Return the reason, with everything else that the answer says."""
     parts = [entry.why]
     if entry.save_first_s:
@@ -47,18 +47,18 @@ def _format_reason(entry: PlayedEvent) -> str:
     return "; ".join(parts)
 
 
-def _format_clock(entry: PlayedEvent) -> str:
+def _format_elapsed_time(entry: SimulatedEvent) -> str:
     """Return `1:02:03` since the start."""
     whole = int(entry.at_s)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 EVENT_COLUMNS = (
-    Column("AT", _format_clock),
-    Column("EVENT", _format_event),
+    Column("AT", _format_elapsed_time),
+    Column("EVENT", _format_scenario_event),
     Column("ACTION", "action"),
     Column("NODES", "nodes"),
-    Column("WHY", _format_reason, fold=True),
+    Column("WHY", _format_answer_reason, fold=True),
 )
 
 
@@ -67,14 +67,14 @@ class PolicyTestView(Struct, frozen=True):
 
     policies: tuple[str, ...]
     scenario: str
-    events: tuple[PlayedEvent, ...]
+    events: tuple[SimulatedEvent, ...]
     restarts: int
     held: str
     ended: str = ""
 
     layout: ClassVar[Layout] = (
-        Section("events", EVENT_COLUMNS),
-        Line("{restarts} restarts; {end}", gap=True),
+        RowTable("events", EVENT_COLUMNS),
+        TextLine("{restarts} restarts; {end}", gap=True),
     )
     json_only: ClassVar[JsonOnly] = ("policies", "scenario")
 
@@ -110,12 +110,12 @@ class PolicyCheckView(Struct, frozen=True):
     files: tuple[CheckedFile, ...]
 
     layout: ClassVar[Layout] = (
-        Each(
+        ForEach(
             "files",
             (
-                Line("{path}: {verdict}"),
-                Lines("problems", "  {}", unbroken=True),
-                Lines("notes", "  {}", unbroken=True),
+                TextLine("{path}: {verdict}"),
+                ItemLines("problems", "  {}", unbroken=True),
+                ItemLines("notes", "  {}", unbroken=True),
             ),
         ),
     )
@@ -141,7 +141,7 @@ class PolicyShowView(Struct, frozen=True):
     partition: str
     keys: tuple[PolicyKey, ...]
 
-    layout: ClassVar[Layout] = (Section("keys"),)
+    layout: ClassVar[Layout] = (RowTable("keys"),)
     json_only: ClassVar[JsonOnly] = ("partition",)
 
 
@@ -182,11 +182,14 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     """
     from hpctl.jobs import rehearsal
     from hpctl.vocabulary.policy_file import merge_policies, read_policy
-    from hpctl.vocabulary.run_policy import STOPS, Action
+    from hpctl.vocabulary.run_policy import STOPS, RunAction
 
     with raise_usage_errors():
-        files, story = [read_policy(path) for path in policies], rehearsal.read_scenario(scenario)
-    entries = rehearsal.play_scenario(merge_policies(files), story)
+        files, story = (
+            [read_policy(path) for path in policies],
+            rehearsal.read_policy_scenario(scenario),
+        )
+    entries = rehearsal.simulate_scenario(merge_policies(files), story)
     stop = next((p for p in reversed(entries) if p.action in STOPS), None)
     stop = stop if entries[-1].nodes == 0 else None
     view = PolicyTestView(
@@ -194,11 +197,11 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
         scenario,
         entries,
         rehearsal.count_restarts(entries),
-        held=stop.why if stop is not None and stop.action == Action.HOLD else "",
-        ended=stop.why if stop is not None and stop.action == Action.END else "",
+        held=stop.why if stop is not None and stop.action == RunAction.HOLD else "",
+        ended=stop.why if stop is not None and stop.action == RunAction.END else "",
     )
     output.show_view("policy-test", view, as_json)
-    output.exit_with(Exit.FINE if stop is None else Exit.PROBLEM)
+    output.exit_with(ExitCode.FINE if stop is None else ExitCode.PROBLEM)
 
 
 @policy.command()
@@ -208,22 +211,24 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
 @output.json_option
 def check(files: tuple[str, ...], as_json: bool) -> None:
     """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
-    from hpctl.jobs.decide import list_unreachable
+    from hpctl.jobs.decide import list_unreachable_treatments
     from hpctl.vocabulary.policy_file import PolicyError, merge_policies, read_policy
     from hpctl.vocabulary.run_policy import RunPolicy
 
-    usual = list_unreachable(RunPolicy())
+    usual = list_unreachable_treatments(RunPolicy())
 
     def check_file(path: str) -> CheckedFile:
         try:
-            found = list_unreachable(merge_policies([read_policy(path)]))
+            found = list_unreachable_treatments(merge_policies([read_policy(path)]))
         except PolicyError as error:
             return CheckedFile(path, error.problems)
         return CheckedFile(path, (), tuple(note for note in found if note not in usual))
 
     view = PolicyCheckView(tuple(map(check_file, files)))
     output.show_view("policy-check", view, as_json)
-    output.exit_with(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
+    output.exit_with(
+        ExitCode.PROBLEM if any(file.problems for file in view.files) else ExitCode.FINE
+    )
 
 
 @policy.command(short_help="Print a policy with every key, and the reasons.")
@@ -250,13 +255,13 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
 
     with raise_usage_errors():
         own = [read_policy(path) for path in files]
-    layers = [*_of_the_cluster(config, partition), *own]
+    layers = [*_load_cluster_layers(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
-    view = PolicyShowView(partition, _list_keys(layers, [*names, *files]))
+    view = PolicyShowView(partition, _list_policy_keys(layers, [*names, *files]))
     output.show_view("policy-show", view, as_json)
 
 
-def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
+def _load_cluster_layers(config: str, partition: str) -> tuple[PolicyFile, ...]:
     """Return the cluster's layers; none where this machine has no configuration and none was
     named."""
     if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
@@ -269,7 +274,7 @@ def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
     return config_loading.load_config(config).run_policy_layers(partition)
 
 
-def _list_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
+def _list_policy_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
     """Return every key with its value; a section's keys by their dotted names."""
     from hpctl.vocabulary.policy_file import (
         BackoffSection,
@@ -292,21 +297,24 @@ def _list_keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, .
 
     plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
     keys = [
-        PolicyKey(name, _format_value(getattr(whole, name)), find_source(name)) for name in plain
+        PolicyKey(name, _format_policy_value(getattr(whole, name)), find_source(name))
+        for name in plain
     ]
     for name in BackoffSection.__struct_fields__:
-        value = _format_value(getattr(whole.backoff, name))
+        value = _format_policy_value(getattr(whole.backoff, name))
         keys.append(PolicyKey(f"backoff.{name}", value, find_source("backoff", name)))
     for kind in TroubleKind:
         treatment = asdict(whole.treatment(kind))
         for name in TreatmentSection.__struct_fields__:
             where = find_source("on", kind, name)
             if name == "ladder" or treatment[name] or where != "default":
-                keys.append(PolicyKey(f"on.{kind}.{name}", _format_value(treatment[name]), where))
+                keys.append(
+                    PolicyKey(f"on.{kind}.{name}", _format_policy_value(treatment[name]), where)
+                )
     return tuple(keys)
 
 
-def _format_value(value: object) -> str:
+def _format_policy_value(value: object) -> str:
     """Return a value as a person would write it in the file."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -11,23 +11,23 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from hpctl.engine.journal.events import JobRecoveryOpened
-from hpctl.engine.preemption import find_preemption, preemption_text
+from hpctl.engine.preemption import describe_preemption, find_preemption
 from hpctl.engine.view import View
-from hpctl.jobs.run_gates import RUN_GATES, GatedRun
+from hpctl.jobs.run_gates import RUN_GATES, GatedFailedRun
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.identity import Attempt, JobId, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import recovery_id
-from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
+from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 RECENT: Final = timedelta(minutes=10)
 """An older preemption is not noted: the daemon did not run then, or was not installed yet."""
 
 
-def preemption_decisions(
-    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+def plan_preempted_jobs(
+    view: View, policy: RecoveryPolicy, taken: Collection[JobId], now: datetime
 ) -> tuple[list[JobRecoveryOpened], list[InconsistentState]]:
     """Return what opens for each registered job that was preempted, once it is known by which.
 
@@ -37,32 +37,34 @@ def preemption_decisions(
     def decide_job(job: SlurmJob) -> JobRecoveryOpened | None:
         if job.id in taken or job.id in view.state.open_jobs or view.is_quarantined(job.id):
             return None
-        return _decide_preemption(job, view, policy, now)
+        return _plan_preempted_job(job, view, policy, now)
 
     jobs = (view.scheduler.jobs.get(job) for job in view.ruled)
     found, flaws = isolate_each("plan", filter(None, jobs), lambda job: job.id, decide_job)
     return [decision for decision in found if decision is not None], flaws
 
 
-def _decide_preemption(
-    job: SlurmJob, view: View, policy: Policy, now: datetime
+def _plan_preempted_job(
+    job: SlurmJob, view: View, policy: RecoveryPolicy, now: datetime
 ) -> JobRecoveryOpened | None:
     if job.state != "PENDING" or job.restarts == 0 or job.completing:
         return None
-    attempt = Attempt(job.id, job.submit, job.restarts - 1)
-    if _is_treated(attempt, view):
+    attempt = JobAttempt(job.id, job.submit, job.restarts - 1)
+    if _is_preemption_treated(attempt, view):
         return None
     found = find_preemption(job, view.scheduler.jobs.values(), view.preemption)
     if found is None or not found.certain or found.by is None or abs(now - found.at) > RECENT:
         return None
-    why = preemption_text(found)
-    answer = RunDecision(Action.NOTIFY, why)
-    if any(gate.gate(GatedRun(job, answer), view, policy, now) is not None for gate in RUN_GATES):
+    why = describe_preemption(found)
+    answer = RunDecision(RunAction.NOTIFY, why)
+    if any(
+        gate.gate(GatedFailedRun(job, answer), view, policy, now) is not None for gate in RUN_GATES
+    ):
         return None
     opened = len(view.state.jobs)
     return JobRecoveryOpened(
         at=now,
-        recovery=recovery_id("j", job.id, attempt, "note", opened, known=view.state),
+        recovery=make_recovery_id("j", job.id, attempt, "note", opened, known=view.state),
         attempt=attempt,
         cause=RecoveryId(""),
         bad_nodes=(),
@@ -77,7 +79,7 @@ def _decide_preemption(
     )
 
 
-def _is_treated(attempt: Attempt, view: View) -> bool:
+def _is_preemption_treated(attempt: JobAttempt, view: View) -> bool:
     """Return whether this run was noted, or ended for a reason that is known. Ids are reused, but
     not within a day."""
     return any(

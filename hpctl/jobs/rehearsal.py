@@ -7,14 +7,19 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_growing_worthwhile
+from hpctl.jobs.decide import (
+    RestartResources,
+    TreatedTrouble,
+    decide_trouble_answer,
+    is_growing_worthwhile,
+)
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import FileProblems
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
 from hpctl.vocabulary.policy_file import Count
-from hpctl.vocabulary.run_policy import RESTARTS, STOPS, Action, RunPolicy
+from hpctl.vocabulary.run_policy import RESTARTS, STOPS, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 
@@ -85,7 +90,7 @@ class Scenario(Struct, frozen=True):
         return tuple(map(NodeName, self.names or (f"n{i}" for i in range(1, count + 1))))
 
 
-def read_scenario(path: str | Path) -> Scenario:
+def read_policy_scenario(path: str | Path) -> Scenario:
     """Read and validate a file. Raises ScenarioError with every problem it has."""
     return parse_scenario(yaml_files.read_limited_text(path, ScenarioError), str(path))
 
@@ -95,7 +100,7 @@ def parse_scenario(text: str, place: str = "<text>") -> Scenario:
     return yaml_files.parse_struct(Scenario, text, place, ScenarioError)
 
 
-class PlayedEvent(Struct, frozen=True):
+class SimulatedEvent(Struct, frozen=True):
     """One event and what came of it. `nodes` is how many the run has afterwards, 0 for none."""
 
     at_s: float
@@ -111,23 +116,23 @@ class PlayedEvent(Struct, frozen=True):
     signature: str = ""
 
 
-class _RehearsedRun(Struct):
+class _SimulatedRun(Struct):
     """The job between two events."""
 
     policy: RunPolicy
     scenario: Scenario
     allocation: list[NodeName]
     running: list[NodeName]
-    past: list[PastTrouble] = field(default_factory=list)
+    past: list[TreatedTrouble] = field(default_factory=list)
     down: set[NodeName] = field(default_factory=set)
     returned: set[NodeName] = field(default_factory=set)
     over: str = ""
 
 
-def play_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[PlayedEvent, ...]:
+def simulate_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[SimulatedEvent, ...]:
     """Return the scenario's events in the order of their times, each with its answer. Pure."""
     size = scenario.nodes
-    run = _RehearsedRun(
+    run = _SimulatedRun(
         policy,
         scenario,
         list(scenario.cluster[: size + scenario.spares]),
@@ -137,27 +142,29 @@ def play_scenario(policy: RunPolicy, scenario: Scenario) -> tuple[PlayedEvent, .
     for number, event in enumerate(scenario.events):
         for again in range(event.repeat):
             times.append((event.at + event.every_s * again, number, event))
-    return tuple(_play_event(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2]))
+    return tuple(
+        _simulate_event(run, at, event) for at, _, event in sorted(times, key=lambda t: t[:2])
+    )
 
 
-def _play_event(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> PlayedEvent:
+def _simulate_event(run: _SimulatedRun, at_s: float, event: ScenarioEvent) -> SimulatedEvent:
     if event.returned:
-        return _nodes_returned(run, at_s, event)
+        return _handle_returned_nodes(run, at_s, event)
     if event.released:
         why = "nothing is held or has ended"
         if run.past and run.past[-1].action in STOPS:
             why, run.over = f"let go again: {run.over}", ""
-            _allocate_again(run, ())
-        return PlayedEvent(at_s, "released", nodes=len(run.running), why=why)
+            _make_new_allocation(run, ())
+        return SimulatedEvent(at_s, "released", nodes=len(run.running), why=why)
     if run.over or event.kind is None:
         why = f"nothing runs: {run.over}"
-        return PlayedEvent(at_s, str(event.kind), event.node or "", event.rank, why=why)
-    return _play_trouble(run, at_s, event, event.kind)
+        return SimulatedEvent(at_s, str(event.kind), event.node or "", event.rank, why=why)
+    return _simulate_trouble(run, at_s, event, event.kind)
 
 
-def _play_trouble(
-    run: _RehearsedRun, at_s: float, event: ScenarioEvent, kind: TroubleKind
-) -> PlayedEvent:
+def _simulate_trouble(
+    run: _SimulatedRun, at_s: float, event: ScenarioEvent, kind: TroubleKind
+) -> SimulatedEvent:
     now = run.scenario.start + timedelta(seconds=at_s)
     node = None if event.node is None else NodeName(event.node)
     if node is not None and kind is TroubleKind.NODE:
@@ -173,23 +180,23 @@ def _play_trouble(
         step=event.step,
         progress=event.progress,
     )
-    means = _find_means(run, event.alive)
+    means = _find_restart_resources(run, event.alive)
     if node is not None:
         run.returned.discard(node)
-    answer = decide(run.policy, run.past, trouble, means, now)
-    run.past.append(PastTrouble(trouble, answer.action))
-    if answer.action is Action.STEP:
+    answer = decide_trouble_answer(run.policy, run.past, trouble, means, now)
+    run.past.append(TreatedTrouble(trouble, answer.action))
+    if answer.action is RunAction.STEP:
         fit = [n for n in run.allocation if n not in run.down and n not in answer.exclude]
         stay = [n for n in fit if n in run.running]
         run.running = [*stay, *(n for n in fit if n not in stay)][: answer.size]
-    elif answer.action is Action.REQUEUE or kind is TroubleKind.PREEMPTED:
-        _allocate_again(run, answer.exclude)
+    elif answer.action is RunAction.REQUEUE or kind is TroubleKind.PREEMPTED:
+        _make_new_allocation(run, answer.exclude)
     elif answer.action in STOPS:
         run.over, run.running = answer.why, []
     elif kind is TroubleKind.FINAL:
         run.over, run.running = "the run asked not to be run again", []
     waits = "" if run.running or run.over else "; the job waits in the queue for nodes"
-    return PlayedEvent(
+    return SimulatedEvent(
         at_s,
         str(kind),
         event.node or "",
@@ -204,9 +211,9 @@ def _play_trouble(
     )
 
 
-def _find_means(run: _RehearsedRun, alive: bool | None) -> RestartMeans:
+def _find_restart_resources(run: _SimulatedRun, alive: bool | None) -> RestartResources:
     healthy = tuple(n for n in run.allocation if n not in run.down)
-    return RestartMeans(
+    return RestartResources(
         process=run.scenario.process and not run.down & set(run.running),
         step=bool(healthy),
         nodes=len(healthy),
@@ -219,7 +226,7 @@ def _find_means(run: _RehearsedRun, alive: bool | None) -> RestartMeans:
     )
 
 
-def _allocate_again(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
+def _make_new_allocation(run: _SimulatedRun, exclude: Sequence[NodeName]) -> None:
     """Make a new allocation, as Slurm would give it: all nodes and spares, or at least enough."""
     fit = [n for n in run.scenario.cluster if n not in run.down and n not in exclude]
     size = run.scenario.nodes
@@ -228,22 +235,24 @@ def _allocate_again(run: _RehearsedRun, exclude: Sequence[NodeName]) -> None:
     run.running = run.allocation[:size]
 
 
-def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> PlayedEvent:
+def _handle_returned_nodes(run: _SimulatedRun, at_s: float, event: ScenarioEvent) -> SimulatedEvent:
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
-    action, why = _plan_after_return(run)
+    action, why = _plan_returned_nodes(run)
     node = event.node or ",".join(event.returned)
-    return PlayedEvent(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
+    return SimulatedEvent(
+        at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why
+    )
 
 
-def _plan_after_return(run: _RehearsedRun) -> tuple[str, str]:
+def _plan_returned_nodes(run: _SimulatedRun) -> tuple[str, str]:
     """Return what the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
-        _allocate_again(run, ())
+        _make_new_allocation(run, ())
         return "none", "the job that waited for nodes starts"
     have, size = len(run.running), run.scenario.nodes
-    inside = min(size, len(_find_means(run, None).names))
+    inside = min(size, len(_find_restart_resources(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
     if not have or not is_growing_worthwhile(run.policy, have, could, left, cost):
@@ -251,12 +260,12 @@ def _plan_after_return(run: _RehearsedRun) -> tuple[str, str]:
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
-        _allocate_again(run, ())
+        _make_new_allocation(run, ())
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
     return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
-def count_restarts(entries: Sequence[PlayedEvent]) -> int:
+def count_restarts(entries: Sequence[SimulatedEvent]) -> int:
     """Return how many of the answers ran the program again."""
     return sum(one.action in RESTARTS for one in entries)

@@ -37,20 +37,20 @@ from starlette.routing import Route
 from hpctl.engine.journal.events import JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.state_disk import LOW as LOW_DISK
-from hpctl.jobs.former_run import describe_former_end
-from hpctl.jobs.run_gates import shut_now
+from hpctl.jobs.former_run import describe_previous_run_end
+from hpctl.jobs.run_gates import find_closed_gate
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.pause import find_pause
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
-from hpctl.wire.authentication import IntakeSettings, Refusal, decode_body
-from hpctl.wire.proved_route import RefusalCounter, proved_route
+from hpctl.wire.authentication import IntakeSettings, RequestRefusal, decode_body
+from hpctl.wire.proved_route import RefusalCounter, make_proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.live_config import LiveConfig
@@ -70,13 +70,13 @@ Take = Callable[[JobReport, int, datetime], job_wire.JobReportAck]
 """Takes an authenticated user's report, which came at a time, in. Raises Refusal; may block."""
 
 
-def make_route(
+def make_job_report_route(
     take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry
 ) -> Route:
     """Return the route for the intake's application."""
     jobs = _JobReportEndpoint(take, clock, registry)
     refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
-    return proved_route(
+    return make_proved_route(
         path=job_wire.PATH,
         most=job_wire.MAX_BODY,
         settings=settings,
@@ -101,18 +101,18 @@ class _JobReportEndpoint:
             decode_body(job_wire.decode_job_report, body), len(body), credential.uid
         )
         self._taken.inc()
-        return job_wire.encode_taken(taken)
+        return job_wire.encode_job_report_ack(taken)
 
     async def _handle_report(self, report: JobReport, size: int, uid: int) -> job_wire.JobReportAck:
         """Handle a report. A job that has just begun is waited for, until Slurm was read again."""
         if not self._reports.take(uid) or not self._bytes.take(uid, size):
             hint = "The supervisor handles its job itself."
-            raise Refusal(429, "too_many", f"too many reports of uid {uid}", hint)
+            raise RequestRefusal(429, "too_many", f"too many reports of uid {uid}", hint)
         asked, patience = self._clock.now(), time.monotonic() + PATIENCE_S
         while True:
             try:
                 return await run_in_threadpool(self._take, report, uid, asked)
-            except Refusal as refusal:
+            except RequestRefusal as refusal:
                 late = time.monotonic() > patience or self._waiting[uid] >= WAITING
                 if refusal.code != "slurm_behind" or late:
                     raise
@@ -158,36 +158,48 @@ class JobReportHandler:
 
     def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.JobReportAck:
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
-        job = self._find_job(report, asked)
+        job = self._find_reported_job(report, asked)
         if uid not in (0, job.uid):
-            raise Refusal(
+            raise RequestRefusal(
                 403,
                 "forbidden_uid",
                 f"uid {uid} does not own job {job.id} ({job.user or 'unknown'}, uid {job.uid})",
                 "only the job's owner and root may speak for it",
             )
         with self._lock:
-            self._keep_event(JobReported(self._loop.clock.now(), report, uid))
+            self._store_new_event(JobReported(self._loop.clock.now(), report, uid))
         pauses, now = self._loop.memory.state.pauses, self._loop.clock.now()
         pause = find_pause(pauses, now, job.nodes, job.partition.split(","))
-        why = shut_now(job, self._live.policy, self._loop.observer.find_stop_reason(), pause)
+        why = find_closed_gate(
+            job, self._live.policy, self._loop.observer.find_stop_reason(), pause
+        )
         layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
         state = self._loop.memory.state
-        former = describe_former_end(state, job.id, report.restarts) if report.restarts else ""
+        former = (
+            describe_previous_run_end(state, job.id, report.restarts) if report.restarts else ""
+        )
         return job_wire.JobReportAck(int(job.id), not why, why, tuple(filter(None, layers)), former)
 
     @property
     def trouble(self) -> str:
         """Return the trouble for `hpctl status`."""
-        return "" if self._has_room() else "the disk is nearly full: reports of jobs are refused"
+        return (
+            ""
+            if self._has_report_capacity()
+            else "the disk is nearly full: reports of jobs are refused"
+        )
 
-    def _keep_event(self, event: JobReported) -> None:
+    def _store_new_event(self, event: JobReported) -> None:
         """Keep an event in the journal where it is news, else in memory; a repeated report,
         nowhere."""
         now, job = time.monotonic(), event.report.job
         last, stored = self._last.pop(job, (None, 0.0))
         if last is None or (event.report, event.uid) != (last.report, last.uid):
-            if last is None or not _is_life(event.report, last.report) or now - stored > LIFE_S:
+            if (
+                last is None
+                or not _is_heartbeat_report(event.report, last.report)
+                or now - stored > LIFE_S
+            ):
                 self._store_event(event)
                 stored = now
             self._news.put(event)
@@ -197,15 +209,15 @@ class JobReportHandler:
         self._last[job] = (event, stored)
 
     def _store_event(self, event: JobReported) -> None:
-        if not self._has_room():
+        if not self._has_report_capacity():
             hint = "Make room where state_dir is; the supervisor sees to its job itself."
-            raise Refusal(503, "low_disk", "the head node's disk is nearly full", hint)
+            raise RequestRefusal(503, "low_disk", "the head node's disk is nearly full", hint)
         try:
             self._journal.append([event])
         except (OSError, Unavailable) as error:
-            raise Refusal(503, "journal_unavailable", f"not stored: {error}", "") from error
+            raise RequestRefusal(503, "journal_unavailable", f"not stored: {error}", "") from error
 
-    def _has_room(self) -> bool:
+    def _has_report_capacity(self) -> bool:
         room, until = self._room
         if self._disk is None or time.monotonic() < until:
             return room
@@ -224,27 +236,27 @@ class JobReportHandler:
             found.append(self._news.get())
         return found
 
-    def _find_job(self, report: JobReport, asked: datetime) -> SlurmJob:
+    def _find_reported_job(self, report: JobReport, asked: datetime) -> SlurmJob:
         try:
             view = self._loop.observer.latest_slurm()
         except Unavailable as error:
-            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
+            raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         job = view.jobs.get(report.job)
         if view.as_of < asked and (job is None or report.restarts > job.restarts + 1):
             # It has just begun, and Slurm was read before that: have it read again.
             self._loop.poke()
             text = f"job {report.job} is not in what Slurm said at {view.as_of:%H:%M:%S}"
-            raise Refusal(503, "slurm_behind", text, "try again")
+            raise RequestRefusal(503, "slurm_behind", text, "try again")
         if job is None:
-            raise Refusal(404, "unknown_job", f"Slurm has no job {report.job}")
+            raise RequestRefusal(404, "unknown_job", f"Slurm has no job {report.job}")
         if not job.restarts - _SEEN_AGO <= report.restarts <= job.restarts + 1:
             text = f"restart {report.restarts} of job {job.id}; Slurm counts {job.restarts}"
-            raise Refusal(409, "other_run", text)
+            raise RequestRefusal(409, "other_run", text)
         return job
 
 
-def _is_life(report: JobReport, last: JobReport) -> bool:
+def _is_heartbeat_report(report: JobReport, last: JobReport) -> bool:
     """Return whether the report says of the same run only that it continues."""
-    plain = (None, Action.NONE, RequestedAction.NONE, (), "")
+    plain = (None, RunAction.NONE, RequestedAction.NONE, (), "")
     content = (report.trouble, report.action, report.wish, report.exclude, report.why)
     return content == plain and report.restarts == last.restarts

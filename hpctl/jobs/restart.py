@@ -18,7 +18,7 @@ from msgspec import Struct
 from hpctl.vocabulary.registration import Registration
 
 
-class RestartSetup(Struct, frozen=True):
+class JobRestartSetup(Struct, frozen=True):
     """What of a job chooses the way.
 
     `supervised`: `hpctl run` starts its steps. `launcher`: with `--torch`. `in_process`: with
@@ -30,7 +30,7 @@ class RestartSetup(Struct, frozen=True):
     in_process: bool = False
 
 
-class RestartWay(Enum):
+class RestartMethod(Enum):
     """One way to restart ranks, from the one that costs most to the one that costs least."""
 
     REQUEUE = 1
@@ -42,23 +42,23 @@ class RestartWay(Enum):
     def has_supervisor(self) -> bool:
         """Return whether a supervisor in the job restarts what ends, and the daemon leaves that to
         it."""
-        return self is not RestartWay.REQUEUE
+        return self is not RestartMethod.REQUEUE
 
     @property
     def has_launcher(self) -> bool:
         """Return whether launchers restart ranks within their step."""
-        return self in (RestartWay.PROCESS, RestartWay.IN_PROCESS)
+        return self in (RestartMethod.PROCESS, RestartMethod.IN_PROCESS)
 
 
-def choose_restart_way(registered: Registration) -> RestartWay:
+def choose_restart_method(registered: Registration) -> RestartMethod:
     """Return the way of a registered job. Only its supervisor knows which launcher is in it."""
-    return choose_restart(RestartSetup(registered.supervised))
+    return choose_first_restart_method(JobRestartSetup(registered.supervised))
 
 
-def choose_restart(job: RestartSetup) -> RestartWay:
+def choose_first_restart_method(job: JobRestartSetup) -> RestartMethod:
     """Return the way in which a job's ranks are restarted first."""
     if not job.supervised:
-        return RestartWay.REQUEUE
+        return RestartMethod.REQUEUE
     if not job.launcher:
-        return RestartWay.STEP
-    return RestartWay.IN_PROCESS if job.in_process else RestartWay.PROCESS
+        return RestartMethod.STEP
+    return RestartMethod.IN_PROCESS if job.in_process else RestartMethod.PROCESS

@@ -24,14 +24,14 @@ from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_job
 from hpctl.engine.config import Config
 from hpctl.engine.named_jobs import matches_job_id
-from hpctl.engine.request_client import invoking_user
+from hpctl.engine.request_client import find_invoking_user
 from hpctl.engine.restart_time import CLOCK_MARGIN_S
-from hpctl.nodes.orders_command import lift_pause
+from hpctl.nodes.orders_command import lift_all_pauses
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import JsonOnly, Layout, Lines
+from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.job_ids import parse_job_id
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.registration import Registration, read_comment
 
@@ -66,7 +66,7 @@ class ResumeView(Struct, frozen=True):
     done: str = ""
     ok: bool = True
 
-    layout: ClassVar[Layout] = (Lines("lines", "{}"),)
+    layout: ClassVar[Layout] = (ItemLines("lines", "{}"),)
     json_only: ClassVar[JsonOnly] = (
         "job", "user", "from_step", "step", "checkpoint", "later", "skip", "by", "at", "why",
         "action", "mark", "done", "ok",
@@ -79,7 +79,7 @@ class ResumeView(Struct, frozen=True):
         found = [
             f"job {self.job}: its next run resumes from step {self.step}"
             f"{before if self.step != self.from_step else ''} ({self.checkpoint})",
-            f"{_passed_over(self.later)}; nothing is deleted",
+            f"{_list_skipped_checkpoints(self.later)}; nothing is deleted",
         ]
         if self.skip:
             found.append(
@@ -89,7 +89,7 @@ class ResumeView(Struct, frozen=True):
         return [*found, f"job {self.job}: {self.done}"] if self.done else found
 
 
-def _passed_over(later: tuple[str, ...]) -> str:
+def _list_skipped_checkpoints(later: tuple[str, ...]) -> str:
     if not later:
         return "what its run saves before it ends is passed over"
     more = f" and {len(later) - MOST_NAMED} more" if later[MOST_NAMED:] else ""
@@ -141,19 +141,19 @@ def resume(
                 "the command names no job: write the JOB to resume from an older checkpoint"
             )
         output.echo("hpctl: to lift a pause, the command is now `hpctl unpause`", err=True)
-        lift_pause(config, no_wait=no_wait, as_json=as_json)
+        lift_all_pauses(config, no_wait=no_wait, as_json=as_json)
         return
     if from_step is None:
         raise click.UsageError(
             "the command names no step: write --from-step N to resume from step N. (To end a "
             "pause: hpctl unpause.)"
         )
-    scheduler, found = _read_job(config, job)
-    registered = _refuse_others(found, job)
-    directory = _find_directory(found, registered)
+    scheduler, found = _read_single_job(config, job)
+    registered = _check_registration(found, job)
+    directory = _find_checkpoint_directory(found, registered)
     skip = "" if skip_batches is None else f"{from_step}:{from_step + skip_batches}"
-    with acting_as(found.uid):
-        checkpoint, later = _find_place(directory, registered, from_step)
+    with act_as_user(found.uid):
+        checkpoint, later = _find_resume_checkpoint(directory, registered, from_step)
     view = ResumeView(
         job=found.shown,
         user=found.user,
@@ -162,10 +162,10 @@ def resume(
         checkpoint=str(checkpoint.path),
         later=later,
         skip=skip,
-        by=invoking_user(),
+        by=find_invoking_user(),
         at=output.now(),
         why=why,
-        action=_action_for(found),
+        action=_choose_slurm_action(found),
     )
     if dry_run:
         output.show_view("resume", view, as_json)
@@ -177,20 +177,20 @@ def resume(
             output.echo(line, err=True)
         state = found.state.lower()
         output.confirm(f"requeue job {found.shown}, which is {state}?", abort=True)
-    view = _go_back(view, scheduler, found, directory)
+    view = _apply_resume_mark(view, scheduler, found, directory)
     output.show_view("resume", view, as_json)
-    output.exit_with(Exit.FINE if view.ok else Exit.PROBLEM)
+    output.exit_with(ExitCode.FINE if view.ok else ExitCode.PROBLEM)
 
 
-def _go_back(
+def _apply_resume_mark(
     view: ResumeView, scheduler: CliScheduler, job: SlurmJob, directory: Path
 ) -> ResumeView:
     """Write the mark, then requeue or release the job."""
     from hpctl.checkpoints.mark_command import write_or_explain
 
-    with acting_as(job.uid):
-        path = write_or_explain(directory, _find_mark(view))
-    outcome, done = _start_again(view.action, scheduler, job)
+    with act_as_user(job.uid):
+        path = write_or_explain(directory, _make_resume_mark(view))
+    outcome, done = _restart_job(view.action, scheduler, job)
     ok = outcome.kind is OutcomeKind.ACCEPTED
     if not ok:
         verb = "requeue" if view.action == "requeue" else "release"
@@ -201,7 +201,7 @@ def _go_back(
     return replace(view, mark=str(path), done=done, ok=ok)
 
 
-def _find_mark(view: ResumeView) -> CheckpointMark:
+def _make_resume_mark(view: ResumeView) -> CheckpointMark:
     from hpctl.checkpoints.marks import CheckpointMark
 
     return CheckpointMark(
@@ -215,7 +215,7 @@ def _find_mark(view: ResumeView) -> CheckpointMark:
     )
 
 
-def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
+def _read_single_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     """Return the one job that an id names. Raises HpctlError, UsageError, Unavailable."""
     from hpctl.engine.adapters import make_scheduler
 
@@ -241,7 +241,7 @@ def _read_job(config: str, text: str) -> tuple[CliScheduler, SlurmJob]:
     return scheduler, jobs[0]
 
 
-def _refuse_others(job: SlurmJob, text: str) -> Registration:
+def _check_registration(job: SlurmJob, text: str) -> Registration:
     """Return how the job is registered. Raises HpctlError for a job that cannot go back, or may
     not."""
     if os.geteuid() not in (0, job.uid):
@@ -260,7 +260,7 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
             f"job {text} was submitted without --checkpoint-dir: each run starts at step 0",
             "Submit the job again with `hpctl sbatch --checkpoint-dir DIR`.",
         )
-    if not (job.requeue and job.batch) and _action_for(job) == "requeue":
+    if not (job.requeue and job.batch) and _choose_slurm_action(job) == "requeue":
         raise HpctlError(
             f"Slurm cannot run job {text} again: it was submitted with --no-requeue",
             "Mark the bad checkpoint (`hpctl checkpoint mark DIR STEP`) and submit the job again.",
@@ -268,7 +268,7 @@ def _refuse_others(job: SlurmJob, text: str) -> Registration:
     return registered
 
 
-def _action_for(job: SlurmJob) -> str:
+def _choose_slurm_action(job: SlurmJob) -> str:
     from hpctl.slurm.records import JobRecord
     from hpctl.slurm.rules import is_held
 
@@ -278,7 +278,7 @@ def _action_for(job: SlurmJob) -> str:
     return "release" if by_slurm or is_held(JobRecord(job)) else "none"
 
 
-def _find_directory(job: SlurmJob, registered: Registration) -> Path:
+def _find_checkpoint_directory(job: SlurmJob, registered: Registration) -> Path:
     values = {"{job_id}": str(job.array_job or job.id), "{array_task_id}": job.array_task or "0"}
     directory = registered.ckpt
     for name, value in values.items():
@@ -286,7 +286,7 @@ def _find_directory(job: SlurmJob, registered: Registration) -> Path:
     return Path(directory)
 
 
-def _find_place(
+def _find_resume_checkpoint(
     directory: Path, registered: Registration, step: int
 ) -> tuple[CompleteCheckpoint, tuple[str, ...]]:
     """Return the checkpoint to resume from, and those after it. Raises HpctlError."""
@@ -298,7 +298,7 @@ def _find_place(
     declared = parse_patterns(registered.files)
     named = [str(directory), *(t for t in registered.tiers if not t.startswith("local:"))]
     tiers, unseen = search.parse_tiers(named, open_place)
-    found = search.last_complete(tiers, declared=declared, most=step)
+    found = search.find_last_complete_checkpoint(tiers, declared=declared, most=step)
     for away in (*unseen, *found.unseen):
         output.echo(f"hpctl: cannot read {away.place}: {away.why}", err=True)
     for flaw in found.marks.flaws:
@@ -323,14 +323,14 @@ def _find_place(
     return found.found, tuple(later)
 
 
-def _start_again(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[Outcome, str]:
+def _restart_job(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[Outcome, str]:
     """Requeue or release a job, and return what came of it."""
     if action == "none":
         return Outcome.accepted(), "it waits in the queue, and resumes from there when it starts"
     if action == "release":
         released = scheduler.order("scontrol", "release", job.shown)
         if released.kind is OutcomeKind.ACCEPTED:
-            _await_next_second()
+            _wait_for_next_second()
             scheduler.start_now(job.id, ())  # without the delay of a requeue
         return released, "released; it resumes from there when it starts"
     until = time.monotonic() + COMPLETING_S
@@ -342,37 +342,37 @@ def _start_again(action: str, scheduler: CliScheduler, job: SlurmJob) -> tuple[O
         return outcome, ""
     # A requeued job waits for two minutes unless it is ordered to start once its last run is over.
     output.echo(f"hpctl: job {job.shown} is requeued; waiting until its run has ended", err=True)
-    while _is_completing(scheduler, job) and time.monotonic() < until:
+    while _is_job_completing(scheduler, job) and time.monotonic() < until:
         time.sleep(LOOK_S)
-    _await_next_second()
+    _wait_for_next_second()
     started = scheduler.start_now(job.id, ())
     while started.code in ("completing", "not_pending") and time.monotonic() < until:
-        if _runs_again(scheduler, job):
+        if _has_run_started_again(scheduler, job):
             break
         time.sleep(LOOK_S)
         started = scheduler.start_now(job.id, ())
     return outcome, "requeued; it starts when Slurm has nodes for it"
 
 
-def _await_next_second() -> None:
+def _wait_for_next_second() -> None:
     """Let the second pass in which a run may have ended: its nodes refuse a credential of that
     second, and slurmctld then ends the job (hpctl/slurm/rules.py).
     """
     time.sleep(1.0 - time.time() % 1.0 + CLOCK_MARGIN_S)
 
 
-def _is_completing(scheduler: CliScheduler, job: SlurmJob) -> bool:
+def _is_job_completing(scheduler: CliScheduler, job: SlurmJob) -> bool:
     record = scheduler.job(job.id)
     return record is not None and record.job.completing
 
 
-def _runs_again(scheduler: CliScheduler, job: SlurmJob) -> bool:
+def _has_run_started_again(scheduler: CliScheduler, job: SlurmJob) -> bool:
     record = scheduler.job(job.id)
     return record is None or (record.job.restarts > job.restarts and record.job.running)
 
 
 @contextlib.contextmanager
-def acting_as(uid: int | None) -> Iterator[None]:
+def act_as_user(uid: int | None) -> Iterator[None]:
     """Look and write with a user's rights, where the caller is root: what users own is not root's
     to open. Raises HpctlError for a user that this machine does not know."""
     if os.geteuid() != 0 or uid in (0, None):

@@ -7,22 +7,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import JobReported
-from hpctl.engine.view import View, is_headless, last_report
-from hpctl.jobs.departures import is_noted_as_preempted
+from hpctl.engine.view import View, find_last_report, has_lost_batch_script
+from hpctl.jobs.departures import is_known_as_preempted
 from hpctl.toolkit.bounds import add_seconds, parse_count
-from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery, RequestedAction
-from hpctl.vocabulary.registration import Registration, Ruled, read_comment
-from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
+from hpctl.vocabulary.registration import EffectivePolicy, Registration, read_comment
+from hpctl.vocabulary.run_policy import RESTARTS, RunAction, RunPolicy
 from hpctl.vocabulary.slurm_facts import ENDED_BADLY, TIMED_OUT, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Trouble, TroubleKind, classify_start_failure
 
 
-def find_action(rec: JobRecovery) -> Action:
+def find_recovery_action(rec: JobRecovery) -> RunAction:
     """Return what was done about a trouble or a hit of a node."""
     if rec.trouble is not None:
         return rec.action
-    return Action.HOLD if rec.over_budget else Action.REQUEUE
+    return RunAction.HOLD if rec.over_budget else RunAction.REQUEUE
 
 
 def find_treated_trouble(rec: JobRecovery) -> Trouble:
@@ -56,54 +56,56 @@ _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
 the others (SEGV, ABRT) a program dies by its own fault."""
 
 
-class RunCase(Struct, frozen=True):
+class FailedRunCase(Struct, frozen=True):
     """A run that went wrong: which one, how, and what its supervisor has answered, if it has."""
 
-    attempt: Attempt
+    attempt: JobAttempt
     trouble: Trouble
     reported: JobReported | None = None
     queued: bool = False
     """It is back in the queue already: Slurm starts it, and only the time is decided."""
 
 
-def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+def find_run_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
     """Return in what way a run went wrong; None where it did not."""
-    wish = _find_request(job, view)
+    wish = _find_newest_request(job, view)
     if job.state == "PENDING":
         return _find_requeue_case(job, view, now)
     if job.state == TIMED_OUT and wish is None:
-        return _find_time_limit(job, view, now)
+        return _find_time_limit_case(job, view, now)
     if job.running or job.state in (*ENDED_BADLY, TIMED_OUT):
         if wish is not None:
-            return RunCase(job.attempt, _reported_trouble(wish), wish)
+            return FailedRunCase(job.attempt, _find_reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
-            return RunCase(
-                job.attempt, _find_end_cause(job, job.restarts, view, now), _find_give_up(job, view)
+            return FailedRunCase(
+                job.attempt,
+                _find_run_end_cause(job, job.restarts, view, now),
+                _find_give_up_report(job, view),
             )
-        if is_headless(job, view):
+        if has_lost_batch_script(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
             trouble = Trouble(TroubleKind.NODE, now, why, "batch host lost", node=job.batch_host)
-            return RunCase(job.attempt, trouble)
+            return FailedRunCase(job.attempt, trouble)
     return None
 
 
-def _find_time_limit(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+def _find_time_limit_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
     """Return the case of a run that reached its time limit; None where its job stays ended."""
     registered = read_comment(job.comment)
-    ruled = view.ruled.get(job.id, Ruled())
-    if registered is None or why_ends_at_limit(job, registered, ruled.policy):
+    ruled = view.ruled.get(job.id, EffectivePolicy())
+    if registered is None or explain_end_at_time_limit(job, registered, ruled.policy):
         return None
     trouble = Trouble(
         TroubleKind.TIME_LIMIT,
         job.end or now,
         "it reached its time limit",
         signature="time limit",
-        progress=_find_progress(job, view),
+        progress=_find_reported_checkpoint(job, view),
     )
-    return RunCase(job.attempt, trouble)
+    return FailedRunCase(job.attempt, trouble)
 
 
-def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy) -> str:
+def explain_end_at_time_limit(job: SlurmJob, registered: Registration, policy: RunPolicy) -> str:
     """Return why a job that reaches its time limit is not started again; "" where it is."""
     if not job.recoverable:
         cannot = f"Slurm cannot start it again ({job.why_unrecoverable})"
@@ -115,21 +117,21 @@ def why_ends_at_limit(job: SlurmJob, registered: Registration, policy: RunPolicy
     return ""
 
 
-def _find_request(job: SlurmJob, view: View) -> JobReported | None:
+def _find_newest_request(job: SlurmJob, view: View) -> JobReported | None:
     """Return the newest report of this run, where it is a wish: a later report withdraws an older
     wish."""
-    event = last_report(job.id, job.restarts, view)
+    event = find_last_report(job.id, job.restarts, view)
     return event if event is not None and event.report.wish is not RequestedAction.NONE else None
 
 
-def _find_give_up(job: SlurmJob, view: View) -> JobReported | None:
+def _find_give_up_report(job: SlurmJob, view: View) -> JobReported | None:
     """Return the report by which the supervisor of this run gave it up; None where there is
     none."""
-    event = last_report(job.id, job.restarts, view)
-    return event if event is not None and event.report.action is Action.END else None
+    event = find_last_report(job.id, job.restarts, view)
+    return event if event is not None and event.report.action is RunAction.END else None
 
 
-def _reported_trouble(event: JobReported) -> Trouble:
+def _find_reported_trouble(event: JobReported) -> Trouble:
     """Return the trouble that it reported; a wish without a trouble is planned, as growing back
     is."""
     report = event.report
@@ -137,7 +139,7 @@ def _reported_trouble(event: JobReported) -> Trouble:
     return report.trouble or Trouble(TroubleKind.PREEMPTED, event.at, why, progress=report.progress)
 
 
-def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> FailedRunCase | None:
     """Return why a job was requeued that waits out Slurm's begin delay: its supervisor, a node or
     its exit code.
 
@@ -147,45 +149,47 @@ def _find_requeue_case(job: SlurmJob, view: View, now: datetime) -> RunCase | No
     delayed = job.eligible is not None and now < job.eligible and not job.put_off
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
         return None
-    attempt = Attempt(job.id, job.submit, job.restarts - 1)
-    event = last_report(job.id, attempt.restarts, view)
-    if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
-        return RunCase(attempt, _reported_trouble(event), event, queued=True)
+    attempt = JobAttempt(job.id, job.submit, job.restarts - 1)
+    event = find_last_report(job.id, attempt.restarts, view)
+    if event is not None and event.report.action in (RunAction.REQUEUE, RunAction.HOLD):
+        return FailedRunCase(attempt, _find_reported_trouble(event), event, queued=True)
     trouble = _find_requeue_cause(job, attempt, view, now)
     if trouble is None:
         return None
-    if event is not None and event.report.action is Action.END:
-        return RunCase(attempt, _reported_trouble(event), event, queued=True)
-    return RunCase(attempt, replace(trouble, progress=_find_progress(job, view)), queued=True)
+    if event is not None and event.report.action is RunAction.END:
+        return FailedRunCase(attempt, _find_reported_trouble(event), event, queued=True)
+    return FailedRunCase(
+        attempt, replace(trouble, progress=_find_reported_checkpoint(job, view)), queued=True
+    )
 
 
 def _find_requeue_cause(
-    job: SlurmJob, attempt: Attempt, view: View, now: datetime
+    job: SlurmJob, attempt: JobAttempt, view: View, now: datetime
 ) -> Trouble | None:
     """Return why Slurm itself has requeued a job; None where another user or tool has."""
-    if job.ordered or is_noted_as_preempted(job, view) or _was_given_up_in_queue(attempt, view):
+    if job.ordered or is_known_as_preempted(job, view) or _was_given_up_in_queue(attempt, view):
         return None
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     if lost:
         why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
         return Trouble(TroubleKind.NODE, now, why, "node down", node=min(lost))
-    booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
+    booted = [n for n in job.nodes if _has_rebooted_under_job(job, view.scheduler.nodes.get(n))]
     if booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
         return Trouble(TroubleKind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
     if _was_requeued_for_exit_code(job, view):
-        return _find_end_cause(job, attempt.restarts, view, now)
+        return _find_run_end_cause(job, attempt.restarts, view, now)
     return None
 
 
-def _was_given_up_in_queue(attempt: Attempt, view: View) -> bool:
+def _was_given_up_in_queue(attempt: JobAttempt, view: View) -> bool:
     """Return whether hpctl had canceled the job before this run of it began: a requeue of it is an
     order, and exit code and Reason are those of the run before."""
     return any(
         rec.attempt.job == attempt.job
         and rec.attempt.restarts == attempt.restarts - 1
         and rec.since > add_seconds(attempt.submit, -86400)
-        and rec.action is Action.END
+        and rec.action is RunAction.END
         for rec in view.state.jobs.values()
     )
 
@@ -200,7 +204,7 @@ def _was_requeued_for_exit_code(job: SlurmJob, view: View) -> bool:
     return ended and job.preempted is None and parse_count(code) in view.requeue_codes
 
 
-def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
+def _has_rebooted_under_job(job: SlurmJob, node: SlurmNode | None) -> bool:
     """Return whether a node came back without the job before slurmctld had called it DOWN: the
     slurmd registers after a boot, and slurmctld requeues at once what it no longer runs.
 
@@ -215,11 +219,11 @@ def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
     return booted and since < node.slurmd_start <= till
 
 
-def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
+def _find_run_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> Trouble:
     """Return what a run of a job ended of: what its script has read in its log, where Slurm does
     not know better, else what Slurm's state and exit code say. `restarts`: which run."""
-    seen = _ended_badly(job, view, now)
-    event = last_report(job.id, restarts, view)
+    seen = _describe_bad_end(job, view, now)
+    event = find_last_report(job.id, restarts, view)
     cause = event.report.trouble if event is not None and event.report.tells_cause else None
     if cause is None or seen.kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
         return seen
@@ -231,19 +235,19 @@ def _find_end_cause(job: SlurmJob, restarts: int, view: View, now: datetime) -> 
     return replace(cause, progress=seen.progress if cause.progress is None else cause.progress)
 
 
-def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
+def _describe_bad_end(job: SlurmJob, view: View, now: datetime) -> Trouble:
     """Return what Slurm's state and exit code say of a run that ended."""
-    policy = view.ruled.get(job.id, Ruled()).policy
+    policy = view.ruled.get(job.id, EffectivePolicy()).policy
     code, _, number = job.exit_code.partition(":")
     signalled = parse_count(number)
     exit_code = 128 + signalled if signalled else parse_count(code) if code.isdigit() else None
     node: NodeName | None = None
-    progress = _find_progress(job, view)
+    progress = _find_reported_checkpoint(job, view)
     if job.state == "OUT_OF_MEMORY":
         kind, why = TroubleKind.HOST_MEMORY, "Slurm killed it for its memory"
     elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
         kind, why = TroubleKind.NODE, f"Slurm ended it as {job.state}"
-    elif _batch_host_lost(job, view, exit_code):
+    elif _has_lost_batch_host(job, view, exit_code):
         kind, why = TroubleKind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
         node = job.batch_host
     elif exit_code in policy.corruption_exit_codes:
@@ -274,7 +278,7 @@ def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
     )
 
 
-def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
+def _has_lost_batch_host(job: SlurmJob, view: View, exit_code: int | None) -> bool:
     """Return whether the node of the batch script is DOWN, or was about to be, or left the job.
 
     Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
@@ -288,7 +292,7 @@ def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
     return host is not None and (host.down or (host.closed and killed))
 
 
-def _find_progress(job: SlurmJob, view: View) -> int | None:
+def _find_reported_checkpoint(job: SlurmJob, view: View) -> int | None:
     """Return the newest checkpoint that was reported; None where none was."""
     for event in reversed(view.state.reports.get(job.id, ())):
         found = event.report.progress

@@ -1,19 +1,20 @@
 """Join what is known of a failed run: `explain_failure` finds the rank, the node and the kind.
 
-`classify_crash` and `judge_end` say what ended a run by its log and exit codes, and a supervisor
-sees that a run makes no progress. This module adds what other evidence shows of that trouble:
+`classify_crash` and `judge_step_end` say what ended a run by its log and exit codes, and a
+supervisor sees that a run makes no progress. This module adds what other evidence shows of that
+trouble:
 
 | evidence | what it adds |
 |---|---|
-| flight recorder, NCCL's RAS, stacks | the rank that the others wait for (`name_absent`) |
+| flight recorder, NCCL's RAS, stacks | the rank that the others wait for (`add_absent_rank`) |
 | the ends that srun reports | the rank that left while the others waited |
 | the flight recorder | the rank whose tensor has another size |
 | the places of the ranks | the node |
 | the findings of that node | that the kernel killed the process for its memory |
 
 `hpctl run`, the end of a script, the daemon and the corpus of recorded failures call this function,
-and `hpctl.jobs.verdict.judge_failure` on what it returns. What one of them cannot know is empty in
-its RunFacts, or no witnesses. An explained trouble stays as it is when it is explained again, so
+and `hpctl.jobs.verdict.judge_run_failure` on what it returns. What one of them cannot know is empty
+in its RunFacts, or no witnesses. An explained trouble stays as it is when it is explained again, so
 the daemon explains what a supervisor has explained, with the findings that only the daemon has.
 """
 
@@ -34,17 +35,17 @@ from hpctl.jobs.crash import (
     SIZES_DIFFER,
     WORKER_DIED,
     find_uncaught,
-    parse_rank,
+    parse_rank_label,
 )
-from hpctl.jobs.hangs.flight_recorder import FlightCause
-from hpctl.jobs.hangs.ras_judge import RankNames
-from hpctl.jobs.launchers import find_first_end, is_launched
-from hpctl.jobs.run.ending import name_node
-from hpctl.jobs.run.srun import TaskEnd, node_of
-from hpctl.jobs.run.timeouts import Witnesses, name_absent
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause
+from hpctl.jobs.hangs.ras_judge import JobRankNames
+from hpctl.jobs.launchers import find_first_process_end, is_launcher_log
+from hpctl.jobs.run.ending import add_node_name
+from hpctl.jobs.run.srun import SrunTaskEnd, find_failed_rank_node
+from hpctl.jobs.run.timeouts import TimeoutEvidence, add_absent_rank
 from hpctl.jobs.verdict import NEAR
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.model import Finding, NodeHealth
 from hpctl.vocabulary.run_policy import RESTARTS, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 
@@ -62,7 +63,7 @@ _LEAST_SIGNAL: Final = 128
 """Exit codes from here on are a shell's for signals."""
 _CLOSED: Final = "Connection closed by peer"
 
-AskWitnesses = Callable[[], tuple[Witnesses, RankNames]]
+AskWitnesses = Callable[[], tuple[TimeoutEvidence, JobRankNames]]
 """Returns what the witnesses say of the ranks that wait. It may take seconds: it reads dumps."""
 
 
@@ -77,7 +78,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     """
 
     tail: Sequence[str] = ()
-    ends: Sequence[TaskEnd] = ()
+    ends: Sequence[SrunTaskEnd] = ()
     world: int = 0
     rank_nodes: Mapping[int, NodeName] = field(default_factory=dict)
     task_nodes: Mapping[int, NodeName] = field(default_factory=dict)
@@ -102,11 +103,11 @@ def explain_failure(
     `ask` is called where ranks waited for others; None: there are no witnesses. `locate` adds the
     node, where a caller has to read it in the log; None: by the places in `facts`.
     """
-    trouble = (locate or _locate_rank)(_find_rank(trouble, facts, ask), facts)
+    trouble = (locate or _add_rank_node)(_add_responsible_rank(trouble, facts, ask), facts)
     if facts.tail or facts.ends:
         # Where neither is known, the trouble was reported and keeps the words of its report.
-        trouble = name_node(trouble)
-    return _explain_kill(trouble, facts)
+        trouble = add_node_name(trouble)
+    return _explain_memory_kill(trouble, facts)
 
 
 def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunPolicy) -> Trouble:
@@ -116,14 +117,14 @@ def explain_hang(hang: Trouble, facts: RunFacts, ask: AskWitnesses, policy: RunP
     job whose policy restarts no hang is not restarted for what causes one either: it stays a HANG.
     """
     said, names = ask()
-    named = _add_uncaught_exception(name_absent(hang, said, names), facts)
+    named = _add_uncaught_exception(add_absent_rank(hang, said, names), facts)
     if said.flight.world != len(facts.task_nodes):
         facts = replace(facts, task_nodes={})
     if hang.why not in named.why:
         named = replace(named, why=f"{named.why}; {hang.why}")
     if RESTARTS.isdisjoint(policy.treatment(TroubleKind.HANG).ladder):
         named = replace(named, kind=TroubleKind.HANG)
-    return name_node(_locate_rank(named, facts))
+    return add_node_name(_add_rank_node(named, facts))
 
 
 def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
@@ -143,8 +144,8 @@ def _add_uncaught_exception(hang: Trouble, facts: RunFacts) -> Trouble:
     )
 
 
-def explain_by_findings(
-    trouble: Trouble, nodes: Sequence[NodeName], health: Mapping[NodeName, Health], job: JobId
+def explain_by_node_findings(
+    trouble: Trouble, nodes: Sequence[NodeName], health: Mapping[NodeName, NodeHealth], job: JobId
 ) -> Trouble:
     """Return the trouble of a job's run with what the findings of its nodes show of it."""
     places = {*nodes, *filter(None, (trouble.node,))}
@@ -156,29 +157,29 @@ _ENDED_FROM_OUTSIDE: Final = (TroubleKind.TIME_LIMIT, TroubleKind.PREEMPTED, Tro
 """Ends of a run that Slurm or its owner asked for: launchers then print a signal of some rank."""
 
 
-def _find_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+def _add_responsible_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
     """Return the trouble with the rank behind it, where it is known only from the other ranks, or
     from its number on its node."""
     if trouble.kind in _ENDED_FROM_OUTSIDE:
         return trouble
     if trouble.signature == SIZES_DIFFER:
         sent = _find_sender(trouble, facts)
-        return sent or (trouble if ask is None else _compare_sizes(trouble, ask))
+        return sent or (trouble if ask is None else _add_rank_by_tensor_size(trouble, ask))
     if trouble.signature == CALLS_DIFFER:
         return trouble if ask is None or trouble.rank is not None else _compare_calls(trouble, ask)
     if trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
-        return _name_killed_rank(_name_local_rank(trouble, facts), facts, ask)
-    left = _find_rank_that_failed(trouble, facts) or _find_rank_that_left(trouble, facts)
+        return _add_killed_rank(_add_rank_by_local_number(trouble, facts), facts, ask)
+    left = _add_first_failed_rank(trouble, facts) or _add_first_exited_rank(trouble, facts)
     if left is not None:
         return left
     # A network port that failed names its own node: nothing is left to ask.
     if ask is None or trouble.node is not None:
         return trouble
     said, names = ask()
-    return _name_gone_rank(name_absent(trouble, said, names), said)
+    return _name_gone_rank(add_absent_rank(trouble, said, names), said)
 
 
-def _name_gone_rank(trouble: Trouble, said: Witnesses) -> Trouble:
+def _name_gone_rank(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     """Return the trouble of ranks that lost a peer with the one rank that wrote no dump, where
     nothing else names a rank: a process that a signal ends writes none."""
     gone = said.flight.only_silent
@@ -197,12 +198,12 @@ def _name_gone_rank(trouble: Trouble, said: Witnesses) -> Trouble:
     )
 
 
-def _name_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _add_rank_by_local_number(trouble: Trouble, facts: RunFacts) -> Trouble:
     """Return the trouble with the rank that a launcher names by its number on its node, where the
     ranks of that node are known."""
     if trouble.rank is not None:
         return trouble
-    end = find_first_end(facts.tail)
+    end = find_first_process_end(facts.tail)
     if end is None or end.local is None:
         return trouble
     places = {*facts.rank_nodes.values(), *facts.task_nodes.values(), *facts.nodes}
@@ -216,13 +217,13 @@ def _name_local_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
     return replace(trouble, why=f"rank {rank}: {trouble.why}", rank=rank, node=node)
 
 
-def _name_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
+def _add_killed_rank(trouble: Trouble, facts: RunFacts, ask: AskWitnesses | None) -> Trouble:
     """Return the trouble of a killed process with its rank, where a launcher does not name it and
     the dumps show one rank that wrote none: a killed rank writes none."""
     if trouble.kind is not TroubleKind.KILLED or trouble.rank is not None or ask is None:
         return trouble
     flight = ask()[0].flight
-    if flight.cause is not FlightCause.SILENT or len(flight.ranks) != 1:
+    if flight.cause is not FlightRecorderCause.SILENT or len(flight.ranks) != 1:
         return trouble
     (rank,) = flight.ranks
     place = facts.rank_nodes.get(rank)
@@ -238,10 +239,10 @@ def _find_sender(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     A rank that gets a longer message than it waits for aborts. Where all ranks but one did, they
     got it from that one. A rank that waits for too little aborts, and is the only one to do so.
     """
-    if _is_launched(facts):
+    if _uses_rank_launcher(facts):
         return None
     aborted = [end for end in facts.ends if end.code == _ABORT_CODE]
-    others = [rank for rank in range(facts.world) if not _has_ended(rank, aborted)]
+    others = [rank for rank in range(facts.world) if not _has_rank_ended(rank, aborted)]
     if len(others) != 1 or facts.world < _LEAST_TO_COMPARE:
         return None
     rank = others[0]
@@ -253,25 +254,25 @@ def _compare_calls(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     """Return the trouble of ranks that call different collectives with the rank that differs from
     most others, where the dumps show it."""
     said, names = ask()
-    if said.flight.cause is not FlightCause.DIFFERENT:
+    if said.flight.cause is not FlightRecorderCause.DIFFERENT:
         return trouble
-    return name_absent(trouble, Witnesses(said.flight), names)
+    return add_absent_rank(trouble, TimeoutEvidence(said.flight), names)
 
 
-def _compare_sizes(trouble: Trouble, ask: AskWitnesses) -> Trouble:
+def _add_rank_by_tensor_size(trouble: Trouble, ask: AskWitnesses) -> Trouble:
     """Return the trouble with the rank whose tensor has another size than the others', where the
     dumps show it: the rank that reports it may be the one that is right."""
     said, names = ask()
-    if said.flight.cause is FlightCause.DIFFERENT:
-        return name_absent(trouble, Witnesses(said.flight), names)
-    odd = _find_odd_size(trouble.rank, dict(said.flight.last_sizes))
+    if said.flight.cause is FlightRecorderCause.DIFFERENT:
+        return add_absent_rank(trouble, TimeoutEvidence(said.flight), names)
+    odd = _find_rank_with_odd_size(trouble.rank, dict(said.flight.last_sizes))
     if odd in (None, trouble.rank):
         return trouble
     why = f"rank {odd}: {SIZES_DIFFER}: that of rank {trouble.rank} and most others is shorter"
     return replace(trouble, why=why, rank=odd, node=None)
 
 
-def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
+def _find_rank_with_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None:
     """Return the rank whose tensor has another size than those of most others; None where that is
     open.
 
@@ -287,17 +288,17 @@ def _find_odd_size(reporter: int | None, sizes: Mapping[int, int]) -> int | None
     return next(rank for rank, size in known.items() if size == counts[1][0])
 
 
-def _find_rank_that_failed(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _add_first_failed_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     """Return the trouble of the rank that ended first, by an exit code and without an error of
     Python's, where the other ranks report that it closed its connections; None where there is none.
 
     torch begins each line of an exception with the rank (c10d's hook for exceptions).
     """
-    if trouble.signature != PEER_LOST or _is_launched(facts) or not facts.ends:
+    if trouble.signature != PEER_LOST or _uses_rank_launcher(facts) or not facts.ends:
         return None
     first = facts.ends[0]
-    closed = {parse_rank(line) for line in facts.tail if _CLOSED in line} - {None}
-    raised = {parse_rank(line) for line in facts.tail if "Traceback" in line}
+    closed = {parse_rank_label(line) for line in facts.tail if _CLOSED in line} - {None}
+    raised = {parse_rank_label(line) for line in facts.tail if "Traceback" in line}
     if not closed or first.rank in closed | raised or not 0 < first.code < _LEAST_SIGNAL:
         return None
     if any(end.code and end.rank not in closed | {first.rank} for end in facts.ends):
@@ -313,7 +314,7 @@ def _find_rank_that_failed(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     )
 
 
-def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
+def _add_first_exited_rank(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     """Return the trouble with the rank that ended without an error while the others waited; None
     where there is no such rank.
 
@@ -322,9 +323,9 @@ def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     remaining one has left: its program came to its end before the others'.
     """
     closed = any(_CLOSED in line for line in facts.tail)
-    if trouble.signature != PEER_LOST or not closed or _is_launched(facts):
+    if trouble.signature != PEER_LOST or not closed or _uses_rank_launcher(facts):
         return None
-    absent = [rank for rank in range(facts.world) if not _has_ended(rank, facts.ends)]
+    absent = [rank for rank in range(facts.world) if not _has_rank_ended(rank, facts.ends)]
     if len(absent) != 1 or not facts.ends or any(end.code != 1 for end in facts.ends):
         return None
     rank = absent[0]
@@ -334,17 +335,17 @@ def _find_rank_that_left(trouble: Trouble, facts: RunFacts) -> Trouble | None:
     )
 
 
-def _has_ended(rank: int, ends: Sequence[TaskEnd]) -> bool:
+def _has_rank_ended(rank: int, ends: Sequence[SrunTaskEnd]) -> bool:
     spans = chain.from_iterable(end.spans or ((end.rank, end.rank),) for end in ends)
     return any(first <= rank <= last for first, last in spans)
 
 
-def _locate_rank(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _add_rank_node(trouble: Trouble, facts: RunFacts) -> Trouble:
     """Return the trouble with the node on which its rank ran, where it names none."""
     if trouble.node is not None or trouble.rank is None:
         return trouble
     node = facts.rank_nodes.get(trouble.rank)
-    if node is None and not _is_launched(facts):
+    if node is None and not _uses_rank_launcher(facts):
         node = find_task_node(trouble, facts)
     return replace(trouble, node=node)
 
@@ -356,32 +357,32 @@ def find_task_node(trouble: Trouble, facts: RunFacts) -> NodeName | None:
         return None
     # A task of srun's may start several ranks, unseen: the rank that an error in the log names is
     # the task of that number only where that task was the first to end.
-    is_task = _is_of_waiting_ranks(trouble) or _has_ended(trouble.rank, facts.ends[:1])
+    is_task = _is_known_from_waiting_ranks(trouble) or _has_rank_ended(trouble.rank, facts.ends[:1])
     if not is_task:
         return None
-    return node_of(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
+    return find_failed_rank_node(trouble.rank, facts.ends) or facts.task_nodes.get(trouble.rank)
 
 
-def _is_of_waiting_ranks(trouble: Trouble) -> bool:
+def _is_known_from_waiting_ranks(trouble: Trouble) -> bool:
     """Return whether a trouble's rank is known from what the other ranks wait for."""
     compared = trouble.signature in (SIZES_DIFFER, CALLS_DIFFER)
     return compared or trouble.kind in (TroubleKind.HANG, TroubleKind.NETWORK)
 
 
-def _is_launched(facts: RunFacts) -> bool:
+def _uses_rank_launcher(facts: RunFacts) -> bool:
     """Return whether srun's tasks are launchers, whose numbers are not the ranks'.
 
     A launcher that has said nothing shows by the number of ranks that have reported themselves.
     """
     tasks = len(facts.task_nodes)
     more = max(facts.rank_nodes, default=-1) >= tasks > 0
-    return more or is_launched(facts.tail)
+    return more or is_launcher_log(facts.tail)
 
 
-def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
+def _explain_memory_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
     """Return the trouble of a killed process as one of memory, where the kernel of its node killed
     a process for its memory near the run's end (mm/oom_kill.c sends SIGKILL)."""
-    if not _may_be_of_memory(trouble):
+    if not _may_be_memory_kill(trouble):
         return trouble
     node = trouble.node
     if node is None and len(facts.nodes) == 1:
@@ -396,7 +397,7 @@ def _explain_kill(trouble: Trouble, facts: RunFacts) -> Trouble:
     return trouble
 
 
-def _may_be_of_memory(trouble: Trouble) -> bool:
+def _may_be_memory_kill(trouble: Trouble) -> bool:
     """Return whether SIGKILL ended a rank, a script's last program or a data loader's worker, or
     may have: of a rank whose process is gone."""
     if trouble.hang_place is HangPlace.GONE:
@@ -410,7 +411,7 @@ def _may_be_of_memory(trouble: Trouble) -> bool:
     )
 
 
-def strip_kill(trouble: Trouble) -> Trouble:
+def remove_kill_explanation(trouble: Trouble) -> Trouble:
     """Return a trouble without what `explain_failure` adds to a kill by findings of the moment, to
     tell whether two troubles are the same one."""
     if trouble.signature == WORKER_DIED:

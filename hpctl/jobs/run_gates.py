@@ -8,50 +8,60 @@ from msgspec import Struct
 
 from hpctl.engine.view import View, is_fresh
 from hpctl.vocabulary.pause import Pause, find_pause
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-class GatedRun(Struct, frozen=True):
+class GatedFailedRun(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""
 
     job: SlurmJob
     answer: RunDecision
 
 
-RunGate = Callable[[GatedRun, View, Policy, datetime], str | None]
+RunGate = Callable[[GatedFailedRun, View, RecoveryPolicy, datetime], str | None]
 
 
-def kill_switch(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
+def check_kill_switch(
+    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+) -> str | None:
     """The kill-switch file exists."""
     return view.stopped or None
 
 
-def check_paused(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
+def check_paused(
+    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+) -> str | None:
     """An operator has paused hpctl, for the cluster, the job's partition or a node of it."""
     pause = find_pause(view.state.pauses, now, run.job.nodes, run.job.partition.split(","))
     return None if pause is None else pause.text
 
 
-def stale_facts(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
+def check_stale_facts(
+    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+) -> str | None:
     """Slurm, the cloud or the node's agent has not been read lately."""
     if view.current and is_fresh(view.scheduler.known_at, policy.ages.scheduler_s, now):
         return None
     return f"Slurm was last read at {view.scheduler.known_at:%H:%M:%S}"
 
 
-def not_allowed(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
+def check_allowed_partitions(
+    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+) -> str | None:
     """The job is in none of the partitions where hpctl may act."""
-    return _explain_outside(run.job, policy) or None
+    return _explain_outside_partition(run.job, policy) or None
 
 
-def check_observing(run: GatedRun, view: View, policy: Policy, now: datetime) -> str | None:
+def check_observing(
+    run: GatedFailedRun, view: View, policy: RecoveryPolicy, now: datetime
+) -> str | None:
     """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
         return None
     answer = run.answer
-    verbs = {Action.HOLD: "hold", Action.END: "end", Action.NOTIFY: "treat"}
+    verbs = {RunAction.HOLD: "hold", RunAction.END: "end", RunAction.NOTIFY: "treat"}
     would = verbs.get(answer.action, "start")
     after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
     without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
@@ -66,15 +76,17 @@ class RunGateRow(Struct, frozen=True):
 
 
 RUN_GATES: Final = (
-    RunGateRow("kill_switch", kill_switch),
+    RunGateRow("kill_switch", check_kill_switch),
     RunGateRow("paused", check_paused),
-    RunGateRow("stale_facts", stale_facts),
-    RunGateRow("not_allowed", not_allowed),
+    RunGateRow("stale_facts", check_stale_facts),
+    RunGateRow("not_allowed", check_allowed_partitions),
     RunGateRow("observing", check_observing),
 )
 
 
-def shut_now(job: SlurmJob, policy: Policy, stopped: str, pause: Pause | None) -> str:
+def find_closed_gate(
+    job: SlurmJob, policy: RecoveryPolicy, stopped: str, pause: Pause | None
+) -> str:
     """Return why hpctl would not act on this job now, in the words sent to its supervisor; empty
     where it may."""
     if stopped:
@@ -83,10 +95,10 @@ def shut_now(job: SlurmJob, policy: Policy, stopped: str, pause: Pause | None) -
         return pause.text
     if policy.mode is Mode.OBSERVE:
         return "mode observe: decisions are written down and nothing is done"
-    return _explain_outside(job, policy)
+    return _explain_outside_partition(job, policy)
 
 
-def _explain_outside(job: SlurmJob, policy: Policy) -> str:
+def _explain_outside_partition(job: SlurmJob, policy: RecoveryPolicy) -> str:
     if not policy.partitions or job.partition in policy.partitions:
         return ""
     return f"partition {job.partition} is none that the configuration allows"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hpctl.jobs.sbatch import context
-from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue, parse_command_line
+from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue, parse_sbatch_command_line
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
@@ -24,10 +24,10 @@ def main(arguments: list[str]) -> int:
     """Answer one question. Exit code 0 where the answer is there."""
     try:
         kind, directory, policy, *text = arguments
-        answer = {"sbatch": _rewrite_sbatch, "srun": _rewrite_srun}[kind](
+        answer = {"sbatch": _rewrite_sbatch_options, "srun": _rewrite_srun_step}[kind](
             Path(directory), policy, text
         )
-        _write_answer(Path(directory), answer)
+        _write_answer_file(Path(directory), answer)
     except HpctlError as error:
         print(
             make_printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr
@@ -40,40 +40,40 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write_answer(directory: Path, answer: list[str]) -> None:
+def _write_answer_file(directory: Path, answer: list[str]) -> None:
     """Write the command, whole or not at all. Raises OSError."""
     part = directory / f"{ANSWER}.part"
     part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
     part.rename(part.with_name(ANSWER))
 
 
-def _rewrite_sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
+def _rewrite_sbatch_options(directory: Path, policy: str, args: list[str]) -> list[str]:
     """Return the same sbatch, with a job that resumes."""
     from hpctl.jobs.sbatch import command
 
-    line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
-    _, submission = command.plan_command_line(line)
-    command.print_warnings(submission, quiet="quiet" in line.given)
+    line = parse_sbatch_command_line([*([f"--policy={policy}"] if policy else []), *args])
+    _, submission = command.plan_sbatch_submission(line)
+    command.print_submission_warnings(submission, quiet="quiet" in line.given)
     for base in submission.bases:
-        command.make_directory(base)
+        command.create_checkpoint_directory(base)
     return ["sbatch", *command.build_sbatch_arguments(line, submission, directory)]
 
 
-def _rewrite_srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
+def _rewrite_srun_step(_directory: Path, policy: str, args: list[str]) -> list[str]:
     """Return the step under a supervisor. What would only come out when that starts comes out
     now."""
     for name in ("hpctl.jobs.run.command", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
-    from hpctl.jobs.run.settings import read_settings
-    from hpctl.jobs.run.srun import parse_srun
+    from hpctl.jobs.run.settings import read_run_settings
+    from hpctl.jobs.run.srun import parse_srun_command
 
-    read_settings(parse_srun(args), os.environ)
+    read_run_settings(parse_srun_command(args), os.environ)
     options: list[str] = []
     if policy:
         asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
         cwd = context.read_working_directory()
-        context.job_policy(asked, os.environ, cwd)
-        options = ["--policy", str(context.find_policy(policy, os.environ, cwd))]
+        context.load_job_policy(asked, os.environ, cwd)
+        options = ["--policy", str(context.find_policy_file(policy, os.environ, cwd))]
     return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *args]
 
 

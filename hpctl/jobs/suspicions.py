@@ -8,13 +8,13 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.engine.view import View
-from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.decide import TreatedTrouble
 from hpctl.jobs.run_cases import NODE_KINDS
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.nodes.testing import NodeSuspicion
 from hpctl.vocabulary.failure import FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble
 
 LEAST_JOBS: Final = 2
@@ -29,7 +29,7 @@ both, and the reason of a recovery goes to notices, pages and the journal."""
 _OF_NODE: Final = (FailureCause.NODE, FailureCause.LINK)
 
 
-class _JobVerdict(Struct, frozen=True):
+class _JobFailureVerdict(Struct, frozen=True):
     """The verdict on one failure of a job that names a node."""
 
     job: JobId
@@ -37,7 +37,7 @@ class _JobVerdict(Struct, frozen=True):
     text: str
 
 
-def find_suspicions(view: View, now: datetime) -> Iterator[NodeSuspicion]:
+def find_suspected_nodes(view: View, now: datetime) -> Iterator[NodeSuspicion]:
     """Yield each node that the verdicts on LEAST_JOBS jobs name as the place of a fault of the node
     or of its links, within WINDOW_S.
 
@@ -45,33 +45,33 @@ def find_suspicions(view: View, now: datetime) -> Iterator[NodeSuspicion]:
     its verdict is then a fault of the program. What hpctl saw of a node itself (`NODE_KINDS`) does
     not count, because its findings are treated as such.
     """
-    named: dict[NodeName, dict[JobId, _JobVerdict]] = defaultdict(dict)
-    for job, troubles in _group_by_job(view, now).items():
+    named: dict[NodeName, dict[JobId, _JobFailureVerdict]] = defaultdict(dict)
+    for job, troubles in _group_troubles_by_job(view, now).items():
         for node, verdict in _list_named_nodes(job, troubles, now):
             named[node][job] = verdict
     for node, by_job in named.items():
         if len(by_job) >= LEAST_JOBS:
             newest = max(verdict.at for verdict in by_job.values())
-            yield NodeSuspicion(node, newest, _describe_jobs(list(by_job.values())))
+            yield NodeSuspicion(node, newest, _describe_failed_jobs(list(by_job.values())))
 
 
-def _group_by_job(view: View, now: datetime) -> Mapping[JobId, Sequence[Trouble]]:
+def _group_troubles_by_job(view: View, now: datetime) -> Mapping[JobId, Sequence[Trouble]]:
     """Return what went wrong recently with each job on a node that it had, oldest first."""
     troubles: dict[JobId, list[Trouble]] = defaultdict(list)
     for rec in view.state.jobs.values():
-        if rec.trouble is not None and _counts(rec.trouble, rec.ran_on, now):
+        if rec.trouble is not None and _is_relevant_trouble(rec.trouble, rec.ran_on, now):
             troubles[rec.attempt.job].append(rec.trouble)
     for job, events in view.state.reports.items():
         known = view.scheduler.jobs.get(job)
         nodes = known.nodes if known is not None else ()
         for event in events:
             trouble = event.report.trouble
-            if trouble is not None and _counts(trouble, nodes, now):
+            if trouble is not None and _is_relevant_trouble(trouble, nodes, now):
                 troubles[job].append(trouble)
     return {job: sorted(found, key=lambda one: one.at) for job, found in troubles.items()}
 
 
-def _counts(trouble: Trouble, nodes: Sequence[NodeName], now: datetime) -> bool:
+def _is_relevant_trouble(trouble: Trouble, nodes: Sequence[NodeName], now: datetime) -> bool:
     """Return whether a trouble is recent and names a node that the job had."""
     recent = 0 <= (now - trouble.at).total_seconds() < WINDOW_S
     return recent and trouble.node in nodes and trouble.kind not in NODE_KINDS
@@ -79,28 +79,28 @@ def _counts(trouble: Trouble, nodes: Sequence[NodeName], now: datetime) -> bool:
 
 def _list_named_nodes(
     job: JobId, troubles: Sequence[Trouble], now: datetime
-) -> Iterator[tuple[NodeName, _JobVerdict]]:
-    past: list[PastTrouble] = []
+) -> Iterator[tuple[NodeName, _JobFailureVerdict]]:
+    past: list[TreatedTrouble] = []
     verdicts: list[tuple[Trouble, FailureVerdict]] = []
     for trouble in troubles:
-        verdict = judge_failure(trouble, past, {}, RunPolicy(), now, Action.REQUEUE)
-        past.append(PastTrouble(trouble, Action.REQUEUE))
+        verdict = judge_run_failure(trouble, past, {}, RunPolicy(), now, RunAction.REQUEUE)
+        past.append(TreatedTrouble(trouble, RunAction.REQUEUE))
         verdicts.append((trouble, verdict))
     # The newest verdict knows all failures: what follows the program is no node's.
     if not verdicts or verdicts[-1][1].cause not in _OF_NODE:
         return
     for trouble, verdict in verdicts:
         if verdict.cause in _OF_NODE and verdict.node is not None:
-            text = f"{_shorten_quote(trouble.why)} ({_shorten_quote(verdict.text)})"
-            yield verdict.node, _JobVerdict(job, trouble.at, text)
+            text = f"{_shorten_quoted_text(trouble.why)} ({_shorten_quoted_text(verdict.text)})"
+            yield verdict.node, _JobFailureVerdict(job, trouble.at, text)
 
 
-def _shorten_quote(text: str) -> str:
+def _shorten_quoted_text(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]} […]"
 
 
-def _describe_jobs(verdicts: Sequence[_JobVerdict]) -> str:
+def _describe_failed_jobs(verdicts: Sequence[_JobFailureVerdict]) -> str:
     newest = sorted(verdicts, key=lambda one: one.at, reverse=True)
     quoted = [f"job {one.job}: {one.text}" for one in newest[:MOST_NAMED]]
     more = len(newest) - len(quoted)

@@ -1,8 +1,9 @@
-"""Why a run failed, with a confidence, from what is known of it: `judge_failure`, a pure function.
+"""Why a run failed, with a confidence, from what is known of it: `judge_run_failure`, a pure
+function.
 
-The cause of a run's end is a Trouble, which `classify_crash`, `judge_end` and `name_absent` find.
-This module adds what they cannot see and names the component: the nodes' assessments, the runs
-before, and the policy's answer. It reads no log and no dump.
+The cause of a run's end is a Trouble, which `classify_crash`, `judge_step_end` and
+`add_absent_rank` find. This module adds what they cannot see and names the component: the nodes'
+assessments, the runs before, and the policy's answer. It reads no log and no dump.
 
 | what is known | cause | confidence |
 |---|---|---|
@@ -24,18 +25,24 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.jobs.crash import CALLS_DIFFER, NO_GPU, NOT_COME, SIZES_DIFFER, WORKER_DIED
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, is_repeated, is_same_place
-from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.jobs.decide import (
+    RestartResources,
+    TreatedTrouble,
+    decide_trouble_answer,
+    is_at_same_step,
+    is_repeated_trouble,
+)
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
+from hpctl.vocabulary.run_policy import RESTARTS, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 
 NEAR: Final = timedelta(minutes=10)
 """A node's fault that begins at most so long after a run's end may be the cause: a check needs
 several looks, and slurmctld a timeout."""
 MOST_REASONS: Final = 8
-_ALL_MEANS: Final = RestartMeans(step=True, nodes=1, requeue=True)
+_ALL_MEANS: Final = RestartResources(step=True, nodes=1, requeue=True)
 REASON_CHARS: Final = 400
 
 _BY_KIND: Final[Mapping[TroubleKind, tuple[FailureCause, Confidence]]] = {
@@ -113,13 +120,13 @@ class _ProbableCause(Struct, frozen=True):
     node: NodeName | None = None
 
 
-def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
+def judge_run_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     trouble: Trouble,
-    past: Sequence[PastTrouble],
+    past: Sequence[TreatedTrouble],
     nodes: Mapping[NodeName, Assessment],
     policy: RunPolicy,
     now: datetime,
-    answer: Action | None = None,
+    answer: RunAction | None = None,
 ) -> FailureVerdict:
     """Return why a run failed.
 
@@ -127,17 +134,17 @@ def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
     nodes that the run had. `answer`: what was decided, None for what `decide` answers by `policy`,
     were every kind of restart possible. `may_retry` of the verdict follows from it.
     """
-    faulty = _list_faults(trouble, nodes)
+    faulty = _list_node_faults(trouble, nodes)
     same = [one.trouble for one in past if _is_same_failure(one.trouble, trouble)]
-    found = _find_cause(trouble, faulty, same)
+    found = _find_probable_cause(trouble, faulty, same)
     if answer is None:
-        answer = decide(policy, past, trouble, _ALL_MEANS, now).action
+        answer = decide_trouble_answer(policy, past, trouble, _ALL_MEANS, now).action
     reasons = (
         found.why,
         trouble.why or str(trouble.kind),
         *(line for line in trouble.evidence.splitlines() if _EVIDENCE.match(line)),
-        *(_describe_fault(one) for one in faulty),
-        _describe_repetition(trouble, same),
+        *(_describe_node_fault(one) for one in faulty),
+        _describe_repeated_failure(trouble, same),
         "" if answer in RESTARTS else f"no retry: the answer is `{answer}`",
     )
     return FailureVerdict(
@@ -145,17 +152,17 @@ def judge_failure(  # noqa: PLR0913 -- pure: all that decides is an argument
         found.confidence,
         trouble.rank,
         found.node or trouble.node,
-        _select_reasons(reasons),
+        _select_verdict_reasons(reasons),
         answer in RESTARTS,
     )
 
 
-def _find_cause(
+def _find_probable_cause(
     trouble: Trouble, faulty: Sequence[Assessment], same: Sequence[Trouble]
 ) -> _ProbableCause:
-    own = _find_own_cause(trouble)
-    if faulty and _may_be_of_node(trouble, own):
-        return _blame_node(trouble, faulty)
+    own = _find_cause_of_trouble(trouble)
+    if faulty and _may_be_node_fault(trouble, own):
+        return _make_node_cause(trouble, faulty)
     if not same:
         return own
     places = {one.node for one in (*same, trouble)} - {None}
@@ -178,10 +185,10 @@ def _is_same_failure(before: Trouble, trouble: Trouble) -> bool:
     step have to agree as well.
     """
     vague = trouble.kind not in _TELLING or bool(_ONLY_CODE.match(trouble.signature))
-    return is_same_place(before, trouble) or (not vague and is_repeated(before, trouble))
+    return is_at_same_step(before, trouble) or (not vague and is_repeated_trouble(before, trouble))
 
 
-def _may_be_of_node(trouble: Trouble, own: _ProbableCause) -> bool:
+def _may_be_node_fault(trouble: Trouble, own: _ProbableCause) -> bool:
     """Return whether a node's fault may be behind a trouble."""
     if trouble.kind in _CERTAIN_WITHOUT_NODE:
         return False
@@ -190,19 +197,19 @@ def _may_be_of_node(trouble: Trouble, own: _ProbableCause) -> bool:
     return not explained or own.confidence is Confidence.LOW
 
 
-def _find_own_cause(trouble: Trouble) -> _ProbableCause:
+def _find_cause_of_trouble(trouble: Trouble) -> _ProbableCause:
     """Return what the trouble itself amounts to, without nodes and runs before."""
     cause, confidence = _BY_KIND[trouble.kind]
     match trouble.kind:
         case TroubleKind.CRASH:
-            return _judge_crash(trouble)
+            return _judge_crash_cause(trouble)
         case TroubleKind.CUDA:
-            return _judge_device(trouble)
+            return _judge_device_cause(trouble)
         case TroubleKind.HANG:
-            return _judge_hang(trouble)
+            return _judge_hang_cause(trouble)
         case TroubleKind.NODE if _LINK_RULES.match(trouble.signature.removeprefix("node ")):
             return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
-        case TroubleKind.NETWORK if _names_link(trouble.why):
+        case TroubleKind.NETWORK if _names_link_failure(trouble.why):
             return _ProbableCause(FailureCause.LINK, Confidence.MEDIUM)
         case TroubleKind.FINAL if _CANCELED.search(trouble.signature):
             return _ProbableCause(FailureCause.PREEMPTION, Confidence.HIGH)
@@ -213,12 +220,12 @@ def _find_own_cause(trouble: Trouble) -> _ProbableCause:
     return _ProbableCause(cause, confidence)
 
 
-def _names_link(why: str) -> bool:
+def _names_link_failure(why: str) -> bool:
     """Return whether a sentence says that a link failed, or that a rank was late."""
     return bool(_LINK_ERRORS.search(why)) or " came to collective " in why
 
 
-def _judge_crash(trouble: Trouble) -> _ProbableCause:
+def _judge_crash_cause(trouble: Trouble) -> _ProbableCause:
     text = f"{trouble.why}\n{trouble.signature}"
     if trouble.signature == _PORT:
         return _ProbableCause(
@@ -233,18 +240,18 @@ def _judge_crash(trouble: Trouble) -> _ProbableCause:
         return _ProbableCause(
             FailureCause.PROGRAM, Confidence.LOW, "the log does not explain the end"
         )
-    if _fails_in_loader(trouble.evidence):
+    if _has_data_loader_traceback(trouble.evidence):
         return _ProbableCause(FailureCause.DATA, Confidence.MEDIUM)
     return _ProbableCause(FailureCause.PROGRAM, Confidence.MEDIUM)
 
 
-def _fails_in_loader(evidence: str) -> bool:
+def _has_data_loader_traceback(evidence: str) -> bool:
     """Return whether the traceback in the evidence comes from a worker of a data loader, or goes
     through a data loader's own code."""
     return "in DataLoader worker process" in evidence or "torch/utils/data/" in evidence
 
 
-def _judge_device(trouble: Trouble) -> _ProbableCause:
+def _judge_device_cause(trouble: Trouble) -> _ProbableCause:
     if _LINK_ERRORS.search(trouble.why):
         return _ProbableCause(FailureCause.LINK, Confidence.HIGH)
     if _BAD_ACCESS.search(trouble.signature):
@@ -256,7 +263,7 @@ def _judge_device(trouble: Trouble) -> _ProbableCause:
     return _ProbableCause(FailureCause.NODE, Confidence.HIGH if certain else Confidence.MEDIUM)
 
 
-def _judge_hang(trouble: Trouble) -> _ProbableCause:
+def _judge_hang_cause(trouble: Trouble) -> _ProbableCause:
     """Return where a rank is that the others wait for: by its stack, where that was read."""
     match trouble.hang_place:
         case HangPlace.STOPPED:
@@ -277,19 +284,19 @@ def _judge_hang(trouble: Trouble) -> _ProbableCause:
     return _ProbableCause(*_BY_KIND[TroubleKind.HANG])
 
 
-def _list_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list[Assessment]:
+def _list_node_faults(trouble: Trouble, nodes: Mapping[NodeName, Assessment]) -> list[Assessment]:
     """Return the assessments that call a node of the run faulty at its end: of the trouble's own
     node first."""
     found = [
         (name, one)
         for name, one in nodes.items()
-        if one.condition is Condition.FAULTY and one.since <= trouble.at + NEAR
+        if one.condition is NodeCondition.FAULTY and one.since <= trouble.at + NEAR
     ]
     found.sort(key=lambda each: (each[0] != trouble.node, each[0]))
     return [one for _, one in found]
 
 
-def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _ProbableCause:
+def _make_node_cause(trouble: Trouble, faulty: Sequence[Assessment]) -> _ProbableCause:
     worst = faulty[0]
     rule = str(worst.fault.rule) if worst.fault is not None else ""
     cause = FailureCause.LINK if _LINK_RULES.match(rule) else FailureCause.NODE
@@ -297,16 +304,16 @@ def _blame_node(trouble: Trouble, faulty: Sequence[Assessment]) -> _ProbableCaus
     # A fault on a node that the run's own error does not name may have nothing to do with it.
     sure = trouble.node in (None, node)
     confidence = Confidence.HIGH if sure else Confidence.MEDIUM
-    return _ProbableCause(cause, confidence, _describe_fault(worst), node)
+    return _ProbableCause(cause, confidence, _describe_node_fault(worst), node)
 
 
-def _describe_fault(one: Assessment) -> str:
+def _describe_node_fault(one: Assessment) -> str:
     rule = one.fault.rule if one.fault is not None else "no rule"
     why = one.why or (one.fault.meaning if one.fault is not None else "")
     return f"node {one.generation.node} is faulty ({rule}): {why}"
 
 
-def _describe_repetition(trouble: Trouble, same: Sequence[Trouble]) -> str:
+def _describe_repeated_failure(trouble: Trouble, same: Sequence[Trouble]) -> str:
     if not same:
         return ""
     where = [
@@ -318,6 +325,6 @@ def _describe_repetition(trouble: Trouble, same: Sequence[Trouble]) -> str:
     return f"the same failure {times}" + (f" ({place})" if place else "")
 
 
-def _select_reasons(texts: Iterable[str]) -> tuple[str, ...]:
+def _select_verdict_reasons(texts: Iterable[str]) -> tuple[str, ...]:
     lines = (" ".join(one.split())[:REASON_CHARS] for one in texts)
     return tuple(dict.fromkeys(filter(None, lines)))[:MOST_REASONS]

@@ -11,39 +11,39 @@ from msgspec import Struct
 from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
-    find_order,
-    is_lost,
+    find_last_cloud_order,
+    has_mark_since_opening,
+    has_passed_test,
+    has_unexpectedly_left_drain,
     is_returning,
-    let_go,
     list_steps_since_drain,
-    may_be_under_way,
-    was_marked,
+    may_have_begun_remedy,
 )
-from hpctl.faults.hma_marks import CHECK, MARKS, is_spent, mark_in, mark_of
+from hpctl.faults.hma_marks import CHECK, MARKS, find_node_mark, is_mark_spent, parse_reason_mark
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.faults.reachability import is_reachable
-from hpctl.faults.slurm_reasons import closed_by_slurm
+from hpctl.faults.slurm_reasons import is_closed_by_slurm
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import IN_TEST, SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import (
-    Case,
-    Do,
-    Move,
     Next,
-    Repeat,
+    PhaseMove,
+    RecoveryCase,
+    RepeatRule,
     RequeueInterval,
+    StartStep,
     StepKind,
-    Wait,
-    answer_text,
+    WaitUntil,
     describe_takeover,
-    last_step,
+    find_last_step,
+    format_answer,
 )
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
@@ -81,7 +81,7 @@ class NodeFacts(Struct, frozen=True):
     provider_fresh: bool = False
     provider_present: bool = False
     assessment: Assessment | None = None
-    heard: Generation | None = None
+    heard: NodeGeneration | None = None
     running: tuple[SlurmJob, ...] = ()
     completing: tuple[SlurmJob, ...] = ()
     movable: frozenset[int] = frozenset()
@@ -108,28 +108,28 @@ class NodeFacts(Struct, frozen=True):
     @property
     def mark(self) -> str:
         """Return the Reason with which HyperPod's health agent asks for a remedy."""
-        return mark_of(self.slurm)
+        return find_node_mark(self.slurm)
 
 
-NodeCase = Case[NodeRecovery, NodeFacts]
+NodeCase = RecoveryCase[NodeRecovery, NodeFacts]
 
 
-def end_removal_of_others(c: NodeCase) -> Move | None:
+def end_foreign_removal(c: NodeCase) -> PhaseMove | None:
     """End a removal whose node another actor closes before its deletion was ordered."""
     rec, node = c.rec, c.facts.slurm
-    if rec.rule != SCALE_DOWN or node is None or may_be_under_way(rec):
+    if rec.rule != SCALE_DOWN or node is None or may_have_begun_remedy(rec):
         return None
     if c.facts.mark:
         why = f"HyperPod's health agent marked it: {c.facts.mark}"
-        return Move(NodeSignal.OPERATOR_TOOK_OVER, why)
-    if node.drained and reason_owner(node.reason) != rec.id:
-        return Move(
+        return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, why)
+    if node.drained and parse_reason_owner(node.reason) != rec.id:
+        return PhaseMove(
             NodeSignal.OPERATOR_TOOK_OVER, f"drained by another operator or tool: {node.reason!r}"
         )
     return None
 
 
-def note_mark(c: NodeCase) -> Next | None:
+def record_health_agent_mark(c: NodeCase) -> Next | None:
     """Note that HyperPod's health agent closed the node in its own name: evidence, and no
     operator's decision.
 
@@ -137,40 +137,40 @@ def note_mark(c: NodeCase) -> Next | None:
     name again; in mode assist the service reads that Reason, so it stays.
     """
     rec, node, mark = c.rec, c.facts.slurm, c.facts.mark
-    lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
+    lost = node is not None and "FAIL" in node.flags and parse_reason_owner(node.reason) == rec.id
     if node is None or not (mark or lost):
         return None
     if rec.rule == SCALE_DOWN:
         return None
-    fresh = bool(mark) and not is_spent(node, c.facts.instance)
+    fresh = bool(mark) and not is_mark_spent(node, c.facts.instance)
     if fresh and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING):
-        return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
-    if fresh and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy):
+        return PhaseMove(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    if fresh and rec.phase is NodePhase.UNRESERVING and has_passed_test(rec, c.policy):
         # In its reservation it has failed after all; out of it, it serves, and is treated again.
         signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
-        return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")
+        return PhaseMove(signal, f"HyperPod's health agent marked it after its test: {mark}")
     drain = c.last(StepKind.DRAIN)
     if mark and not _is_mark_noted(rec):
-        return Move(
+        return PhaseMove(
             _choose_signal(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}"
         )
     if c.policy.mode is not Mode.OWN or drain is None:
         return None
-    if drain.attempt >= _limit_closings(c):
-        return Move(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+    if drain.attempt >= _limit_drain_repeats(c):
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
     if drain.accepted:
-        return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+        return StartStep(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
     return resolve_answer(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
 
 
-def resolve_answer(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
+def resolve_answer(answer: StartStep | WaitUntil | Outcome, to_do: str, not_ours: str = "") -> Next:
     """Return a step's answer, or a move where trying again is not for us to decide. `not_ours`:
     what it means that the node belongs to another operator or tool by now."""
     if not isinstance(answer, Outcome):
         return answer
     if not_ours and answer.code in ("foreign_drain", "not_ours"):
-        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
-    return Move(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
+        return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
+    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {format_answer(answer)}")
 
 
 def _is_mark_noted(rec: NodeRecovery) -> bool:
@@ -187,16 +187,20 @@ def _choose_signal(rec: NodeRecovery, mark: str) -> NodeSignal:
     early = (
         rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
     )
-    return NodeSignal.REPLACE_ASKED if early and _asks_for_more(rec, mark) else NodeSignal.MARKED
+    return (
+        NodeSignal.REPLACE_ASKED
+        if early and _needs_stronger_remedy(rec, mark)
+        else NodeSignal.MARKED
+    )
 
 
-def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
+def _needs_stronger_remedy(rec: NodeRecovery, mark: str) -> bool:
     gentler = rec.remedy in (Remedy.RESET_GPU, Remedy.REBOOT)
     stronger = Remedy.REPLACE in rec.ladder[rec.rung + 1 :]
     return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
 
 
-def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
+def is_replacement_requested(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """Return whether a mark that came during the reboot still asks for a replacement.
 
     Our drain has removed that mark since, so the node itself does not show it. In mode assist the
@@ -205,7 +209,7 @@ def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
     if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
         return False
     noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeSignal.MARKED)
-    return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
+    return any(_needs_stronger_remedy(rec, parse_reason_mark(reason)) for reason in noted)
 
 
 def restore_lost_drain(c: NodeCase) -> Next | None:
@@ -218,14 +222,14 @@ def restore_lost_drain(c: NodeCase) -> Next | None:
     # slurmctld reports whole seconds.
     before = facts.booted - drain.resolved > -timedelta(seconds=1)
     recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
-    if not (before and recent and is_lost(c.rec, facts.slurm)) or drain.attempt >= _limit_closings(
-        c
-    ):
+    if not (
+        before and recent and has_unexpectedly_left_drain(c.rec, facts.slurm)
+    ) or drain.attempt >= _limit_drain_repeats(c):
         return None
-    return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+    return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
-def restore_reason(c: NodeCase) -> Next | None:
+def restore_drain_reason(c: NodeCase) -> Next | None:
     """Restore our Reason, which slurmctld replaced or removed: no operator did, so the node is
     drained again.
 
@@ -238,14 +242,14 @@ def restore_reason(c: NodeCase) -> Next | None:
     node, drain = c.facts.slurm, c.last(StepKind.DRAIN)
     if node is None or drain is None or not drain.accepted or c.rec.phase in IN_TEST:
         return None
-    replaced = "INVALID_REG" in node.flags and closed_by_slurm(node)
+    replaced = "INVALID_REG" in node.flags and is_closed_by_slurm(node)
     removed = node.drained and not node.reason and not c.facts.running
     if not (replaced or removed):
         return None
-    if drain.attempt >= _limit_closings(c):
+    if drain.attempt >= _limit_drain_repeats(c):
         why = f"slurmctld takes its Reason away again and again: {node.reason}"
-        return Move(NodeSignal.NEEDS_HUMAN, why)
-    return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, why)
+    return StartStep(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
 
 
 def find_deletion(c: NodeCase) -> Next | None:
@@ -259,44 +263,44 @@ def find_deletion(c: NodeCase) -> Next | None:
         return None
     why = f"slurmctld has not listed the node since {since:%H:%M:%S} UTC"
     limit = add_seconds(since, c.policy.node.doubt_window_s)
-    if may_be_under_way(rec):
-        return None if c.now < max(limit, c.deadline) else Move(NodeSignal.NODE_GONE, why)
+    if may_have_begun_remedy(rec):
+        return None if c.now < max(limit, c.deadline) else PhaseMove(NodeSignal.NODE_GONE, why)
     return (
-        Wait(limit, why, RequeueInterval.SLOWLY)
+        WaitUntil(limit, why, RequeueInterval.SLOWLY)
         if c.now < limit
-        else Move(NodeSignal.NODE_GONE, why)
+        else PhaseMove(NodeSignal.NODE_GONE, why)
     )
 
 
-def detect_takeover(c: NodeCase) -> Move | None:
+def detect_takeover(c: NodeCase) -> PhaseMove | None:
     """Detect an operator who resumes our node or changes its Reason: they win at any time after our
     drain.
 
     Before it, that is the operator who removes a mark: the mark had closed the node.
     """
-    ours_to_close = c.rec.phase is NodePhase.OPEN and not was_marked(c.rec)
+    ours_to_close = c.rec.phase is NodePhase.OPEN and not has_mark_since_opening(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or is_returning(c.rec) or c.facts.mark:
         return None
-    if c.policy.attended and _was_ordered(c.rec):
+    if c.policy.attended and _is_ordered_remedy(c.rec):
         # The operator who waits wants to know when the node is back, no matter who has it by then.
         return None
-    if c.rec.remedy is Remedy.DELETE and may_be_under_way(c.rec):
+    if c.rec.remedy is Remedy.DELETE and may_have_begun_remedy(c.rec):
         return None  # A deletion cannot be undone.
     how = describe_takeover(c.facts.slurm, c.rec.id)
-    if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
+    if how and c.policy.mode is Mode.ASSIST and _has_service_returned_node(c.rec, c.facts):
         return None
-    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
+    return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def _was_ordered(rec: NodeRecovery) -> bool:
-    order = find_order(rec)
+def _is_ordered_remedy(rec: NodeRecovery) -> bool:
+    order = find_last_cloud_order(rec)
     return rec.phase in _UNDER_REMEDY or (order is not None and order.accepted)
 
 
 _UNDER_REMEDY = (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
 
 
-def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
+def _has_service_returned_node(rec: NodeRecovery, facts: NodeFacts) -> bool:
     """Return whether the node serves again as another boot or instance than the one that was
     treated."""
     node, instance = facts.slurm, facts.instance
@@ -309,7 +313,7 @@ def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
 def find_recovered_reason(rec: NodeRecovery, facts: NodeFacts) -> str:
     """Return why nothing is left to remedy: the node can be reached again."""
     judged = facts.assessment
-    again = judged is not None and judged.condition is Condition.HEALTHY
+    again = judged is not None and judged.condition is NodeCondition.HEALTHY
     if rec.rule not in REACH_RULES or rec.by or rec.remedied or not again:
         return ""
     if facts.heard != rec.generation or not is_reachable(facts.slurm, facts.instance):
@@ -317,25 +321,27 @@ def find_recovered_reason(rec: NodeRecovery, facts: NodeFacts) -> str:
     return "it answers again, and its checks pass"
 
 
-def attempt_step(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
+def attempt_step(
+    c: NodeCase, kind: StepKind, why: str = "", mark: str = ""
+) -> StartStep | WaitUntil | Outcome:
     """Attempt a step on the node; once more where it was closed again since the last one.
 
     Or where the last one was refused because the node had just been marked.
     """
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
-    outrun = bool(mark) and refused and last is not None and last.attempt < _limit_closings(c)
-    if last is not None and (outrun or last_step(list_steps_since_drain(c.rec), kind) is None):
-        return Do(kind, c.rec.node, last.attempt + 1, why)
+    outrun = bool(mark) and refused and last is not None and last.attempt < _limit_drain_repeats(c)
+    if last is not None and (outrun or find_last_step(list_steps_since_drain(c.rec), kind) is None):
+        return StartStep(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 
 
-def _limit_closings(c: NodeCase) -> int:
+def _limit_drain_repeats(c: NodeCase) -> int:
     """Limit how often a node is closed again, or set DOWN, for the marks that it gets."""
     return 2 * c.repeat.attempts
 
 
-def make_repeat(policy: Policy) -> Repeat:
+def make_step_repeat(policy: RecoveryPolicy) -> RepeatRule:
     """Return how a step of a node recovery is repeated."""
     node = policy.node
-    return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    return RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)

@@ -9,15 +9,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.node_deadlines import find_node_deadline, held_until
+from hpctl.engine.node_deadlines import find_held_phase_deadline, find_node_deadline
 from hpctl.engine.node_history import (
     ORDERS,
     advise_service_order,
-    find_order,
+    find_last_cloud_order,
+    has_doubtful_order,
+    has_evidence_since_opening,
     is_returning,
-    may_be_under_way,
-    since_opening,
-    was_in_doubt,
+    may_have_begun_remedy,
 )
 from hpctl.faults import health
 from hpctl.nodes import maintenance
@@ -26,76 +26,78 @@ from hpctl.nodes.actors import (
     NodeFacts,
     attempt_step,
     detect_takeover,
-    end_removal_of_others,
+    end_foreign_removal,
     find_deletion,
-    make_repeat,
-    note_mark,
-    replacement_asked,
+    is_replacement_requested,
+    make_step_repeat,
+    record_health_agent_mark,
     resolve_answer,
+    restore_drain_reason,
     restore_lost_drain,
-    restore_reason,
 )
-from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
-from hpctl.nodes.by_hand import find_refusal, settle_order
-from hpctl.nodes.testing import NO_TESTING, NodeTesting
+from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedySteps
+from hpctl.nodes.by_hand import find_order_refusal, resolve_refused_order
+from hpctl.nodes.testing import NO_TESTING, NodeTestFunctions
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import reset_order
-from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
+from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import GONE, InstanceStatus
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, Policy, Unrecoverable
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, UnrecoverableJobAction
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import (
-    Case,
-    Do,
-    Move,
     Next,
+    PhaseMove,
+    RecoveryCase,
     RequeueInterval,
+    StartStep,
     StepKind,
-    Wait,
-    answer_text,
+    WaitUntil,
     describe_takeover,
-    in_time,
-    last_step,
+    extend_deadline,
+    find_last_step,
+    format_answer,
 )
 
 
-def advance(  # noqa: PLR0913 -- pure: all that decides is an argument
+def advance_node_recovery(  # noqa: PLR0913 -- pure: all that decides is an argument
     rec: NodeRecovery,
     facts: NodeFacts,
-    policy: Policy,
+    policy: RecoveryPolicy,
     now: datetime,
-    testing: NodeTesting = NO_TESTING,
-    before: BeforeRemedy = NOTHING_BEFORE,
+    testing: NodeTestFunctions = NO_TESTING,
+    before: BeforeRemedySteps = NOTHING_BEFORE,
 ) -> Next:
     """Return what the facts make of a recovery: a move, a step, or waiting. Total over open
     phases."""
     held = bool(facts.blocked) and rec.phase is NodePhase.VACATED
-    ends = held_until(rec, policy) if held else find_node_deadline(rec, policy)
-    deadline = in_time(ends, facts.able_since, policy.ages.silent_s)
-    c = Case(rec, facts, policy, now, deadline, make_repeat(policy))
-    changed = maintenance.find_change(c)
+    ends = find_held_phase_deadline(rec, policy) if held else find_node_deadline(rec, policy)
+    deadline = extend_deadline(ends, facts.able_since, policy.ages.silent_s)
+    c = RecoveryCase(rec, facts, policy, now, deadline, make_step_repeat(policy))
+    changed = maintenance.find_maintenance_move(c)
     if changed:
         return changed
     by_others = (
         find_deletion(c)
-        or end_removal_of_others(c)
-        or note_mark(c)
+        or end_foreign_removal(c)
+        or record_health_agent_mark(c)
         or restore_lost_drain(c)
-        or restore_reason(c)
+        or restore_drain_reason(c)
         or detect_takeover(c)
     )
     answer = by_others or _return_node(c) or _advance_phase(c, testing, before)
-    return maintenance.wait_out(c, answer) or c.limit_wait(answer, _too_late(c))
+    return maintenance.wait_for_maintenance_end(c, answer) or c.limit_wait(
+        answer, _handle_timeout(c)
+    )
 
 
-def _advance_phase(c: NodeCase, testing: NodeTesting, before: BeforeRemedy) -> Next:
+def _advance_phase(c: NodeCase, testing: NodeTestFunctions, before: BeforeRemedySteps) -> Next:
     """Return what the phase of a recovery asks for."""
     phase = c.rec.phase
     if phase is NodePhase.VERIFYING:
-        found = _look_after_maintenance(c) if c.rec.of_maintenance else None
+        found = _check_after_maintenance(c) if c.rec.of_maintenance else None
         return found or _advance_verifying(c, testing)
     if phase is NodePhase.VACATED:
         return _advance_vacated(c, before)
@@ -106,7 +108,7 @@ def _advance_phase(c: NodeCase, testing: NodeTesting, before: BeforeRemedy) -> N
     return _PHASES[phase](c)
 
 
-def _too_late(c: NodeCase) -> NodeSignal:
+def _handle_timeout(c: NodeCase) -> NodeSignal:
     """Return what a wait that was too long means: a reset or reboot of ours in vain, where a
     stronger remedy is left. Of a node that Slurm has powered down it says nothing."""
     rec, node = c.rec, c.facts.slurm
@@ -116,7 +118,7 @@ def _too_late(c: NodeCase) -> NodeSignal:
         rec.ladder
     )
     kind, signal = _OURS.get(rec.remedy, (None, NodeSignal.DEADLINE))
-    ours = kind is not None and last_step(rec.steps, kind) is not None
+    ours = kind is not None and find_last_step(rec.steps, kind) is not None
     return signal if waited and ours else NodeSignal.DEADLINE
 
 
@@ -130,22 +132,24 @@ def _return_node(c: NodeCase) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun, or where an
     order by hand is withdrawn or refused."""
     rec, facts, back = c.rec, c.facts, is_returning(c.rec)
-    why = facts.correlated or facts.withdrawn or find_refusal(c)
+    why = facts.correlated or facts.withdrawn or find_order_refusal(c)
     early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
     node = facts.slurm
-    if not early or facts.mark or not (why or back) or may_be_under_way(rec):
+    if not early or facts.mark or not (why or back) or may_have_begun_remedy(rec):
         return None
     if rec.phase is NodePhase.OPEN:
         started = c.last(StepKind.DRAIN) is not None
         if rec.rule == SCALE_DOWN and node is not None and not node.drained:
             started = False  # What drains it later all the same is undone then.
-        return None if started else Move(NodeSignal.WITHDRAWN, why)
+        return None if started else PhaseMove(NodeSignal.WITHDRAWN, why)
     if rec.rule == SCALE_DOWN and _find_deletion(c):
         return None
     if back and (node is None or not node.closed):
-        return Move(NodeSignal.WITHDRAWN, why or "given back")
+        return PhaseMove(NodeSignal.WITHDRAWN, why or "given back")
     if c.policy.attended and node is not None and not node.responding:
-        return Move(NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained")
+        return PhaseMove(
+            NodeSignal.WITHDRAWN, f"{why}; its slurmd does not answer: it stays drained"
+        )
     return resolve_answer(
         attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
     )
@@ -153,18 +157,20 @@ def _return_node(c: NodeCase) -> Next | None:
 
 def _advance_open(c: NodeCase) -> Next:
     node = c.facts.slurm
-    if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
-        return Move(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
+    if node is not None and node.drained and parse_reason_owner(node.reason) == c.rec.id:
+        return PhaseMove(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
     if c.facts.mark and c.policy.mode is Mode.ASSIST:
-        return Move(NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that")
+        return PhaseMove(
+            NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that"
+        )
     last = c.last(StepKind.DRAIN)
     if last is not None and last.accepted and node is not None:
         # slurmctld drains before it answers, so this view is of a node that was drained: to drain
         # it again would overrule an operator who acted since.
         how = describe_takeover(node, c.rec.id)
-        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
+        return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
-    if isinstance(answer, Do):
+    if isinstance(answer, StartStep):
         return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
     return resolve_answer(answer, "drain the node", "drained by another operator or tool")
 
@@ -173,15 +179,15 @@ def _advance_cordoned(c: NodeCase) -> Next:
     node = c.facts.slurm
     lost = node is not None and (node.down or not node.responding)
     if c.rec.of_maintenance:
-        return _cordoned_for_maintenance(c)
+        return _advance_maintenance_cordon(c)
     if not c.facts.running and not c.facts.completing:
-        return Move(NodeSignal.JOBS_GONE, "no job holds the node")
+        return PhaseMove(NodeSignal.JOBS_GONE, "no job holds the node")
     if c.policy.attended and c.rec.urgency is Urgency.NOW:
-        return Move(NodeSignal.JOBS_GONE, "its jobs are not waited for")
-    return _wait_for_jobs(c, lost=lost) or _set_down(c, lost=lost)
+        return PhaseMove(NodeSignal.JOBS_GONE, "its jobs are not waited for")
+    return _wait_for_jobs(c, lost=lost) or _set_node_down(c, lost=lost)
 
 
-def _cordoned_for_maintenance(c: NodeCase) -> Next:
+def _advance_maintenance_cordon(c: NodeCase) -> Next:
     """Wait for the jobs, which their own recoveries move, and for the window to begin and end."""
     if c.facts.running:
         first = c.facts.running[0].shown
@@ -190,11 +196,11 @@ def _cordoned_for_maintenance(c: NodeCase) -> Next:
         return c.wait("jobs are completing", RequeueInterval.SLOWLY)
     if c.facts.begins is not None and not c.rec.was_in_maintenance:
         at = c.facts.begins
-        return Wait(at, f"a maintenance window begins at {at:%Y-%m-%d %H:%M:%S} UTC")
-    return Move(NodeSignal.JOBS_GONE, "no job holds the node, and no maintenance window")
+        return WaitUntil(at, f"a maintenance window begins at {at:%Y-%m-%d %H:%M:%S} UTC")
+    return PhaseMove(NodeSignal.JOBS_GONE, "no job holds the node, and no maintenance window")
 
 
-def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
+def _wait_for_jobs(c: NodeCase, *, lost: bool) -> WaitUntil | None:
     """Wait for the jobs on the node that may end, or must before it is set DOWN. None: for none."""
     node, running = c.facts.slurm, c.facts.running
     patient = c.rec.urgency is not Urgency.NOW and not c.facts.taken_away
@@ -207,7 +213,7 @@ def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
             "jobs are completing", RequeueInterval.SLOWLY if patient else RequeueInterval.SOON
         )
     stay = [j for j in running if not j.recoverable]
-    if stay and c.policy.node.unrecoverable_jobs is Unrecoverable.WAIT and not lost:
+    if stay and c.policy.node.unrecoverable_jobs is UnrecoverableJobAction.WAIT and not lost:
         return c.wait(f"job {stay[0].shown} cannot be requeued (Requeue=0 or not a batch job)")
     blocked = [j for j in running if j.recoverable and j.id not in c.facts.movable]
     if blocked:
@@ -215,39 +221,39 @@ def _wait_for_jobs(c: NodeCase, *, lost: bool) -> Wait | None:
     return None
 
 
-def _set_down(c: NodeCase, *, lost: bool) -> Next:
+def _set_node_down(c: NodeCase, *, lost: bool) -> Next:
     """End what holds the node."""
     ripe = add_seconds(c.rec.opened, c.policy.node.disturb_after_s)
     if c.now < ripe and not lost:
-        return Wait(ripe, "a moment for other nodes to report the same", RequeueInterval.SOON)
+        return WaitUntil(ripe, "a moment for other nodes to report the same", RequeueInterval.SOON)
     # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
     # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
     # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
     answer = attempt_step(c, StepKind.DOWN, c.rec.meaning, c.facts.mark)
-    if isinstance(answer, Do):
+    if isinstance(answer, StartStep):
         return replace(answer, reason=c.facts.mark)
     return resolve_answer(answer, "set the node down", "no longer drained by us")
 
 
-def _advance_vacated(c: NodeCase, before: BeforeRemedy) -> Next:
+def _advance_vacated(c: NodeCase, before: BeforeRemedySteps) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
-        return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
     booted = _find_boot_in_maintenance(c)
     if booted is not None:
         return booted
     leaves = c.facts.taken_away and c.rec.remedy is not Remedy.DELETE
     if c.rec.remedy is Remedy.AWAIT or leaves:
-        return Move(
+        return PhaseMove(
             NodeSignal.REMEDY_ACCEPTED, "the provider takes the instance and brings another"
         )
     if c.rec.remedy is Remedy.NONE:
-        return Move(NodeSignal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
+        return PhaseMove(NodeSignal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
     if c.rec.remedy is Remedy.ASK_HUMAN:
-        return Move(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
     if c.facts.was_blocked:
-        return Move(NodeSignal.REMEDY_ALLOWED, "no gate blocks its remedy any longer")
+        return PhaseMove(NodeSignal.REMEDY_ALLOWED, "no gate blocks its remedy any longer")
     return before.come_before_remedy(c) or _order_remedy(c)
 
 
@@ -256,18 +262,18 @@ def _order_remedy(c: NodeCase) -> Next:
     if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
         return _reset_gpus(c)
     if not c.facts.provider_present:
-        return Move(
+        return PhaseMove(
             NodeSignal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it"
         )
     if c.policy.mode is Mode.OBSERVE:
         return c.wait("mode observe: nothing is done", RequeueInterval.SLOWLY)
     if c.policy.mode is not Mode.OWN and c.rec.remedy is not Remedy.DELETE:
         why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
-        return Move(NodeSignal.REMEDY_ACCEPTED, why)
-    mine = find_order(c.rec)
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, why)
+    mine = find_last_cloud_order(c.rec)
     if mine is not None and mine.accepted:
         why = f"the service accepted to {mine.kind} {mine.target}"
-        return Move(NodeSignal.REMEDY_ACCEPTED, why)
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, why)
     if not c.facts.provider_fresh:
         return c.wait("the cloud's view is too old to act on", RequeueInterval.SLOWLY)
     return _apply_remedy(c)
@@ -277,28 +283,28 @@ def _reset_gpus(c: NodeCase) -> Next:
     """Have the node's agent reset its GPUs: ordered once, in doubt never again."""
     rec, facts, last = c.rec, c.facts, c.last(StepKind.RESET)
     if last is not None and (last.accepted or last.in_doubt):
-        return Move(NodeSignal.REMEDY_ACCEPTED, "the order waits for the node's agent")
-    if new_generation(rec, facts) is not None:
-        return Move(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, "the order waits for the node's agent")
+    if find_new_generation(rec, facts) is not None:
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
     if facts.running:
         return c.wait(f"job {facts.running[0].shown} runs on the node's GPUs")
     ripe = add_seconds(rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not rec.by:
-        return Wait(ripe, "a moment for other nodes to report the same")
+        return WaitUntil(ripe, "a moment for other nodes to report the same")
     answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
     if isinstance(answer, Outcome):
-        return Move(NodeSignal.RESET_IN_VAIN, f"not ordered: {answer_text(answer)}")
-    if not isinstance(answer, Do):
+        return PhaseMove(NodeSignal.RESET_IN_VAIN, f"not ordered: {format_answer(answer)}")
+    if not isinstance(answer, StartStep):
         return answer
     judged = facts.assessment.findings if facts.assessment else ()
     until = add_seconds(c.now, health.ORDER_S).timestamp()
-    gpus = health.gpus_against((*rec.findings, *judged))
+    gpus = health.list_faulty_gpus((*rec.findings, *judged))
     return replace(answer, order=reset_order.ResetOrder(rec.id, rec.generation, until, gpus))
 
 
 def _apply_remedy(c: NodeCase) -> Next:
     """Reboot, replace or delete, by instance id: the id is the idempotency token the API lacks."""
-    answer = _find_effect(c) or settle_order(c)
+    answer = _find_remedy_effect(c) or resolve_refused_order(c)
     if answer:
         return answer
     kind, sick, instance = ORDERS[c.rec.remedy], c.rec.generation.instance, c.facts.instance
@@ -309,40 +315,42 @@ def _apply_remedy(c: NodeCase) -> Next:
         return c.wait(c.facts.unjoined or f"instance {sick} is {state}", RequeueInterval.SLOWLY)
     ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
     if c.now < ripe and not c.rec.by:
-        return Wait(ripe, "a moment for other nodes to report the same")
-    if c.facts.withdrawn and may_be_under_way(c.rec):
+        return WaitUntil(ripe, "a moment for other nodes to report the same")
+    if c.facts.withdrawn and may_have_begun_remedy(c.rec):
         return c.wait(f"in doubt, and not asked again: {c.facts.withdrawn}", RequeueInterval.SLOWLY)
     sent = c.attempt(kind, sick, c.rec.meaning)
     return _handle_refusal(c, kind, sent) if isinstance(sent, Outcome) else sent
 
 
-def _find_effect(c: NodeCase) -> Move | None:
+def _find_remedy_effect(c: NodeCase) -> PhaseMove | None:
     """Return what shows that the service has the order, or acts on the instance already."""
-    sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_order(c.rec)
+    sick, instance, mine = c.rec.generation.instance, c.facts.instance, find_last_cloud_order(c.rec)
     if c.rec.remedy is Remedy.DELETE:
         return _find_deletion(c)
     if instance is not None and instance.id != sick:
-        return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
     ours = mine is not None and (mine.in_doubt or not c.policy.attended)
-    if ours and c.rec.remedy is Remedy.REBOOT and _has_rebooted(c.rec, c.facts):
-        return Move(
+    if ours and c.rec.remedy is Remedy.REBOOT and _has_new_boot(c.rec, c.facts):
+        return PhaseMove(
             NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
         )
     in_use = mine and not mine.in_doubt and mine.outcome and mine.outcome.code == "InstanceIdInUse"
     if in_use and not c.policy.attended:
-        return Move(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
     return None
 
 
-def _find_deletion(c: NodeCase) -> Move | None:
+def _find_deletion(c: NodeCase) -> PhaseMove | None:
     """Return what shows that an instance was deleted, or never will be, by an order in doubt."""
-    left, listed = _left_cluster(c), c.facts.listed
+    left, listed = _handle_deleted_instance(c), c.facts.listed
     if left is not None and left.signal is NodeSignal.INSTANCE_GONE:
-        lost = "the reply was lost; " if find_order(c.rec) else ""
-        return Move(NodeSignal.REMEDY_ACCEPTED, lost + left.why)
+        lost = "the reply was lost; " if find_last_cloud_order(c.rec) else ""
+        return PhaseMove(NodeSignal.REMEDY_ACCEPTED, lost + left.why)
     going = listed is not None and listed.status is InstanceStatus.SHUTTING_DOWN
     if going and not c.policy.attended:
-        return Move(NodeSignal.REMEDY_ACCEPTED, f"{c.rec.generation.instance} is shutting down")
+        return PhaseMove(
+            NodeSignal.REMEDY_ACCEPTED, f"{c.rec.generation.instance} is shutting down"
+        )
     return left
 
 
@@ -355,34 +363,34 @@ def _handle_refusal(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
         # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
         again = add_seconds(last.resolved or last.started, c.policy.node.doubt_window_s)
         if c.now < again:
-            return Wait(
-                again, f"cannot {kind} it for now: {answer_text(answer)}", RequeueInterval.SLOWLY
+            return WaitUntil(
+                again, f"cannot {kind} it for now: {format_answer(answer)}", RequeueInterval.SLOWLY
             )
-        return Do(kind, sick, last.attempt + 1, c.rec.meaning)
-    if c.rec.remedy is Remedy.DELETE and was_in_doubt(c.rec):
+        return StartStep(kind, sick, last.attempt + 1, c.rec.meaning)
+    if c.rec.remedy is Remedy.DELETE and has_doubtful_order(c.rec):
         return c.wait(f"it is unknown whether {sick} is being deleted", RequeueInterval.SLOWLY)
-    return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
+    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {format_answer(answer)}")
 
 
-def _left_cluster(c: NodeCase) -> Move | None:
+def _handle_deleted_instance(c: NodeCase) -> PhaseMove | None:
     """Handle the end of a deletion: its instance is no longer listed, or another one took its
     place."""
     sick, instance = c.rec.generation.instance, c.facts.instance
     if not c.facts.provider_fresh:
         return None
     if not c.policy.attended and c.facts.listed is None:
-        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
+        return PhaseMove(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
     if not c.policy.attended:
         return None
-    if instance is None and find_order(c.rec) is not None:
-        return Move(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
+    if instance is None and find_last_cloud_order(c.rec) is not None:
+        return PhaseMove(NodeSignal.INSTANCE_GONE, f"{sick} is no longer listed")
     if instance is not None and instance.id != sick:
         why = f"it was replaced, not deleted: {instance.id} is in its place"
-        return Move(NodeSignal.NEEDS_HUMAN, why)
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, why)
     return None
 
 
-def _has_rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
+def _has_new_boot(rec: NodeRecovery, facts: NodeFacts) -> bool:
     heard, old = facts.heard, rec.generation
     return heard is not None and heard.instance == old.instance and heard.boot != old.boot
 
@@ -396,17 +404,19 @@ def _advance_remedying(c: NodeCase) -> Next:
             attempt_step(c, StepKind.DOWN, c.rec.meaning), "set the node down", "taken over"
         )
     if c.rec.remedy is Remedy.DELETE:
-        return _left_cluster(c) or c.wait(
+        return _handle_deleted_instance(c) or c.wait(
             f"{c.rec.generation.instance} is listed", RequeueInterval.SLOWLY
         )
-    fresh = new_generation(c.rec, c.facts)
+    fresh = find_new_generation(c.rec, c.facts)
     if fresh is not None:
-        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+        return PhaseMove(
+            NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}"
+        )
     reset = c.facts.reset
     if reset is not None and c.rec.remedy is Remedy.RESET_GPU:
         done = reset.code == health.RESET_DONE
         why = reset.detail if done else f"{reset.code}: {reset.detail}"
-        return Move(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
+        return PhaseMove(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
     message = (c.facts.instance.message if c.facts.instance else "") or advise_service_order(
         c.rec, c.policy
     )
@@ -415,7 +425,7 @@ def _advance_remedying(c: NodeCase) -> Next:
     )
 
 
-def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
+def find_new_generation(rec: NodeRecovery, facts: NodeFacts) -> NodeGeneration | None:
     """Return the generation that follows the one treated, if one is there to be seen.
 
     The agent's own word (new boot id, perhaps new instance id) is the proof, unless the cloud
@@ -431,15 +441,17 @@ def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
     return heard
 
 
-def _find_boot_in_maintenance(c: NodeCase) -> Move | None:
+def _find_boot_in_maintenance(c: NodeCase) -> PhaseMove | None:
     """Take over the generation that an admin's work has left behind."""
-    fresh = new_generation(c.rec, c.facts) if c.rec.of_maintenance else None
+    fresh = find_new_generation(c.rec, c.facts) if c.rec.of_maintenance else None
     if fresh is None:
         return None
-    return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+    return PhaseMove(
+        NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}"
+    )
 
 
-def _look_after_maintenance(c: NodeCase) -> Next | None:
+def _check_after_maintenance(c: NodeCase) -> Next | None:
     """Find a boot, or a fault, that keeps a node from serving after a maintenance window.
 
     A fault counts whenever it began. It is treated by a separate recovery, under the gates.
@@ -450,9 +462,9 @@ def _look_after_maintenance(c: NodeCase) -> Next | None:
     booted = _find_boot_in_maintenance(c)
     if booted is not None:
         return booted
-    if judged is not None and judged.condition is Condition.FAULTY:
-        return Move(NodeSignal.FAULT_FOUND, judged.why)
-    if judged is not None and judged.condition is not Condition.HEALTHY:
+    if judged is not None and judged.condition is NodeCondition.FAULTY:
+        return PhaseMove(NodeSignal.FAULT_FOUND, judged.why)
+    if judged is not None and judged.condition is not NodeCondition.HEALTHY:
         return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
     if node is None or not node.responding:
         return c.wait("its slurmd does not answer", RequeueInterval.SLOWLY)
@@ -460,9 +472,11 @@ def _look_after_maintenance(c: NodeCase) -> Next | None:
 
 
 def _advance_rejoining(c: NodeCase) -> Next:
-    again = new_generation(c.rec, c.facts)
+    again = find_new_generation(c.rec, c.facts)
     if again is not None:
-        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}")
+        return PhaseMove(
+            NodeSignal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}"
+        )
     node, instance = c.facts.slurm, c.facts.instance
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
@@ -471,7 +485,9 @@ def _advance_rejoining(c: NodeCase) -> Next:
         return c.wait(_POWERED_DOWN, RequeueInterval.SLOWLY)
     if node is None or not node.responding or (node.down and not _has_registered_again(c)):
         return c.wait("its slurmd has not registered yet", RequeueInterval.SLOWLY)
-    return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
+    return PhaseMove(
+        NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered"
+    )
 
 
 def _has_registered_again(c: NodeCase) -> bool:
@@ -483,26 +499,26 @@ def _has_registered_again(c: NodeCase) -> bool:
     return node.slurmd_start > ordered.started
 
 
-def _advance_verifying(c: NodeCase, testing: NodeTesting) -> Next:
+def _advance_verifying(c: NodeCase, testing: NodeTestFunctions) -> Next:
     node, judged = c.facts.slurm, c.facts.assessment
     if node is not None and node.in_service:
-        return Move(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
+        return PhaseMove(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
     if not is_returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
             return c.wait("waiting for the agent of this generation", RequeueInterval.SLOWLY)
-        new = not c.facts.mark and since_opening(judged, c.rec)
-        if judged.condition is Condition.FAULTY and new:
-            return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
+        new = not c.facts.mark and has_evidence_since_opening(judged, c.rec)
+        if judged.condition is NodeCondition.FAULTY and new:
+            return PhaseMove(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if node is not None and node.powered_down:
             return _return_powered_down(c, testing)
-        if judged.condition is not Condition.HEALTHY and new:
-            if replacement_asked(c.rec, c.policy):
+        if judged.condition is not NodeCondition.HEALTHY and new:
+            if is_replacement_requested(c.rec, c.policy):
                 why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
-                return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
+                return PhaseMove(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
             return c.wait(f"{judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
         healthy = add_seconds(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
-            return Wait(healthy, "healthy so far", RequeueInterval.SLOWLY)
+            return WaitUntil(healthy, "healthy so far", RequeueInterval.SLOWLY)
         before = testing.come_before_service(c)
         if before is not None:
             return before
@@ -514,7 +530,7 @@ def _advance_verifying(c: NodeCase, testing: NodeTesting) -> Next:
 _POWERED_DOWN: Final = "Slurm has powered the node down: `scontrol update` State=POWER_UP starts it"
 
 
-def _return_powered_down(c: NodeCase, testing: NodeTesting) -> Next:
+def _return_powered_down(c: NodeCase, testing: NodeTestFunctions) -> Next:
     """Give back a remedied node that Slurm has powered down while it was verified.
 
     Slurm starts no drained node, so nothing else would come of it. The RESUME does not start it

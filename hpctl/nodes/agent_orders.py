@@ -6,9 +6,9 @@ from typing import Any
 
 from hpctl.detection.settings import AgentSettings
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.wire import munge
-from hpctl.wire.heads import trusted_uids
+from hpctl.wire.heads import list_trusted_uids
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ Handlers = Mapping[type[munge.Order], Callable[[Any], None]]
 """What begins an order, by the order's type; none of them keeps its caller waiting."""
 
 
-class OrderOpener:
+class AgentOrderHandler:
     """A handler of the credentials that orders come in. For the sender's thread."""
 
     def __init__(self, settings: AgentSettings, handlers: Handlers) -> None:
@@ -29,9 +29,11 @@ class OrderOpener:
         if credential == self._last:
             return
         settings = self._settings
-        mine = Generation(settings.node, settings.instance, settings.boot)
+        mine = NodeGeneration(settings.node, settings.instance, settings.boot)
         try:
-            order = munge.open_order(credential, mine, trusted_uids(), settings.munge_socket)
+            order = munge.decode_order_credential(
+                credential, mine, list_trusted_uids(), settings.munge_socket
+            )
         except munge.MungeUnavailable:
             return  # it comes again with the next answer
         except HpctlError as error:

@@ -8,26 +8,26 @@ from msgspec import Struct
 from hpctl.engine.view import View
 from hpctl.nodes.actors import NodeCase
 from hpctl.vocabulary.identity import RecoveryId
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import Next
 
 
-def find_no_turns(
+def allow_no_recoveries(
     view: View,  # noqa: ARG001
     held: Collection[RecoveryId],  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
 ) -> frozenset[RecoveryId]:
     """Return an empty result: no recovery needs a turn."""
     return frozenset()
 
 
-def remedy_at_once(c: NodeCase) -> Next | None:  # noqa: ARG001
+def skip_before_remedy(c: NodeCase) -> Next | None:  # noqa: ARG001
     """Return None: nothing comes before the remedy."""
     return None
 
 
-class BeforeRemedy(Struct, frozen=True, kw_only=True):
+class BeforeRemedySteps(Struct, frozen=True, kw_only=True):
     """What comes before the remedy of an empty node.
 
     `find_turns` returns the recoveries that may begin it now; `held` are those whose remedy a gate
@@ -35,9 +35,9 @@ class BeforeRemedy(Struct, frozen=True, kw_only=True):
     """
 
     find_turns: Callable[
-        [View, Collection[RecoveryId], Policy, datetime], frozenset[RecoveryId]
-    ] = find_no_turns
-    come_before_remedy: Callable[[NodeCase], Next | None] = remedy_at_once
+        [View, Collection[RecoveryId], RecoveryPolicy, datetime], frozenset[RecoveryId]
+    ] = allow_no_recoveries
+    come_before_remedy: Callable[[NodeCase], Next | None] = skip_before_remedy
 
 
-NOTHING_BEFORE = BeforeRemedy()
+NOTHING_BEFORE = BeforeRemedySteps()

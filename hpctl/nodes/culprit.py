@@ -42,7 +42,7 @@ class GroupResult(Struct, frozen=True):
 Round = tuple[GroupResult, ...]
 
 
-class NextRound(Struct, frozen=True):
+class NextTestRound(Struct, frozen=True):
     """Groups to test at the same time: no node is in two. `beliefs`: why these."""
 
     number: int
@@ -50,7 +50,7 @@ class NextRound(Struct, frozen=True):
     beliefs: Beliefs
 
 
-class SearchResult(Struct, frozen=True):
+class CulpritSearchResult(Struct, frozen=True):
     """The end of a search: the culprits, none where the tests name no node."""
 
     culprits: tuple[NodeName, ...]
@@ -60,7 +60,7 @@ class SearchResult(Struct, frozen=True):
 
 def search_culprits(
     suspects: Sequence[NodeName], done: Sequence[Round], healthy: Sequence[NodeName] = ()
-) -> NextRound | SearchResult:
+) -> NextTestRound | CulpritSearchResult:
     """Return the next round, or the verdict. `healthy`: partners that are not suspected.
 
     Raises ValueError with fewer than two nodes.
@@ -68,9 +68,9 @@ def search_culprits(
     nodes = tuple(dict.fromkeys((*suspects, *healthy)))
     if len(nodes) < 2:
         raise ValueError("a search needs two nodes or more: name partners that are healthy")
-    most = most_rounds(len(nodes))
+    most = count_most_rounds(len(nodes))
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
-    pairs = [r for r in done if _tests_pairs(r)]
+    pairs = [r for r in done if _has_only_pairs(r)]
     halves = [r for r in done if r not in pairs]
     believed = compute_beliefs(prior, list(chain.from_iterable(halves or pairs)))
     named = tuple(n for n in nodes if believed[n] >= SURE and _count_failures(n, done) >= 2)
@@ -78,24 +78,24 @@ def search_culprits(
     wide = len(nodes) // 2 > PAIRED
     cleared = not wide and not open_ and len(done) >= 2
     if (named and not open_) or cleared or len(done) >= most:
-        return SearchResult(named, believed, len(done))
+        return CulpritSearchResult(named, believed, len(done))
     if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
-        return NextRound(len(done) + 1, _split_halves(nodes, known), known)
-    return NextRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
+        return NextTestRound(len(done) + 1, _split_halves(nodes, known), known)
+    return NextTestRound(len(done) + 1, _pair_nodes(nodes, believed, pairs), believed)
 
 
-def _tests_pairs(one: Round) -> bool:
+def _has_only_pairs(one: Round) -> bool:
     """Return whether no group of a round is larger than a pair and an odd node."""
     return all(len(result.nodes) <= PAIRED for result in one)
 
 
-def most_rounds(nodes: int) -> int:
+def count_most_rounds(nodes: int) -> int:
     """Return how many rounds a search among so many nodes takes at most."""
     return ceil(log2(nodes)) + 2
 
 
-def judge_round(figures: Mapping[Group, float | None]) -> Round:
+def make_group_results(figures: Mapping[Group, float | None]) -> Round:
     """Return the results of a round from its groups' figures (more is better); None: it gave none.
 
     A group is slow by the others of its size: by their upper median, of two groups by the better.
@@ -121,7 +121,7 @@ def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeNa
             # How likely each of the others does not disturb the test, by all that else is known of
             # it.
             quiet = {
-                n: 1 - _convert_odds(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
+                n: 1 - _convert_odds_to_probability(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
                 for n in test.nodes
             }
             everyone = (1 - FALSE_FAIL) * prod(quiet.values())
@@ -135,10 +135,10 @@ def compute_beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeNa
                 evidence[t, n] = new
         if most < _STILL:
             break
-    return {node: _convert_odds(odds) for node, odds in total.items()}
+    return {node: _convert_odds_to_probability(odds) for node, odds in total.items()}
 
 
-def _convert_odds(odds: float) -> float:
+def _convert_odds_to_probability(odds: float) -> float:
     return 1 / (1 + exp(-max(-500.0, min(odds, 500.0))))
 
 

@@ -18,17 +18,17 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_hold, complete_open
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.request_client import expand_targets
-from hpctl.engine.timeline import ladder_text
-from hpctl.engine.view import jobs_on
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.request_client import expand_hostlists
+from hpctl.engine.timeline import format_remedy_ladder
+from hpctl.engine.view import group_jobs_by_node
+from hpctl.engine.world_reader import read_world_once
 from hpctl.nodes.orders_command import confirm_options, request_options, send_request
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.declared_view import ForEach, ItemLines, JsonOnly, Layout, TextLine
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.policy import Mode, Policy, Unrecoverable
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, UnrecoverableJobAction
 from hpctl.vocabulary.recovery import StepKind
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class DecisionsView(Struct, frozen=True):
     unknown: str = ""
 
     layout: ClassVar[Layout] = (
-        Each("decisions", (Line("{target}: {will}"), Lines("jobs", "{}", indent=2))),
-        Line("The jobs on the nodes are not known: {unknown}", when="unknown"),
+        ForEach("decisions", (TextLine("{target}: {will}"), ItemLines("jobs", "{}", indent=2))),
+        TextLine("The jobs on the nodes are not known: {unknown}", when="unknown"),
     )
     json_only: ClassVar[JsonOnly] = ("verb",)
 
@@ -81,7 +81,7 @@ def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
     node = NodeName(hold.target)
     rec = w.state.node_recovery(node)
     if rec is not None:
-        left = ladder_text(rec.ladder[rec.rung :])
+        left = format_remedy_ladder(rec.ladder[rec.rung :])
         will = f"{rec.id} ({rec.rule}, {rec.meaning}) continues: {left}"
         urgency = rec.urgency
     else:
@@ -89,12 +89,12 @@ def _preview_approval(w: World, hold: GateBlocked) -> DecisionView:
         will = f"is drained for {hold.rule}"
         urgency = Urgency.AFTER_JOBS
         if fault is not None:
-            will += f" ({fault.meaning}), then: {ladder_text(fault.ladder)}"
+            will += f" ({fault.meaning}), then: {format_remedy_ladder(fault.ladder)}"
             urgency = fault.urgency
     will += f"; the gate {hold.gate} lets it pass"
     if w.policy.mode is Mode.OBSERVE:
         will += ". In mode observe nothing of this is done"
-    fates = [_describe_eviction(job, urgency, w.policy) for job in _find_jobs(w, node)]
+    fates = [_describe_eviction(job, urgency, w.policy) for job in _find_jobs_on_node(w, node)]
     return DecisionView(hold.shown, rec.id if rec is not None else "", will, tuple(fates))
 
 
@@ -120,7 +120,7 @@ def _preview_node_cancellation(w: World, rec: NodeRecovery) -> DecisionView:
         will += "; the node stays in service"
     else:
         will += f"; the node stays drained: `hpctl undrain {rec.node}` gives it back"
-    stay = [f"{_describe_job(job)}: is not touched" for job in _find_jobs(w, rec.node)]
+    stay = [f"{_describe_job(job)}: is not touched" for job in _find_jobs_on_node(w, rec.node)]
     return DecisionView(rec.node, rec.id, will, tuple(stay))
 
 
@@ -131,11 +131,11 @@ def _preview_job_cancellation(w: World, rec: JobRecovery) -> DecisionView:
     return DecisionView(f"job {rec.shown}", rec.id, will, stays)
 
 
-def _find_jobs(w: World, node: NodeName) -> list[SlurmJob]:
+def _find_jobs_on_node(w: World, node: NodeName) -> list[SlurmJob]:
     """Return the jobs that run on a node, or that leave it now; by id."""
     if w.slurm is None:
         return []
-    here = jobs_on([node], w.slurm.jobs)[node]
+    here = group_jobs_by_node([node], w.slurm.jobs)[node]
     return sorted((job for job in here if job.running or job.completing), key=lambda job: job.id)
 
 
@@ -143,9 +143,9 @@ def _describe_job(job: SlurmJob) -> str:
     return f"job {job.shown} ({job.name}, {job.user}), {job.state} on {len(job.nodes)} node(s)"
 
 
-def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: Policy) -> str:
+def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: RecoveryPolicy) -> str:
     waits = urgency is not Urgency.NOW
-    if not job.recoverable and policy.node.unrecoverable_jobs is Unrecoverable.WAIT:
+    if not job.recoverable and policy.node.unrecoverable_jobs is UnrecoverableJobAction.WAIT:
         waits = True
     if waits:
         return f"{_describe_job(job)}: is waited for"
@@ -153,7 +153,7 @@ def _describe_eviction(job: SlurmJob, urgency: Urgency, policy: Policy) -> str:
     return f"{_describe_job(job)}: {ends}"
 
 
-def _must_confirm(yes: bool) -> bool:
+def _needs_confirmation(yes: bool) -> bool:
     """Return whether a question comes first: who is at a terminal is asked. A script is not,
     because neither command was ever confirmed there."""
     return not yes and sys.stdin.isatty()
@@ -162,7 +162,7 @@ def _must_confirm(yes: bool) -> bool:
 def _read_world(config: str, *, jobs: bool) -> World:
     """Return the daemon's world, with Slurm's jobs where they are shown."""
     loaded: Config = config_loading.load_config(config)
-    return gather_world(loaded, output.now(), slurm=jobs)
+    return read_world_once(loaded, output.now(), slurm=jobs)
 
 
 def _is_wanted(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
@@ -172,8 +172,8 @@ def _is_wanted(view: DecisionsView, *, dry_run: bool, yes: bool, as_json: bool) 
         if not as_json:
             output.echo(output.DRY_RUN)
         return False
-    if _must_confirm(yes):
-        output.on_stderr(output.draw_declared, view)
+    if _needs_confirmation(yes):
+        output.draw_on_stderr(output.draw_declared, view)
         names = ", ".join(decision.target for decision in view.decisions)
         output.confirm(f"{view.verb} {names}?", abort=True)
     return True
@@ -199,13 +199,13 @@ def approve(
     correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
     approval. On a terminal, what happens to which node and job is shown and confirmed first.
     """
-    world = _read_world(config, jobs=dry_run or _must_confirm(yes))
-    wanted = expand_targets(targets)
+    world = _read_world(config, jobs=dry_run or _needs_confirmation(yes))
+    wanted = expand_hostlists(targets)
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
         if not of_rule:
             held = sorted({str(h.rule) for h in world.state.holds.values() if h.approvable})
-            raise output.no_such("status", rule, held)
+            raise output.make_not_found_error("status", rule, held)
         wanted += sorted(of_rule)
     if not wanted:
         raise click.UsageError(
@@ -216,10 +216,10 @@ def approve(
     for target in wanted:
         hold = world.state.holds.get(target)
         if hold is None:
-            raise output.no_such("status", target, sorted(world.state.holds))
+            raise output.make_not_found_error("status", target, sorted(world.state.holds))
         if not hold.approvable:
             output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
-            output.exit_with(Exit.PROBLEM)
+            output.exit_with(ExitCode.PROBLEM)
     view = preview_approvals(world, [world.state.holds[target] for target in wanted])
     if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):
         send_request(config, "approve", wanted, no_wait, as_json)
@@ -238,14 +238,14 @@ def cancel(
     back with `hpctl undrain` or `scontrol update`. On a terminal, what is left of which node and
     job is shown and confirmed first.
     """
-    world = _read_world(config, jobs=dry_run or _must_confirm(yes))
-    found = list(dict.fromkeys(open_recovery(world, name) for name in ids))
+    world = _read_world(config, jobs=dry_run or _needs_confirmation(yes))
+    found = list(dict.fromkeys(find_open_recovery_id(world, name) for name in ids))
     view = preview_cancellations(world, found)
     if _is_wanted(view, dry_run=dry_run, yes=yes, as_json=as_json):
         send_request(config, "cancel", found, no_wait, as_json)
 
 
-def open_recovery(w: World, name: str) -> str:
+def find_open_recovery_id(w: World, name: str) -> str:
     """Return the id of the open recovery that an id, a node or a job names. Else a usage error."""
     rid: RecoveryId | None = RecoveryId(name)
     still_open = {*w.state.open_nodes.values(), *w.state.open_jobs.values()}
@@ -265,4 +265,4 @@ def open_recovery(w: World, name: str) -> str:
     if ended is not None:
         raise click.UsageError(f"nothing to cancel: the recovery {name} has ended ({ended.phase})")
     jobs = [w.state.jobs[rid].shown for rid in w.state.open_jobs.values()]
-    raise output.no_such("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])
+    raise output.make_not_found_error("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])

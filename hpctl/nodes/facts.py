@@ -4,24 +4,28 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from hpctl.engine import test_reservation
-from hpctl.engine.completing import describe_completing, find_completing, is_freed_by_down
-from hpctl.engine.maintenance import find_hold, maintenance_text
-from hpctl.engine.pauses import find_able_since
-from hpctl.engine.view import View, find_assessment, is_being_taken, is_fresh
-from hpctl.faults.health import reset_answer
+from hpctl.engine.completing import (
+    describe_completing_job,
+    find_completing_jobs,
+    is_freed_by_node_down,
+)
+from hpctl.engine.maintenance import describe_maintenance, find_maintenance_hold
+from hpctl.engine.pauses import find_unpaused_since
+from hpctl.engine.view import View, find_assessment, is_fresh, is_provider_taking_node
+from hpctl.faults.health import find_reset_answer
 from hpctl.nodes.actors import NodeFacts
-from hpctl.vocabulary.evidence import find_answer
+from hpctl.vocabulary.evidence import find_evidence_answer
 from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-def node_facts(
-    rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: Policy, now: datetime
+def make_node_facts(
+    rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: RecoveryPolicy, now: datetime
 ) -> NodeFacts:
     """Return what is known now of the node that a recovery treats. `here`: the jobs on it."""
     health = view.health.get(rec.node)
-    held_by = find_hold(rec, view)
+    held_by = find_maintenance_hold(rec, view)
     completing = tuple(j for j in here if rec.node in j.completing_nodes and not j.running)
     return NodeFacts(
         slurm=view.scheduler.nodes.get(rec.node),
@@ -34,24 +38,24 @@ def node_facts(
         heard=health.generation if health else None,
         running=tuple(j for j in here if j.running),
         completing=completing,
-        stuck=_find_stuck_job(completing, view, policy, now),
+        stuck=_find_completing_job(completing, view, policy, now),
         withdrawn=view.withdrawn.get(rec.node, ""),
-        taken_away=is_being_taken(rec.node, view),
-        able_since=find_able_since(rec.id, view, now),
+        taken_away=is_provider_taking_node(rec.node, view),
+        able_since=find_unpaused_since(rec.id, view, now),
         booted=view.scheduler.booted,
-        reset=reset_answer(rec.id, health.findings) if health else None,
-        evidence=find_answer(rec.id, health.findings) if health else None,
+        reset=find_reset_answer(rec.id, health.findings) if health else None,
+        evidence=find_evidence_answer(rec.id, health.findings) if health else None,
         silent=health is None or not is_fresh(health.last_heard, policy.ages.silent_s, now),
-        held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
+        held=rec.node in view.reservations.get(test_reservation.format_test_name(rec), ()),
         test=_find_test_job(rec, view),
         left_in=_find_left_reservation(rec, view),
         absent=view.absent.get(rec.node),
-        maintenance=maintenance_text(held_by, now) if held_by else "",
-        begins=_next_window(rec, view, now),
+        maintenance=describe_maintenance(held_by, now) if held_by else "",
+        begins=_find_next_window(rec, view, now),
     )
 
 
-def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | None:
+def _find_next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | None:
     """Return when the window begins that the node makes room for; None where none is to begin."""
     starts = [
         window.opened.start
@@ -61,15 +65,15 @@ def _next_window(rec: NodeRecovery, view: View, now: datetime) -> datetime | Non
     return min((at for at in starts if at > now), default=None)
 
 
-def _find_stuck_job(
-    completing: Sequence[SlurmJob], view: View, policy: Policy, now: datetime
+def _find_completing_job(
+    completing: Sequence[SlurmJob], view: View, policy: RecoveryPolicy, now: datetime
 ) -> str:
     """Return the first of these jobs that has been COMPLETING for too long, where DOWN frees
     all."""
-    late = find_completing(completing, policy.job.completing_deadline_s, now)
-    if not late or not all(is_freed_by_down(job, view.scheduler) for job in completing):
+    late = find_completing_jobs(completing, policy.job.completing_deadline_s, now)
+    if not late or not all(is_freed_by_node_down(job, view.scheduler) for job in completing):
         return ""
-    return describe_completing(late[0], now)
+    return describe_completing_job(late[0], now)
 
 
 def _find_left_reservation(rec: NodeRecovery, view: View) -> str:

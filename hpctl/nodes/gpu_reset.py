@@ -25,15 +25,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, NotHere
-from hpctl.detection.driver_files import SMI, find_smi
+from hpctl.detection.check import DeviceAbsentError, UnknownResultError
+from hpctl.detection.driver_files import SMI, find_nvidia_smi
 from hpctl.detection.kernel.xid import normalize_address
-from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.detection.probe import ProbeResult, ProbeRunner
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.slurm_jobs import ProcessJobs
+from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.faults.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from hpctl.vocabulary.reset_order import ResetOrder
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class ResettableGpu(Struct, frozen=True):
     mig: bool
 
 
-class ResetRefused(Exception):
+class ResetRefusedError(Exception):
     """Nothing was reset; the text says why. `code` is the finding's."""
 
     def __init__(self, code: str, why: str) -> None:
@@ -80,7 +80,7 @@ class ResetRefused(Exception):
         self.code = code
 
 
-class Reset:
+class GpuReset:
     """One reset on the machine below `root`. `hold` keeps the agent itself off the GPUs."""
 
     def __init__(self, root: Path, hold: Callable[[], AbstractContextManager[None]]) -> None:
@@ -88,11 +88,11 @@ class Reset:
 
     def carry_out(self, devices: Sequence[str]) -> tuple[ResettableGpu, ...]:
         """Reset the GPUs at these PCI addresses, all where none is named; return those that were
-        reset. Raises ResetRefused."""
+        reset. Raises ResetRefusedError."""
         found = self.list_gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
-            raise ResetRefused(
+            raise ResetRefusedError(
                 RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}"
             )
         chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
@@ -101,30 +101,32 @@ class Reset:
             again.enter_context(self._hold())
             self._stop_services(again)
             self._stop_persistence(found, again)
-            self._end_holders()
+            self._end_gpu_processes()
             done = self._reset(chosen, found)
         lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self.list_gpus()}
         if lost:
-            raise ResetRefused(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
+            raise ResetRefusedError(
+                RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}"
+            )
         return done
 
     def _refuse_reset(self, chosen: Sequence[ResettableGpu]) -> None:
         mig = [gpu.pci for gpu in chosen if gpu.mig]
         if mig:
-            raise ResetRefused(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
+            raise ResetRefusedError(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
         switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
         for gpu in chosen if switched else ():
             if gpu.capability < _AMPERE:
-                raise ResetRefused(
+                raise ResetRefusedError(
                     RESET_REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system"
                 )
             if gpu.capability < _HOPPER and not self._list_active_units([FABRIC_MANAGER]):
-                raise ResetRefused(
+                raise ResetRefusedError(
                     RESET_REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run"
                 )
-        for pid, name, job in self._find_holders():
+        for pid, name, job in self._find_gpu_processes():
             if job:
-                raise ResetRefused(
+                raise ResetRefusedError(
                     RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]"
                 )
 
@@ -135,42 +137,44 @@ class Reset:
 
     def _stop_persistence(self, found: Sequence[ResettableGpu], again: ExitStack) -> None:
         for uuid in (gpu.uuid for gpu in found if gpu.persistent):
-            again.callback(self._try_smi, _set_persistence(uuid, "1"))
-            self._try_smi(_set_persistence(uuid, "0"))
+            again.callback(self._try_nvidia_smi, _make_persistence_arguments(uuid, "1"))
+            self._try_nvidia_smi(_make_persistence_arguments(uuid, "0"))
 
-    def _end_holders(self) -> None:
-        """End the processes that hold a GPU. Raises ResetRefused where one does not end."""
+    def _end_gpu_processes(self) -> None:
+        """End the processes that hold a GPU. Raises ResetRefusedError where one does not end."""
         for number, within_s in zip((signal.SIGTERM, signal.SIGKILL), _END_S, strict=True):
-            for pid, name, _ in self._find_holders():
+            for pid, name, _ in self._find_gpu_processes():
                 log.warning("%s[%d] holds a GPU that is to be reset: %s", name, pid, number.name)
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
             until = time.monotonic() + within_s
-            while (left := list(self._find_holders())) and time.monotonic() < until:
+            while (left := list(self._find_gpu_processes())) and time.monotonic() < until:
                 time.sleep(0.05)
             if not left:
                 return
-        raise ResetRefused(RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
+        raise ResetRefusedError(
+            RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end"
+        )
 
     def _reset(
         self, chosen: tuple[ResettableGpu, ...], found: Sequence[ResettableGpu]
     ) -> tuple[ResettableGpu, ...]:
-        answer = self._reset_at_once(chosen)
+        answer = self._reset_all_gpus(chosen)
         named = {normalize_address(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
         peers = tuple(gpu for gpu in found if gpu.pci in named and gpu not in chosen)
         if answer.exit_code and peers:
             self._refuse_reset(peers)
             chosen += peers
-            answer = self._reset_at_once(chosen)
+            answer = self._reset_all_gpus(chosen)
         if answer.exit_code:
-            raise ResetRefused(RESET_FAILED, _extract_message(answer))
+            raise ResetRefusedError(RESET_FAILED, _extract_message(answer))
         return chosen
 
     def list_gpus(self) -> tuple[ResettableGpu, ...]:
-        """Return the GPUs that nvidia-smi lists. Raises ResetRefused."""
-        answer = self._run_smi(LIST)
+        """Return the GPUs that nvidia-smi lists. Raises ResetRefusedError."""
+        answer = self._run_nvidia_smi(LIST)
         if answer.exit_code:
-            raise ResetRefused(RESET_FAILED, _extract_message(answer))
+            raise ResetRefusedError(RESET_FAILED, _extract_message(answer))
         found = []
         for line in answer.out.splitlines():
             try:
@@ -184,16 +188,16 @@ class Reset:
                 )
                 found.append(gpu)
             except ValueError as error:
-                raise ResetRefused(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
+                raise ResetRefusedError(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
         return tuple(found)
 
-    def _find_holders(self) -> Iterator[tuple[int, str, str]]:
+    def _find_gpu_processes(self) -> Iterator[tuple[int, str, str]]:
         """Yield who has a GPU's device file open: process id, name, and Slurm job if it is of one.
 
         The job is found by its slurmstepd where the control group names none: in a container, and
         on a cluster that tracks processes without control groups. Its process must not be ended.
         """
-        jobs = ProcessJobs(self._root / "proc")
+        jobs = ProcessJobFinder(self._root / "proc")
         for process in self._root.glob("proc/[0-9]*"):
             with contextlib.suppress(OSError):
                 names = (os.readlink(fd) for fd in (process / "fd").iterdir())
@@ -202,25 +206,27 @@ class Reset:
                 comm = (process / "comm").read_text(errors="replace").strip()
                 if comm not in _KEPT:
                     pid = int(process.name)
-                    yield pid, comm, _find_job(jobs, pid)
+                    yield pid, comm, _find_process_job(jobs, pid)
 
     def _list_active_units(self, units: Sequence[str]) -> list[str]:
         answer = self._try_command((*ACTIVE, *units))
         states = answer.out.splitlines() if answer else []
         return [unit for unit, state in zip(units, states, strict=False) if state == "active"]
 
-    def _reset_at_once(self, gpus: Sequence[ResettableGpu]) -> ProbeResult:
+    def _reset_all_gpus(self, gpus: Sequence[ResettableGpu]) -> ProbeResult:
         uuids = ",".join(gpu.uuid for gpu in gpus)
-        return self._run_smi([word.format(uuids=uuids) for word in RESET], RESET_S)
+        return self._run_nvidia_smi([word.format(uuids=uuids) for word in RESET], RESET_S)
 
-    def _run_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
-        answer = self._try_smi(arguments, within_s)
+    def _run_nvidia_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
+        answer = self._try_nvidia_smi(arguments, within_s)
         if answer is None:
-            raise ResetRefused(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
+            raise ResetRefusedError(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
         return answer
 
-    def _try_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
-        program = find_smi(self._root)
+    def _try_nvidia_smi(
+        self, arguments: Sequence[str], within_s: float = LIMIT_S
+    ) -> ProbeResult | None:
+        program = find_nvidia_smi(self._root)
         if program is None:
             log.warning("there is no %s that only root can write", SMI)
             return None
@@ -236,21 +242,21 @@ class Reset:
     ) -> ProbeResult | None:
         program = command[0]
         try:
-            probes = Probes(within_s, environment=environment)
+            probes = ProbeRunner(within_s, environment=environment)
             answer = probes.ask({program: command}, within_s)[program]
-        except (NotHere, CannotTell) as error:
+        except (DeviceAbsentError, UnknownResultError) as error:
             log.warning("%s", error)
             return None
         log.info("ran %s: %s", " ".join(command), answer)
         return answer if isinstance(answer, ProbeResult) else None
 
 
-def _set_persistence(uuid: str, mode: str) -> list[str]:
+def _make_persistence_arguments(uuid: str, mode: str) -> list[str]:
     """Return nvidia-smi's arguments that set a GPU's persistence mode: "0" off, "1" on."""
     return [argument.format(mode=mode, uuid=uuid) for argument in PERSISTENCE]
 
 
-def _find_job(jobs: ProcessJobs, pid: int) -> str:
+def _find_process_job(jobs: ProcessJobFinder, pid: int) -> str:
     """Return the Slurm job of a process; empty for none, and for a process that has gone."""
     try:
         return jobs.holder(pid)
@@ -264,7 +270,7 @@ def _extract_message(answer: ProbeResult) -> str:
     return text[:240] or f"nvidia-smi ended with {answer.exit_code}"
 
 
-class Resets:
+class GpuResetRunner:
     """What carries out the daemon's orders to reset GPUs, and answers each with one finding. For
     the sender's thread."""
 
@@ -277,7 +283,7 @@ class Resets:
     ) -> None:
         """`earlier`: what this boot's former agents found; what they answered is not done again."""
         self._report = report
-        self._reset = Reset(settings.root, hold)
+        self._reset = GpuReset(settings.root, hold)
         self._taken = {f.device for f in earlier if f.check == RESET_CHECK}
         self._one = threading.Lock()
 
@@ -290,14 +296,14 @@ class Resets:
             ).start()
 
     def _run_order(self, order: ResetOrder) -> None:
-        code, verdict, evidence = RESET_DONE, Verdict.OK, ""
+        code, verdict, evidence = RESET_DONE, DeviceVerdict.OK, ""
         with self._one:
             try:
                 gpus = self._reset.carry_out(order.devices)
                 evidence = " ".join(gpu.pci for gpu in gpus)
                 detail = f"reset {evidence}"[:256]
-            except ResetRefused as error:
-                code, verdict, detail = error.code, Verdict.WARN, str(error)[:256]
+            except ResetRefusedError as error:
+                code, verdict, detail = error.code, DeviceVerdict.WARN, str(error)[:256]
         log.warning("GPU reset for %s: %s, %s", order.recovery, code, detail)
         now = datetime.now(UTC)
         answer = Finding(RESET_CHECK, verdict, now, now, order.recovery, code, detail, evidence)

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.gates import correlated_since, find_correlated_rules
+from hpctl.engine.gates import find_correlated_recoveries, find_correlated_rules
 from hpctl.engine.kinds import Answers, JobsByNode, RecoveryAnswer, RecoveryKind
 from hpctl.engine.remedies import HOLDS_REMEDY, find_held_remedies
 from hpctl.engine.view import Candidate, View
@@ -14,40 +14,42 @@ from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.reachability import RULES as REACH_RULES
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts, find_recovered_reason
-from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedy
-from hpctl.nodes.facts import node_facts
-from hpctl.nodes.stuck import find_stuck
-from hpctl.nodes.testing import NO_TESTING, FindSuspicions, NodeTesting, suspect_nothing
+from hpctl.nodes.before_remedy import NOTHING_BEFORE, BeforeRemedySteps
+from hpctl.nodes.facts import make_node_facts
+from hpctl.nodes.stuck import find_stuck_nodes
+from hpctl.nodes.testing import NO_TESTING, FindSuspicions, NodeTestFunctions, find_no_suspicions
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
 from hpctl.vocabulary.identity import NodeName, RuleId
 from hpctl.vocabulary.isolation import isolate_each
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Move
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import PhaseMove
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 MayStop = Callable[[SlurmJob, View], bool]
 """Returns whether a running job is ready for a node of it to be set DOWN."""
 
 
-def may_stop_any(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
+def allow_all_stops(job: SlurmJob, view: View) -> bool:  # noqa: ARG001
     """Return True: where no recoveries of jobs are known, none has to be ready."""
     return True
 
 
 def make_node_kind(
-    testing: NodeTesting = NO_TESTING,
-    before: BeforeRemedy = NOTHING_BEFORE,
-    may_stop: MayStop = may_stop_any,
-    find_suspicions: FindSuspicions = suspect_nothing,
+    testing: NodeTestFunctions = NO_TESTING,
+    before: BeforeRemedySteps = NOTHING_BEFORE,
+    may_stop: MayStop = allow_all_stops,
+    find_suspicions: FindSuspicions = find_no_suspicions,
 ) -> RecoveryKind:
     """Return the kind. `testing` says how nodes are tested before they serve, `before` what comes
     before their remedy, `may_stop` which running jobs are ready for their node to be set DOWN,
     `find_suspicions` which nodes the failures of jobs point to."""
 
-    def advance_nodes(view: View, policy: Policy, here: JobsByNode, now: datetime) -> Answers:
-        correlated = correlated_since(view, policy, now)
+    def advance_nodes(
+        view: View, policy: RecoveryPolicy, here: JobsByNode, now: datetime
+    ) -> Answers:
+        correlated = find_correlated_recoveries(view, policy, now)
         held = find_held_remedies(view, policy, now)
         of_events = find_correlated_rules(view, policy, now)
         turns = before.find_turns(view, held, policy, now)
@@ -55,24 +57,28 @@ def make_node_kind(
         def answer_node(rec: NodeRecovery) -> RecoveryAnswer:
             jobs = here[rec.node]
             facts = replace(
-                node_facts(rec, view, jobs, policy, now),
+                make_node_facts(rec, view, jobs, policy, now),
                 movable=frozenset(int(job.id) for job in jobs if may_stop(job, view)),
                 results=testing.read_results(rec.test, rec.node, view, policy),
             )
             facts = replace(
                 facts,
-                assessment=_exclude_rules(facts.assessment, of_events.get(rec.node, frozenset())),
+                assessment=_exclude_mass_event_rules(
+                    facts.assessment, of_events.get(rec.node, frozenset())
+                ),
                 blocked=held[rec.id].why if rec.id in held else "",
-                was_blocked=_was_blocked(rec, view, now),
+                was_blocked=_has_been_blocked(rec, view, now),
                 turn=rec.id in turns,
             )
             facts = replace(
                 facts, assessment=_defer_young_faults(rec, facts.assessment, policy, now)
             )
-            facts = _of_others(rec, facts, correlated.get(rec.id, ""))
-            answer = advance.advance(rec, facts, policy, now, testing, before)
-            if isinstance(answer, Move) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
-                return RecoveryAnswer(rec.id, answer, generation=advance.new_generation(rec, facts))
+            facts = _exclude_mass_event(rec, facts, correlated.get(rec.id, ""))
+            answer = advance.advance_node_recovery(rec, facts, policy, now, testing, before)
+            if isinstance(answer, PhaseMove) and answer.signal is NodeSignal.NEW_GENERATION_SEEN:
+                return RecoveryAnswer(
+                    rec.id, answer, generation=advance.find_new_generation(rec, facts)
+                )
             return RecoveryAnswer(rec.id, answer)
 
         open_nodes = view.state.open_nodes.items()
@@ -80,14 +86,14 @@ def make_node_kind(
         return isolate_each("advance", nodes, lambda rec: rec.node, answer_node)
 
     def find_candidates(
-        view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+        view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
     ) -> list[Candidate]:
         """Return candidates among nodes that are not assessed faulty: those that failed a
         burn-in, that keep a job from its restart, that are to be tested, or that the failures of
         jobs point to."""
         burned = testing.find_burned(view, treated)
         treated = {*treated, *(candidate.node.name for candidate in burned)}
-        stuck = find_stuck(view, policy, treated, now)
+        stuck = find_stuck_nodes(view, policy, treated, now)
         treated = {*treated, *(candidate.node.name for candidate in stuck)}
         untested = testing.find_untested(view, policy, treated, now)
         treated = {*treated, *(candidate.node.name for candidate in untested)}
@@ -99,45 +105,47 @@ def make_node_kind(
     )
 
 
-def _exclude_rules(judged: Assessment | None, rules: frozenset[RuleId]) -> Assessment | None:
+def _exclude_mass_event_rules(
+    judged: Assessment | None, rules: frozenset[RuleId]
+) -> Assessment | None:
     """Return an assessment without the faults that are a mass event's: they say nothing of this
     node."""
     if judged is None or not rules or not rules.issuperset(judged.faults):
         return judged
     out_of_reach = not REACH_RULES.isdisjoint(rules)
-    condition = Condition.UNKNOWN if out_of_reach else Condition.HEALTHY
+    condition = NodeCondition.UNKNOWN if out_of_reach else NodeCondition.HEALTHY
     why = f"{', '.join(sorted(rules))} is a mass event"
     return Assessment(judged.generation, condition, judged.since, why=why)
 
 
 def _defer_young_faults(
-    rec: NodeRecovery, judged: Assessment | None, policy: Policy, now: datetime
+    rec: NodeRecovery, judged: Assessment | None, policy: RecoveryPolicy, now: datetime
 ) -> Assessment | None:
     """Return the assessment, suspected where its fault is too young for the next remedy.
 
     Other nodes get the time to report the same that they get before a first remedy.
     """
-    if judged is None or judged.condition is not Condition.FAULTY or rec.phase not in _CHECKED:
+    if judged is None or judged.condition is not NodeCondition.FAULTY or rec.phase not in _CHECKED:
         return judged
     wait_s = policy.node.remedy_after_s
     for rule, since in judged.faults.items():
         if rule in OWN_HARDWARE or now >= add_seconds(since, wait_s):
             return judged
     until = add_seconds(min(judged.faults.values()), wait_s)
-    return replace(judged, condition=Condition.SUSPECT, until=until)
+    return replace(judged, condition=NodeCondition.SUSPECT, until=until)
 
 
 _CHECKED: Final = (NodePhase.VERIFYING, NodePhase.ACCEPTING)
 
 
-def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
+def _exclude_mass_event(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
     """Return the facts with what the mass event that `why` describes means for this one."""
     if why and rec.rule in OWN_HARDWARE:
         return facts
     return replace(facts, correlated=why or find_recovered_reason(rec, facts))
 
 
-def _was_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:
+def _has_been_blocked(rec: NodeRecovery, view: View, now: datetime) -> bool:
     """Return whether a gate has held the remedy of a recovery since its phase began, until now."""
     hold = view.state.holds.get(rec.node)
     if hold is None or hold.gate not in HOLDS_REMEDY or hold.at < rec.since:

@@ -10,7 +10,14 @@ from hpctl.engine.maintenance import LOOK_S
 from hpctl.nodes.actors import NodeCase
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
-from hpctl.vocabulary.recovery import Do, Move, Next, RequeueInterval, StepKind, Wait
+from hpctl.vocabulary.recovery import (
+    Next,
+    PhaseMove,
+    RequeueInterval,
+    StartStep,
+    StepKind,
+    WaitUntil,
+)
 
 _PUT_OFF: Final = frozenset(
     {
@@ -39,31 +46,31 @@ _BEFORE_THE_END: Final = (
 
 def _closes_node(answer: Next) -> bool:
     """Return whether it closes the node before the maintenance ends, or says who has the node."""
-    if isinstance(answer, Move):
+    if isinstance(answer, PhaseMove):
         return answer.signal in _BEFORE_THE_END
-    return isinstance(answer, Do) and answer.kind is StepKind.DRAIN
+    return isinstance(answer, StartStep) and answer.kind is StepKind.DRAIN
 
 
-def find_change(c: NodeCase) -> Move | None:
+def find_maintenance_move(c: NodeCase) -> PhaseMove | None:
     """Return the beginning or the end of the maintenance, once for each."""
     held = bool(c.facts.maintenance)
     if held == c.rec.in_maintenance:
         return None
     if held:
-        return Move(NodeSignal.MAINTENANCE_BEGAN, c.facts.maintenance)
-    return Move(NodeSignal.MAINTENANCE_ENDED, "no maintenance reservation holds the node")
+        return PhaseMove(NodeSignal.MAINTENANCE_BEGAN, c.facts.maintenance)
+    return PhaseMove(NodeSignal.MAINTENANCE_ENDED, "no maintenance reservation holds the node")
 
 
-def wait_out(c: NodeCase, answer: Next) -> Next | None:
+def wait_for_maintenance_end(c: NodeCase, answer: Next) -> Next | None:
     """Return what is left of an answer while the maintenance lasts; None where there is none."""
     if not c.facts.maintenance:
         return None
     if c.rec.of_maintenance and not _closes_node(answer):
-        return Wait(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
+        return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
     if c.rec.of_maintenance:
         return answer
-    seen = isinstance(answer, Move) and answer.signal not in _PUT_OFF
-    own = isinstance(answer, Do) and answer.kind in _OUR_OWN
+    seen = isinstance(answer, PhaseMove) and answer.signal not in _PUT_OFF
+    own = isinstance(answer, StartStep) and answer.kind in _OUR_OWN
     if seen or own:
         return answer
-    return Wait(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)
+    return WaitUntil(add_seconds(c.now, LOOK_S), c.facts.maintenance, RequeueInterval.SLOWLY)

@@ -27,7 +27,7 @@ GONE_S = 120.0
 systemd starts another, within seconds."""
 
 
-class WatchPorts(Struct, frozen=True):
+class OrderWatchPorts(Struct, frozen=True):
     """What the outside world is to a watch."""
 
     read: Callable[[], World]
@@ -41,7 +41,7 @@ class WatchPorts(Struct, frozen=True):
 class OrderWatch:
     """A watch of the recoveries of some nodes until each has ended. Changes nothing."""
 
-    def __init__(self, nodes: Sequence[NodeName], ports: WatchPorts) -> None:
+    def __init__(self, nodes: Sequence[NodeName], ports: OrderWatchPorts) -> None:
         """`nodes`: those whose order the daemon has accepted, so that a recovery is open."""
         self._nodes, self._ports = nodes, ports
         self._recoveries: dict[NodeName, RecoveryId] = {}
@@ -61,10 +61,10 @@ class OrderWatch:
             if world is not None:
                 found = self._find_recoveries(world.state)
                 for rec in found:
-                    self._tell_news(rec, world)
+                    self._print_news(rec, world)
                 if len(found) == len(self._nodes) and all(rec.ended for rec in found):
                     return found
-                self._tell_awaited(found, world)
+                self._print_awaited(found, world)
             if self._ports.monotonic() - self._led > GONE_S:
                 raise Unavailable(
                     f"the daemon has not answered for {GONE_S:.0f} s {self._trouble}".strip(),
@@ -90,14 +90,14 @@ class OrderWatch:
                 self._recoveries[node] = state.last_of_node[node]
         return [state.nodes[rid] for rid in self._recoveries.values() if rid in state.nodes]
 
-    def _tell_news(self, rec: NodeRecovery, world: World) -> None:
+    def _print_news(self, rec: NodeRecovery, world: World) -> None:
         # A step's line changes once its outcome is known, and is reported again.
         for line in build_timeline(rec, world.state):
             if (rec.id, line) not in self._told:
                 self._told.add((rec.id, line))
                 self._print_line(f"{line.at:%Y-%m-%dT%H:%M:%SZ} {rec.node}: {line.text}")
 
-    def _tell_awaited(self, found: Sequence[NodeRecovery], world: World) -> None:
+    def _print_awaited(self, found: Sequence[NodeRecovery], world: World) -> None:
         if self._ports.monotonic() - self._spoke <= BEAT_S:
             return
         for rec in found:

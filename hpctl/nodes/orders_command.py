@@ -24,69 +24,69 @@ from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.request_client import (
     ANSWER_S,
-    JobHere,
+    JobOnNode,
     RequestsView,
     ask_daemon,
     describe_job_fate,
-    expand_targets,
-    invoking_user,
+    expand_hostlists,
+    find_invoking_user,
     print_answers,
     report_and_exit,
 )
 from hpctl.engine.requests import NOW, take_request
 from hpctl.engine.timeline import write_headline
-from hpctl.engine.view import Request, View, jobs_on
-from hpctl.engine.views import node_recovery_view
-from hpctl.engine.world import World, known_nodes
+from hpctl.engine.view import Request, View, group_jobs_by_node
+from hpctl.engine.views import make_node_recovery_view
+from hpctl.engine.world import World, list_known_nodes
 from hpctl.engine.world_reader import WorldReader, read_live
-from hpctl.nodes.order_watch import OrderWatch, WatchPorts
+from hpctl.nodes.order_watch import OrderWatch, OrderWatchPorts
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import now_option
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.lazy_commands import INTERRUPTED
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.pause import Pause, PauseAsked
+from hpctl.vocabulary.pause import Pause, PauseRequest
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 TARGET_CHARS = 200
 """Of what a request says it is about; its detail says all."""
 
 
-class PreviewView(Struct, frozen=True):
+class NodeOrderPreviewView(Struct, frozen=True):
     """One node before a reboot or replacement. `answer`: what the daemon would say now. `now`: its
     jobs are not waited for."""
 
     node: str
     verb: str
     instance: str
-    jobs: tuple[JobHere, ...]
+    jobs: tuple[JobOnNode, ...]
     open_recovery: str
     would_open: bool
     answer: str
     now: bool = False
 
 
-class PreviewsView(Struct, frozen=True):
+class NodeOrderPreviewsView(Struct, frozen=True):
     """What `--dry-run` shows."""
 
     as_of: datetime
-    previews: tuple[PreviewView, ...]
+    previews: tuple[NodeOrderPreviewView, ...]
 
 
-def preview_nodes(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
+def preview_nodes(w: World, verb: str, names: tuple[str, ...], by: str) -> NodeOrderPreviewsView:
     """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
     view = w.view()
-    here = jobs_on([NodeName(n) for n in names], view.scheduler.jobs)
+    here = group_jobs_by_node([NodeName(n) for n in names], view.scheduler.jobs)
     shown = (_preview_node(w, view, verb, n, here[n], by) for n in map(NodeName, names))
-    return PreviewsView(w.now, tuple(shown))
+    return NodeOrderPreviewsView(w.now, tuple(shown))
 
 
 def _preview_node(
     w: World, view: View, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
-) -> PreviewView:
+) -> NodeOrderPreviewView:
     rec, instance = w.state.node_recovery(name), view.instance(name)
     health = w.health.get(name)
     # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
@@ -94,12 +94,12 @@ def _preview_node(
         Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now
     )
     assert isinstance(answer, RequestTaken)
-    return PreviewView(
+    return NodeOrderPreviewView(
         node=name,
         verb=verb.removesuffix(NOW),
         instance=instance.id if instance else (health.generation.instance if health else ""),
         jobs=tuple(
-            copy_view(JobHere, j, nodes=len(j.nodes))
+            copy_view(JobOnNode, j, nodes=len(j.nodes))
             for j in sorted(jobs, key=lambda j: j.id)
             if j.running or j.completing
         ),
@@ -110,7 +110,7 @@ def _preview_node(
     )
 
 
-def preview_lines(view: PreviewsView) -> list[str]:
+def format_preview_lines(view: NodeOrderPreviewsView) -> list[str]:
     """Return the preview for people: one paragraph a node."""
     lines = []
     for p in view.previews:
@@ -192,7 +192,7 @@ def pause(
     For the whole cluster, for NODES (hostlists are allowed), or for --partition. The
     pause ends at --until, or when `hpctl unpause` lifts it.
     """
-    asked = PauseAsked(_scope_nodes(names, partition), partition, why, until)
+    asked = PauseRequest(_fold_scope_nodes(names, partition), partition, why, until)
     _ask_pause(asked, "pause", no_wait=no_wait, config=config, as_json=as_json)
 
 
@@ -206,26 +206,28 @@ def unpause(
 
     Without NODES and --partition, every pause. NODES leave each pause of nodes that has them.
     """
-    asked = PauseAsked(_scope_nodes(names, partition), partition)
+    asked = PauseRequest(_fold_scope_nodes(names, partition), partition)
     _ask_pause(asked, "unpause", no_wait=no_wait, config=config, as_json=as_json)
 
 
-def _scope_nodes(names: tuple[str, ...], partition: str) -> str:
+def _fold_scope_nodes(names: tuple[str, ...], partition: str) -> str:
     """Return the nodes as one hostlist. Raises UsageError."""
     if names and partition:
         raise click.UsageError(
             "NODES and --partition cannot be used together: give only one of them"
         )
-    return fold_hostlist(expand_targets(names))
+    return fold_hostlist(expand_hostlists(names))
 
 
-def _ask_pause(asked: PauseAsked, verb: str, *, no_wait: bool, config: str, as_json: bool) -> None:
-    detail = msgspec.json.encode(asked).decode() if asked != PauseAsked() else ""
+def _ask_pause(
+    asked: PauseRequest, verb: str, *, no_wait: bool, config: str, as_json: bool
+) -> None:
+    detail = msgspec.json.encode(asked).decode() if asked != PauseRequest() else ""
     target = Pause(asked.scope, "", output.now()).what if asked.scope else ""
     send_request(config, verb, [target[:TARGET_CHARS]], no_wait, as_json, detail)
 
 
-def lift_pause(config: str, *, no_wait: bool, as_json: bool) -> None:
+def lift_all_pauses(config: str, *, no_wait: bool, as_json: bool) -> None:
     """Ask the daemon to lift every pause, and leave with the exit code of its answer."""
     send_request(config, "unpause", [""], no_wait, as_json)
 
@@ -248,13 +250,13 @@ def _run_destructive_order(
     if dry_run and as_json:
         output.echo(output.to_json("preview", view))
     else:
-        for line in preview_lines(view):
+        for line in format_preview_lines(view):
             output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
             output.echo(output.DRY_RUN)
         blocked = any(not p.would_open for p in view.previews)
-        output.exit_with(Exit.PROBLEM if blocked else Exit.FINE)
+        output.exit_with(ExitCode.PROBLEM if blocked else ExitCode.FINE)
         return
     if not yes:
         output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
@@ -267,19 +269,19 @@ def _run_destructive_order(
         report_and_exit(answers, as_json, waited=not no_wait)
 
 
-def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> PreviewsView:
+def _read_previews(config: Config, verb: str, names: tuple[str, ...]) -> NodeOrderPreviewsView:
     """Look at each node; leave with exit code 3 where Slurm cannot be read. Raises HpctlError for
     a name that nothing has."""
     # What would be destroyed is read now: a job may have begun since the daemon's last cycle.
     world = read_live(config, output.now())
     if world.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {world.slurm_error}", err=True)
-        raise click.exceptions.Exit(Exit.CANNOT_TELL)
-    known = [str(n) for n in known_nodes(world)]
+        raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
+    known = [str(n) for n in list_known_nodes(world)]
     for name in names:
         if name not in known or NodeName(name) not in world.slurm.nodes:
-            raise output.no_such("nodes", name, known)
-    return preview_nodes(world, verb, tuple(dict.fromkeys(names)), invoking_user())
+            raise output.make_not_found_error("nodes", name, known)
+    return preview_nodes(world, verb, tuple(dict.fromkeys(names)), find_invoking_user())
 
 
 def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> None:
@@ -289,24 +291,24 @@ def _follow_orders(config: Config, answers: RequestsView, *, as_json: bool) -> N
         print_answers(answers, waited=True)
     nodes = [NodeName(row.target) for row in answers.requests if row.ok]
     reader = WorldReader(config, recent=True)
-    ports = WatchPorts(lambda: reader.read(output.now()), _print_status)
+    ports = OrderWatchPorts(lambda: reader.read(output.now()), _print_status)
     try:
         ended = OrderWatch(nodes, ports).follow()
     except KeyboardInterrupt:
         output.echo("hpctl: interrupted; the daemon continues: hpctl explain NODE", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
-    view = replaced(answers, recoveries=tuple(map(node_recovery_view, ended)))
+    view = replaced(answers, recoveries=tuple(map(make_node_recovery_view, ended)))
     if as_json:
         output.echo(output.to_json("requests", view))
     else:
         for rec in ended:
             output.echo(write_headline(rec))
     if any(rec.phase is not NodePhase.RETURNED for rec in ended):
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
     if any(row.answered and not row.ok for row in answers.requests):
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
     if any(not row.answered for row in answers.requests):
-        output.exit_with(Exit.CANNOT_TELL)
+        output.exit_with(ExitCode.CANNOT_TELL)
 
 
 def _print_status(line: str) -> None:

@@ -9,16 +9,16 @@ from datetime import datetime
 from typing import Final
 
 from hpctl.engine.completing import (
-    describe_completing,
-    find_completing,
-    is_freed_by_down,
-    waits_to_restart,
+    describe_completing_job,
+    find_completing_jobs,
+    is_freed_by_node_down,
+    is_waiting_to_restart,
 )
-from hpctl.engine.requests import generation_for
+from hpctl.engine.requests import find_ordered_generation
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 STUCK: Final = FaultClass(
@@ -30,27 +30,31 @@ STUCK: Final = FaultClass(
 )
 
 
-def find_stuck(
-    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+def find_stuck_nodes(
+    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
     """Return the nodes that must be set DOWN so that a job can restart."""
     found: dict[NodeName, Candidate] = {}
-    for job in find_completing(view.scheduler.jobs.values(), policy.job.completing_deadline_s, now):
-        if not waits_to_restart(job, view.state) or not is_freed_by_down(job, view.scheduler):
+    for job in find_completing_jobs(
+        view.scheduler.jobs.values(), policy.job.completing_deadline_s, now
+    ):
+        if not is_waiting_to_restart(job, view.state) or not is_freed_by_node_down(
+            job, view.scheduler
+        ):
             continue
         for name in job.completing_nodes:
             node = view.scheduler.nodes.get(name)
             if node is None or name in treated or name in found or view.is_quarantined(name):
                 continue
-            if node.down or not node.responding or _left_by_operator(name, job, view):
+            if node.down or not node.responding or _is_left_by_operator(name, job, view):
                 continue
-            since, why = job.completing_since or now, describe_completing(job, now)
-            generation = generation_for("reboot", name, view)
+            since, why = job.completing_since or now, describe_completing_job(job, now)
+            generation = find_ordered_generation("reboot", name, view)
             found[name] = Candidate(generation, node, STUCK, since, why)
     return list(found.values())
 
 
-def _left_by_operator(node: NodeName, job: SlurmJob, view: View) -> bool:
+def _is_left_by_operator(node: NodeName, job: SlurmJob, view: View) -> bool:
     """Return whether a recovery of the node for this very wait has ended: an operator left it
     so."""
     rid = view.state.last_of_node.get(node)

@@ -11,28 +11,28 @@ from hpctl.engine.view import Candidate, View
 from hpctl.nodes.actors import NodeCase
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeSignal
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.recovery import Move, Next
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.recovery import Next, PhaseMove
 
 _UNKNOWN = "this hpctl tests no nodes"
 
 
-def serve_untested(c: NodeCase) -> Next | None:  # noqa: ARG001
+def require_no_test(c: NodeCase) -> Next | None:  # noqa: ARG001
     """Return None: a healthy node needs nothing before it serves."""
     return None
 
 
-def accept_untested(c: NodeCase) -> Next:  # noqa: ARG001
+def end_unsupported_test(c: NodeCase) -> Next:  # noqa: ARG001
     """End a test that an hpctl with tests has begun."""
-    return Move(NodeSignal.UNTESTED, _UNKNOWN)
+    return PhaseMove(NodeSignal.UNTESTED, _UNKNOWN)
 
 
-def leave_reservation(c: NodeCase) -> Next:  # noqa: ARG001
+def escalate_left_reservation(c: NodeCase) -> Next:  # noqa: ARG001
     """Call a person to delete the reservation that an hpctl with tests has made."""
-    return Move(NodeSignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test")
+    return PhaseMove(NodeSignal.NEEDS_HUMAN, f"{_UNKNOWN}: delete the reservation of its test")
 
 
-def find_none_burned(
+def find_no_burn_in_failures(
     view: View,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
 ) -> list[Candidate]:
@@ -52,18 +52,18 @@ FindSuspicions = Callable[[View, datetime], Iterable[NodeSuspicion]]
 """Returns the nodes that the verdicts on several jobs name."""
 
 FindSuspected = Callable[
-    [View, Policy, Collection[NodeName], FindSuspicions, datetime], list[Candidate]
+    [View, RecoveryPolicy, Collection[NodeName], FindSuspicions, datetime], list[Candidate]
 ]
 
 
-def suspect_nothing(view: View, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
+def find_no_suspicions(view: View, now: datetime) -> Iterable[NodeSuspicion]:  # noqa: ARG001
     """Return no nodes: for an engine without recoveries of jobs."""
     return ()
 
 
-def find_none_suspected(
+def find_no_suspected_nodes(
     view: View,  # noqa: ARG001
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     treated: Collection[NodeName],  # noqa: ARG001
     find_suspicions: FindSuspicions,  # noqa: ARG001
     now: datetime,  # noqa: ARG001
@@ -72,7 +72,7 @@ def find_none_suspected(
     return []
 
 
-class NodeTesting(Struct, frozen=True, kw_only=True):
+class NodeTestFunctions(Struct, frozen=True, kw_only=True):
     """How nodes are tested as part of their recovery.
 
     `come_before_service` returns what a healthy node still needs before it serves, if anything.
@@ -82,16 +82,16 @@ class NodeTesting(Struct, frozen=True, kw_only=True):
     point to; `orders` are what operators may ask for.
     """
 
-    come_before_service: Callable[[NodeCase], Next | None] = serve_untested
-    accept: Callable[[NodeCase], Next] = accept_untested
-    unreserve: Callable[[NodeCase], Next] = leave_reservation
+    come_before_service: Callable[[NodeCase], Next | None] = require_no_test
+    accept: Callable[[NodeCase], Next] = end_unsupported_test
+    unreserve: Callable[[NodeCase], Next] = escalate_left_reservation
     read_results: ReadResults = read_no_results
-    find_burned: Callable[[View, Collection[NodeName]], list[Candidate]] = find_none_burned
-    find_untested: Callable[[View, Policy, Collection[NodeName], datetime], list[Candidate]] = (
-        find_no_candidates
-    )
-    find_suspected: FindSuspected = find_none_suspected
+    find_burned: Callable[[View, Collection[NodeName]], list[Candidate]] = find_no_burn_in_failures
+    find_untested: Callable[
+        [View, RecoveryPolicy, Collection[NodeName], datetime], list[Candidate]
+    ] = find_no_candidates
+    find_suspected: FindSuspected = find_no_suspected_nodes
     orders: Mapping[str, Order] = {}
 
 
-NO_TESTING = NodeTesting()
+NO_TESTING = NodeTestFunctions()

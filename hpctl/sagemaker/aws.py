@@ -34,14 +34,20 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from hpctl.sagemaker.classify import (
     UNREADABLE,
-    call_hint,
-    error_text,
+    find_call_hint,
+    format_error,
     is_absent,
     is_refused,
     read_error_code,
     was_never_accepted,
 )
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.toolkit.errors import (
+    CallRefused,
+    HpctlError,
+    OrderInDoubt,
+    ResourceNotFound,
+    Unavailable,
+)
 
 
 def open_session(
@@ -84,7 +90,7 @@ def make_loader(data_path: str | None) -> Loader:
     return create_loader(data_path)
 
 
-def client_config(attempts: int, timeout_s: float, connections: int = 10) -> Config:
+def make_client_config(attempts: int, timeout_s: float, connections: int = 10) -> Config:
     """Return how long a client tries, in so many attempts of `timeout_s` each."""
     return Config(
         retries={"total_max_attempts": attempts, "mode": "standard"},
@@ -164,12 +170,15 @@ class AwsAccount:
         """See ports.Aws. For all threads."""
         with self._lock:
             if name not in self._services:
-                reads, orders = self._client(name, READ_ATTEMPTS), partial(self._client, name, 1)
+                reads, orders = (
+                    self._make_client(name, READ_ATTEMPTS),
+                    partial(self._make_client, name, 1),
+                )
                 self._services[name] = AwsService(name, reads, orders, self._sleep)
             return self._services[name]
 
-    def _client(self, name: str, attempts: int) -> Any:
-        config = client_config(attempts, 60.0, CONNECTIONS)
+    def _make_client(self, name: str, attempts: int) -> Any:
+        config = make_client_config(attempts, 60.0, CONNECTIONS)
         endpoint = self._endpoint_url if name == "sagemaker" else None
         make: Callable[..., Any] = self._session.client
         try:
@@ -179,7 +188,7 @@ class AwsAccount:
                 f"cannot create a client for the AWS service {name}: {error}",
                 "check --region and --endpoint-url",
             ) from error
-        client.meta.events.register("before-parse", _refuse_pages)
+        client.meta.events.register("before-parse", _refuse_html_pages)
         return client
 
 
@@ -206,7 +215,7 @@ class AwsService:
         """See ports.Service."""
         call = getattr(self._reads, operation)
         try:
-            answer = self._whole(operation, call(**request))
+            answer = self._check_answer(operation, call(**request))
         except _FAILED as error:
             raise self._make_error(error, operation, Unavailable) from error
         return answer
@@ -219,7 +228,7 @@ class AwsService:
         pages = iter(self._reads.get_paginator(operation).paginate(**request))
         try:
             for page in islice(pages, MAX_PAGES):
-                yield from self._whole(operation, page).get(key, ())
+                yield from self._check_answer(operation, page).get(key, ())
             if next(pages, None) is not None:
                 raise ValueError(f"no end after {MAX_PAGES} pages")
         except _FAILED as error:
@@ -231,14 +240,14 @@ class AwsService:
             self._orders = self._orders or self._make_orders()
         call = getattr(self._orders, operation)
         try:
-            answer = self._whole(operation, self._again.copy()(call, **request))
+            answer = self._check_answer(operation, self._again.copy()(call, **request))
         except _FAILED as error:
             # Throttled to the end, or never connected: nothing was taken, and no look is needed.
-            unknown = Refused if was_never_accepted(error) else InDoubt
+            unknown = CallRefused if was_never_accepted(error) else OrderInDoubt
             raise self._make_error(error, operation, unknown) from error
         return answer
 
-    def _whole(self, operation: str, answer: Any) -> Mapping[str, Any]:
+    def _check_answer(self, operation: str, answer: Any) -> Mapping[str, Any]:
         """Return an answer that is of the model's types. Raises ValueError with the place that is
         not."""
         meta = self._reads.meta
@@ -253,20 +262,20 @@ class AwsService:
         self, error: Exception, operation: str, unknown: type[HpctlError]
     ) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
-        message, hint = f"{action}: {error_text(error)}", call_hint(error, action)
+        message, hint = f"{action}: {format_error(error)}", find_call_hint(error, action)
         if not isinstance(error, BotoCoreError | ClientError):
-            message = f"cannot read the answer of AWS to {action}: {error_text(error)}"
+            message = f"cannot read the answer of AWS to {action}: {format_error(error)}"
             hint = _NOT_THE_SERVICE
         if is_absent(error):
-            return Absent(message, hint, code=read_error_code(error))
+            return ResourceNotFound(message, hint, code=read_error_code(error))
         if is_refused(error):
-            return Refused(message, hint, code=read_error_code(error))
-        if issubclass(unknown, Refused):
+            return CallRefused(message, hint, code=read_error_code(error))
+        if issubclass(unknown, CallRefused):
             return unknown(message, hint, code=read_error_code(error))
         return unknown(message, hint)
 
 
-def _refuse_pages(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
+def _refuse_html_pages(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
     """Raises ValueError for a page in HTML, or half an answer, which botocore reads as `{}`."""
     body, fine = response_dict["body"], response_dict["status_code"] < 300
     if fine and body and isinstance(body, bytes) and _in_json(operation_model):

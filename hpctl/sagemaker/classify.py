@@ -93,7 +93,9 @@ an object belongs, a time in the year 10000. An order that is answered so may ha
 NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
 
 
-def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
+def classify_batch(
+    asked: Iterable[InstanceId], answer: Mapping[str, Any]
+) -> dict[InstanceId, Outcome]:
     """Return the outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that
     answered.
 
@@ -107,14 +109,14 @@ def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[Ins
         if instance in successful and entry is None:
             outcomes[instance] = Outcome.accepted()
         elif entry is not None and instance not in successful:
-            outcomes[instance] = of_failed(entry)
+            outcomes[instance] = classify_failed_entry(entry)
         else:
             where = "both lists" if entry is not None else "neither list"
             outcomes[instance] = Outcome.ambiguous("unanswered", f"the id is in {where}")
     return outcomes
 
 
-def of_failed(entry: Mapping[str, Any]) -> Outcome:
+def classify_failed_entry(entry: Mapping[str, Any]) -> Outcome:
     """Return the outcome of one entry of a batch's Failed list."""
     # BatchDelete says Code where the others say ErrorCode.
     code = str(entry.get("ErrorCode") or entry.get("Code") or "")
@@ -124,7 +126,7 @@ def of_failed(entry: Mapping[str, Any]) -> Outcome:
     return Outcome.ambiguous(code or "unanswered", message)
 
 
-def of_error(error: Exception) -> Outcome:
+def classify_error(error: Exception) -> Outcome:
     """Return the outcome of a whole call that raised, the same for each of its ids."""
     if isinstance(error, ClientError):
         code, message = read_error_code(error), str(error.response["Error"].get("Message", ""))
@@ -153,12 +155,12 @@ def list_unpatched_orders(
     return tuple(name for name, since in NEEDS_UPDATE.items() if newest < since)
 
 
-def update_fix(cluster: str) -> str:
+def find_update_fix(cluster: str) -> str:
     """Return what to do about an order that a cluster does not take yet."""
     return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
 
 
-def worth_retrying(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """Return whether a read that failed so may succeed a moment later."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -178,7 +180,7 @@ def was_never_accepted(error: BaseException) -> bool:
 def is_absent(error: BaseException) -> bool:
     """Return whether the answer is that what the call names is not there."""
     # A proxy's page may have any status.
-    if not isinstance(error, ClientError) or _error_message(error).startswith("<"):
+    if not isinstance(error, ClientError) or _read_error_message(error).startswith("<"):
         return False
     code = read_error_code(error)
     # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
@@ -199,18 +201,18 @@ def is_refused(error: BaseException) -> bool:
     return read_error_code(error) not in THROTTLED and status < 500
 
 
-def error_text(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return what an error says, without botocore's frame around the service's own words."""
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
         return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
-    message = _error_message(error).rstrip(".")
+    message = _read_error_message(error).rstrip(".")
     if message.startswith("<"):
         message = "the answer is a web page, not the service's"
     return f"{message} ({read_error_code(error)})" if message else read_error_code(error)
 
 
-def _error_message(error: ClientError) -> str:
+def _read_error_message(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
 
 
@@ -251,7 +253,7 @@ _HINTS = {
 """What a user at a terminal does about a call that failed, and an operator of the daemon."""
 
 
-def _error_code(error: BaseException) -> str:
+def _read_response_code(error: BaseException) -> str:
     if isinstance(error, NO_CREDENTIALS):
         return "no credentials"
     if not isinstance(error, ClientError):
@@ -260,18 +262,18 @@ def _error_code(error: BaseException) -> str:
     return next((kind for kind, codes in kinds.items() if read_error_code(error) in codes), "")
 
 
-def call_hint(error: BaseException, action: str) -> str:
+def find_call_hint(error: BaseException, action: str) -> str:
     """Return what a user at a terminal does about a failed call; "" where its words say it."""
     late = (
         read_error_code(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     )
     if late:
-        return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
-    return _HINTS[_error_code(error)][0].format(action=action)
+        return f"where the cluster is older than this call: {find_update_fix('CLUSTER')}"
+    return _HINTS[_read_response_code(error)][0].format(action=action)
 
 
-def hint_for(error: BaseException, cluster: str, operation: str) -> str:
+def find_operator_hint(error: BaseException, cluster: str, operation: str) -> str:
     """Return what an operator does about a call that failed for good."""
     if read_error_code(error) == "ResourceNotFound":
         return f"no cluster {cluster!r} here: check its name, the region and the account"
-    return _HINTS[_error_code(error)][1].format(action=f"sagemaker:{operation}")
+    return _HINTS[_read_response_code(error)][1].format(action=f"sagemaker:{operation}")

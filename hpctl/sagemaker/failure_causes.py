@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from hpctl.toolkit.compat import StrEnum
 
 
-class Cause(StrEnum):
+class NodeFailureKind(StrEnum):
     """Why an instance is not there."""
 
     LIFECYCLE = "lifecycle"
@@ -25,7 +25,7 @@ class NodeFailureCause(Struct, frozen=True):
     group and stream, divided by a blank.
     """
 
-    cause: Cause
+    cause: NodeFailureKind
     meaning: str
     fix: str
     step: str = ""
@@ -36,43 +36,47 @@ class NodeFailureCause(Struct, frozen=True):
 
 _CAUSES = (
     # The service's texts (sources: its documentation's troubleshooting pages and users' issues).
-    (Cause.CAPACITY, r"insufficient\s*(instance)?\s*capacity|sufficient capacity|no capacity"),
-    (Cause.LIFECYCLE, r"life\s*cycle|\bLCS\b"),
-    (Cause.QUOTA, r"limit\s*exceeded|quota|resourcelimit|vcpu limit"),
-    (Cause.NETWORK, r"\bEFA\b|security group|subnet|\bENI\b|free ip|ip address"),
+    (
+        NodeFailureKind.CAPACITY,
+        r"insufficient\s*(instance)?\s*capacity|sufficient capacity|no capacity",
+    ),
+    (NodeFailureKind.LIFECYCLE, r"life\s*cycle|\bLCS\b"),
+    (NodeFailureKind.QUOTA, r"limit\s*exceeded|quota|resourcelimit|vcpu limit"),
+    (NodeFailureKind.NETWORK, r"\bEFA\b|security group|subnet|\bENI\b|free ip|ip address"),
 )
 
 
 _MEANING = {
-    Cause.LIFECYCLE: "a lifecycle script ended with an error on the node",
-    Cause.QUOTA: "the account's quota for these instances is used up",
-    Cause.NETWORK: "the node's network did not come up as it must",
-    Cause.OTHER: "the service gave no reason that is known",
+    NodeFailureKind.LIFECYCLE: "a lifecycle script ended with an error on the node",
+    NodeFailureKind.QUOTA: "the account's quota for these instances is used up",
+    NodeFailureKind.NETWORK: "the node's network did not come up as it must",
+    NodeFailureKind.OTHER: "the service gave no reason that is known",
 }
 
 
 _FIX = {
-    Cause.LIFECYCLE: (
+    NodeFailureKind.LIFECYCLE: (
         "fix the script, push it (`hpctl cluster lifecycle push`) and replace the node"
     ),
-    Cause.QUOTA: "ask for more in Service Quotas: `<type> for cluster usage` of SageMaker",
-    Cause.NETWORK: (
+    NodeFailureKind.QUOTA: "ask for more in Service Quotas: `<type> for cluster usage` of "
+    "SageMaker",
+    NodeFailureKind.NETWORK: (
         "security groups must allow themselves both ways (`hpctl cluster validate` looks); where "
         "they do, the failure often passes: replace the node once"
     ),
-    Cause.OTHER: "read the message; `hpctl cluster events` may say more",
+    NodeFailureKind.OTHER: "read the message; `hpctl cluster events` may say more",
 }
 
 
-def classify_message(message: str) -> Cause:
+def classify_message(message: str) -> NodeFailureKind:
     """Return which kind of failure a message of the service's speaks of."""
     for cause, pattern in _CAUSES:
         if re.search(pattern, message, re.IGNORECASE):
             return cause
-    return Cause.OTHER
+    return NodeFailureKind.OTHER
 
 
-class Where(Struct, frozen=True):
+class InstancePlacement(Struct, frozen=True):
     """Where a group's instances are to come from: `types` in order, the zone of each subnet ("" for
     unknown), and the training plan with its status and the zones of its capacity.
     """
@@ -84,22 +88,22 @@ class Where(Struct, frozen=True):
     plan_zones: tuple[str, ...] = ()
 
 
-def explain_node_failure(message: str, where: Where | None = None) -> NodeFailureCause:
+def explain_node_failure(message: str, where: InstancePlacement | None = None) -> NodeFailureCause:
     """Return what a failure of a node means; `where` its group looks for instances."""
     cause = classify_message(message)
-    if cause is Cause.CAPACITY:
-        return _explain_capacity(where or Where())
+    if cause is NodeFailureKind.CAPACITY:
+        return _explain_capacity(where or InstancePlacement())
     return NodeFailureCause(cause, _MEANING[cause], _FIX[cause])
 
 
-def _explain_capacity(where: Where) -> NodeFailureCause:
+def _explain_capacity(where: InstancePlacement) -> NodeFailureCause:
     types = where.types or ("of this type",)
     wanted = f"none of {', '.join(types)}" if len(types) > 1 else f"no {types[0]}"
     places = ", ".join(f"{s} ({z})" if z else s for s, z in where.zones.items())
     meaning = f"AWS has {wanted} to give in {places or 'the subnets of the group'}"
     if where.plan:
         meaning += f", from training plan {where.plan}"
-        return NodeFailureCause(Cause.CAPACITY, meaning, _of_plan(where))
+        return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, _explain_plan(where))
     if len(types) > 1:
         alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
     else:
@@ -108,10 +112,10 @@ def _explain_capacity(where: Where) -> NodeFailureCause:
         f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
         "plan), or wait: with Continuous provisioning the service keeps trying"
     )
-    return NodeFailureCause(Cause.CAPACITY, meaning, fix)
+    return NodeFailureCause(NodeFailureKind.CAPACITY, meaning, fix)
 
 
-def _of_plan(where: Where) -> str:
+def _explain_plan(where: InstancePlacement) -> str:
     zones = {zone for zone in where.zones.values() if zone}
     held = ", ".join(where.plan_zones)
     if where.plan_status and where.plan_status != "Active":

@@ -29,7 +29,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from hpctl.sagemaker.aws import client_config, open_session
+from hpctl.sagemaker.aws import make_client_config, open_session
 from hpctl.sagemaker.classify import (
     DENIED,
     EXPIRED,
@@ -57,7 +57,7 @@ _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 Answer = TypeVar("Answer")
 
 
-class Listed(NamedTuple):
+class S3Object(NamedTuple):
     """One object as a listing shows it; of a common prefix only the key, which ends in a slash."""
 
     key: str
@@ -66,11 +66,11 @@ class Listed(NamedTuple):
     etag: str = ""
 
 
-def _parse_contents(page: Mapping[str, Any]) -> list[Listed]:
+def _parse_contents(page: Mapping[str, Any]) -> list[S3Object]:
     """Return the objects of one page of a listing. Raises LookupError, AttributeError, TypeError,
     ValueError where it is not one of S3's."""
     return [
-        Listed(
+        S3Object(
             entry["Key"],
             int(entry["Size"]),
             int(entry["LastModified"].timestamp() * 1000) * 10**6,
@@ -95,7 +95,7 @@ class S3Bucket:
     ) -> None:
         self._bucket = bucket
         session = open_session(region, profile)
-        config = client_config(attempts, read_timeout_s, CONNECTIONS)
+        config = make_client_config(attempts, read_timeout_s, CONNECTIONS)
         try:
             self.client: Any = session.client("s3", endpoint_url=endpoint_url, config=config)
         except (BotoCoreError, ValueError) as error:
@@ -114,7 +114,7 @@ class S3Bucket:
         """`s3://bucket`."""
         return f"s3://{self._bucket}"
 
-    def list(self, prefix: str, *, recursive: bool) -> Iterator[Listed]:
+    def list(self, prefix: str, *, recursive: bool) -> Iterator[S3Object]:
         """Objects whose key begins so; unless `recursive`, keys are cut after the next slash.
 
         One request for each 1000. Raises OSError.
@@ -125,7 +125,7 @@ class S3Bucket:
         while True:
             page = self._call_s3(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
             for entry in page.get("CommonPrefixes", ()):
-                yield Listed(entry["Prefix"])
+                yield S3Object(entry["Prefix"])
             yield from self._call_s3(prefix, "ListBucket", partial(_parse_contents, page))
             if not page.get("IsTruncated"):
                 return
@@ -149,12 +149,12 @@ class S3Bucket:
 
         return self._call_s3(listed.key, "GetObject", lambda: self._again(get_object))
 
-    def find(self, key: str) -> Listed:
+    def find(self, key: str) -> S3Object:
         """Return one object as a listing shows it. One HEAD. Raises OSError."""
 
-        def read_head() -> Listed:
+        def read_head() -> S3Object:
             answer = self.client.head_object(Bucket=self._bucket, Key=key)
-            return Listed(key, int(answer["ContentLength"]), 0, str(answer["ETag"]))
+            return S3Object(key, int(answer["ContentLength"]), 0, str(answer["ETag"]))
 
         return self._call_s3(key, "GetObject", read_head)
 

@@ -37,21 +37,21 @@ from botocore.exceptions import BotoCoreError, ClientError
 from msgspec.structs import replace
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from hpctl.sagemaker.aws import client_config, open_session
+from hpctl.sagemaker.aws import make_client_config, open_session
 from hpctl.sagemaker.classify import (
     THROTTLED,
     UNREADABLE,
-    error_text,
-    hint_for,
+    classify_batch,
+    classify_error,
+    classify_failed_entry,
+    find_operator_hint,
+    find_update_fix,
+    format_error,
+    is_retryable,
     list_unpatched_orders,
-    of_batch,
-    of_error,
-    of_failed,
-    update_fix,
-    worth_retrying,
 )
 from hpctl.sagemaker.update_cluster import IMAGES, make_group_update
-from hpctl.toolkit.bounds import in_utc, make_printable
+from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.threads import start_pool
@@ -122,7 +122,7 @@ def _get_typed(answer: Any, key: str, kind: type[T]) -> T:
     return value if isinstance(value, kind) else kind()
 
 
-class Details:
+class InstanceDetails:
     """What is known of one cluster's instances beside their list. For one thread."""
 
     def __init__(
@@ -185,24 +185,24 @@ class Details:
         return replace(instance, address=address, dns=dns, node=guess)
 
 
-def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
+def classify_add_answer(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
     made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
     if made:
         ids = ",".join(str(n["NodeLogicalId"]) for n in made)
         return Outcome.accepted(f"{len(made)} of {count}: {ids}")
     for failed in answer.get("Failed") or ():
-        return of_failed(failed)
+        return classify_failed_entry(failed)
     return Outcome.ambiguous("unanswered", "the group is in neither list")
 
 
-def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
+def make_add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
     """BatchAddClusterNodes."""
     wanted = {"InstanceGroupName": group, "IncrementTargetCountBy": count}
     return {"ClusterName": cluster, "ClientToken": token, "NodesToAdd": [wanted]}
 
 
-def update_request(
+def make_update_request(
     cluster: str, group: str, size: int, answer: Mapping[str, Any]
 ) -> dict[str, Any] | Outcome:
     """UpdateCluster to that size; or what there is to say instead.
@@ -267,11 +267,11 @@ class SageMakerProvider:
         self.calls = Counter[tuple[str, str]]()
         self._read = _make_client(session, endpoint_url, read_timeout_s, self._count_call)
         self._mutate = _make_client(session, endpoint_url, mutate_timeout_s, self._count_call)
-        self._details = Details(cluster, self._read.describe_cluster_node)
+        self._details = InstanceDetails(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
             wait=wait_random_exponential(multiplier=0.2, max=3.0),
-            retry=retry_if_exception(worth_retrying),
+            retry=retry_if_exception(is_retryable),
             sleep=sleep,
             reraise=True,
         )
@@ -284,7 +284,7 @@ class SageMakerProvider:
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
         if result == "ok" and http_response is not None:
-            self._ahead = measure_lead(http_response.headers.get("Date"), self._now())
+            self._ahead = measure_clock_lead(http_response.headers.get("Date"), self._now())
 
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
@@ -293,14 +293,14 @@ class SageMakerProvider:
         still waiting for its instance has no id to act on and is left out.
         """
         try:
-            return self._view()
+            return self._read_view()
         except UNREADABLE as error:
-            text = f"{type(error).__name__}: {error_text(error)}"
+            text = f"{type(error).__name__}: {format_error(error)}"
             raise Unavailable(
                 f"cannot read SageMaker's answer: {text}", _NOT_THE_SERVICE
             ) from error
 
-    def _view(self) -> ProviderView:
+    def _read_view(self) -> ProviderView:
         as_of = self._now()
         cluster = self._describe()
         protected = self._protected_groups | {
@@ -377,8 +377,8 @@ class SageMakerProvider:
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unavailable(
                 f"the call sagemaker:{operation} of cluster {self._cluster} failed: "
-                f"{error_text(error)}",
-                hint_for(error, self._cluster, operation),
+                f"{format_error(error)}",
+                find_operator_hint(error, self._cluster, operation),
             ) from error
 
     def _check_answer(
@@ -410,15 +410,15 @@ class SageMakerProvider:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
             if _is_continuous(fields):
-                request = add_request(self._cluster, group, count, token)
+                request = make_add_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
-                return of_add(group, count, answer)
-            update = update_request(self._cluster, group, size, fields)
+                return classify_add_answer(group, count, answer)
+            update = make_update_request(self._cluster, group, size, fields)
             if isinstance(update, Outcome):
                 return update
             self._mutate.update_cluster(**update)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
-            return self._reconsider_outcome(of_error(error))
+            return self._reconsider_outcome(classify_error(error))
         return Outcome.accepted()
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
@@ -433,9 +433,11 @@ class SageMakerProvider:
         for at in range(0, len(wanted), BATCH):
             chunk = wanted[at : at + BATCH]
             try:
-                outcomes.update(of_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
+                outcomes.update(
+                    classify_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk))
+                )
             except (BotoCoreError, ClientError, *UNREADABLE) as error:
-                outcome = self._reconsider_outcome(of_error(error), error)
+                outcome = self._reconsider_outcome(classify_error(error), error)
                 outcomes.update(dict.fromkeys(chunk, outcome))
         return outcomes
 
@@ -456,7 +458,9 @@ class SageMakerProvider:
         except Unavailable:
             return outcome
         if old:
-            return Outcome.rejected(outcome.code, f"{outcome.detail} ({update_fix(self._cluster)})")
+            return Outcome.rejected(
+                outcome.code, f"{outcome.detail} ({find_update_fix(self._cluster)})"
+            )
         if status == "InService":
             return outcome
         detail = f"{outcome.detail} (the cluster is {status})"
@@ -477,7 +481,7 @@ def _make_client(
     timeout_s: float,
     called: Callable[..., None],
 ) -> Any:
-    config = client_config(1, timeout_s)
+    config = make_client_config(1, timeout_s)
     try:
         client: Any = session.client("sagemaker", endpoint_url=endpoint_url, config=config)
     except (BotoCoreError, ValueError) as error:
@@ -507,13 +511,13 @@ def _read_groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     }
 
 
-def measure_lead(date: str | None, now: datetime) -> timedelta:
+def measure_clock_lead(date: str | None, now: datetime) -> timedelta:
     """Return by how much this host's clock is ahead of the one in an answer's `Date` header.
 
     Zero where the two agree within CLOCK_TOLERANCE, and where the header cannot be read.
     """
     try:
-        lead = now - in_utc(parsedate_to_datetime(date or ""))
+        lead = now - convert_to_utc(parsedate_to_datetime(date or ""))
     except (TypeError, ValueError, OverflowError):
         return timedelta()
     return lead if CLOCK_TOLERANCE <= abs(lead) <= timedelta(days=1) else timedelta()
@@ -559,7 +563,7 @@ def _make_instance(
         logical_id=LogicalId(make_printable(str(logical))) if logical else None,
         protected=group in protected,
         message=message,
-        launched=in_utc(launched) + ahead if isinstance(launched, datetime) else None,
+        launched=convert_to_utc(launched) + ahead if isinstance(launched, datetime) else None,
         address=parse_host_address(dns),
         dns=dns,
     )

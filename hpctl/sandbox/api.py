@@ -26,15 +26,15 @@ import yaml
 
 from hpctl.sandbox import clocks, head, packages
 from hpctl.sandbox import spec as specs
-from hpctl.sandbox.bootplan import child_env, make_environment
-from hpctl.sandbox.proctree import kill_stragglers, start_time
+from hpctl.sandbox.bootplan import make_child_environment, make_environment
+from hpctl.sandbox.proctree import kill_stragglers, read_start_time
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class Control:
+class ControlServer:
     """Serves requests on a unix socket, each in a thread. HpctlErrors travel to the caller."""
 
     def __init__(self, path: Path, handler: Handler) -> None:
@@ -100,7 +100,7 @@ class Sandbox:
         self, name: str = "default", *, state_dir: Path | str | None = None, **settings: Any
     ) -> None:
         self.name = name
-        self.state_dir = Path(state_dir) if state_dir else specs.state_directory(name)
+        self.state_dir = Path(state_dir) if state_dir else specs.choose_state_directory(name)
         self._settings = settings
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -125,11 +125,11 @@ class Sandbox:
                 f"To end it, run: hpctl sandbox down --name {self.name}",
             )
         self.down()
-        specs.own_directory(self.state_dir)
+        specs.make_state_directory(self.state_dir)
         wanted.layout.logs.mkdir()
         specs.save_spec(wanted)
         try:
-            self._start(wanted)
+            self._start_supervisor(wanted)
             self._follow_start(wanted, progress)
         except BaseException:
             self._end_keeper()
@@ -153,7 +153,7 @@ class Sandbox:
                     f"End them with kill -9 PID; the sandbox's files are in {self.state_dir}",
                 )
         shutil.rmtree(self.state_dir, ignore_errors=True)
-        if self.state_dir.parent == specs.private_directory():
+        if self.state_dir.parent == specs.choose_private_directory():
             with contextlib.suppress(OSError):  # other sandboxes may live there
                 self.state_dir.parent.rmdir()
 
@@ -285,7 +285,7 @@ class Sandbox:
     def set_clock(self, host: str, seconds: int) -> None:
         """Set the clock of a node's agent, or with an empty name of the daemon, that many seconds
         forward or back of the machine's. It takes effect within a second."""
-        clocks.set_offset(self.spec.layout.of_clock(host), seconds)
+        clocks.set_clock_offset(self.spec.layout.of_clock(host), seconds)
 
     def start_daemon(self) -> int:
         """Start `hpctl daemon run`; its pid, once its intake listens."""
@@ -293,7 +293,7 @@ class Sandbox:
 
     def start_service(self, name: str) -> int:
         """Start `slurmctld`, `daemon`, or the second head's `slurmctld-2`, `daemon-2`; its pid."""
-        return self._service(name, "start")
+        return self._control_service(name, "start")
 
     def set_mode(self, mode: str) -> None:
         """Write the mode into the daemon's file, and have a daemon that runs read that."""
@@ -304,30 +304,30 @@ class Sandbox:
 
     def kill_daemon(self) -> None:
         """SIGKILL the daemon."""
-        self._service("daemon", "SIGKILL")
+        self._control_service("daemon", "SIGKILL")
 
     def start_slurmctld(self) -> int:
         """Start slurmctld again; its pid, once it listens."""
-        return self._service("slurmctld", "start")
+        return self._control_service("slurmctld", "start")
 
     def kill_slurmctld(self) -> None:
         """SIGKILL slurmctld."""
-        self._service("slurmctld", "SIGKILL")
+        self._control_service("slurmctld", "SIGKILL")
 
     def signal_service(self, name: str, signal_name: str) -> None:
         """Send `SIGSTOP`, `SIGCONT`, ... to munged, slurmctld or daemon of the head node."""
-        self._service(name, signal_name)
+        self._control_service(name, signal_name)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         return send_request(self.spec.layout.control, request)
 
-    def _service(self, name: str, do: str) -> int:
+    def _control_service(self, name: str, do: str) -> int:
         return int(self._ask({"op": "service", "name": name, "do": do})["pid"])
 
     def _spec(self) -> specs.SandboxSpec:
         settings = {
             "name": self.name,
-            "id": specs.new_id(self.name),
+            "id": specs.make_sandbox_id(self.name),
             "state": str(self.state_dir),
             "nodes": 8,
             # Known to who may read spec.json: root may start a sandbox on a machine that others
@@ -355,10 +355,10 @@ class Sandbox:
                 (f"a sandbox has at most {specs.MAX_NODES} slots, not {places}"),
                 "Give a smaller --slots or fewer nodes.",
             )
-        settings["ports"] = specs.free_ports(places)
+        settings["ports"] = specs.find_free_ports(places)
         return msgspec.convert(settings, specs.SandboxSpec)
 
-    def _start(self, wanted: specs.SandboxSpec) -> None:
+    def _start_supervisor(self, wanted: specs.SandboxSpec) -> None:
         python = [sys.executable, *SAFE_PATH]
         state = str(self.state_dir)
         supervisor = [*python, "hpctl.sandbox.supervisor", state]
@@ -371,12 +371,12 @@ class Sandbox:
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
-                env=child_env(wanted),
+                env=make_child_environment(wanted),
                 cwd="/",
                 start_new_session=True,
             )
         pid = self._keeper.pid
-        (self.state_dir / "keeper.pid").write_text(f"{pid} {start_time(pid)}")
+        (self.state_dir / "keeper.pid").write_text(f"{pid} {read_start_time(pid)}")
 
     def _follow_start(self, wanted: specs.SandboxSpec, progress: Progress) -> None:
         """Pass the supervisor's account on until it is ready. Raises HpctlError."""
@@ -418,7 +418,7 @@ class Sandbox:
             pid, started = (self.state_dir / "keeper.pid").read_text().split()
         except (FileNotFoundError, ValueError):
             return 0
-        return int(pid) if start_time(int(pid)) == started else 0
+        return int(pid) if read_start_time(int(pid)) == started else 0
 
     def _end_keeper(self) -> None:
         if self._keeper is None:

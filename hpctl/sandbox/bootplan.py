@@ -12,7 +12,7 @@ import yaml
 
 from hpctl.sandbox import clocks, hardware
 from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
-from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import OWNED
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH
@@ -29,7 +29,7 @@ LASTING = "lasting"
 
 def make_boot_plan(
     spec: SandboxSpec,
-    programs: Programs,
+    programs: SandboxPrograms,
     machine: EmulatedMachine,
     lifecycle: dict[str, Any] | None,
     *,
@@ -48,13 +48,13 @@ def make_boot_plan(
     steps: dict[str, Any] = {
         "wait": spec.netns,
         "munged": {
-            "command": munged_command(programs, spec, sock, directory, machine.address),
+            "command": make_munged_command(programs, spec, sock, directory, machine.address),
             "socket": str(sock),
             "log": str(directory / "munged.out"),
         },
         "lifecycle": lifecycle,
         "slurmd": {
-            "command": _slurmd_command(programs, spec, machine, directory),
+            "command": _make_slurmd_command(programs, spec, machine, directory),
             "port": spec.ports.slurmd + number,
             "log": str(logs / f"slurmd.{machine.node}.out"),
             "pidfile": str(directory / "slurmd.pid"),
@@ -62,16 +62,16 @@ def make_boot_plan(
     }
     if spec.agents:
         steps["agent"] = {
-            "command": _agent_command(spec, machine, directory, sock),
-            "env": _nvml_environment(spec, directory) | _clock_environment(spec, machine),
+            "command": _make_agent_command(spec, machine, directory, sock),
+            "env": _make_nvml_environment(spec, directory) | _make_clock_environment(spec, machine),
             "log": str(logs / f"agent.{machine.node}.log"),
             "pidfile": str(directory / "agent.pid"),
         }
     return steps
 
 
-def _slurmd_command(
-    programs: Programs, spec: SandboxSpec, machine: EmulatedMachine, directory: Path
+def _make_slurmd_command(
+    programs: SandboxPrograms, spec: SandboxSpec, machine: EmulatedMachine, directory: Path
 ) -> list[str]:
     command = [programs["slurmd"], "-D", "-b", "-N", machine.node]
     if not spec.configless:
@@ -87,13 +87,13 @@ def _slurmd_command(
     return ["sh", "-c", script, "sh", str(own), str(head), *command, "--conf-server", server]
 
 
-def _agent_command(
+def _make_agent_command(
     spec: SandboxSpec, machine: EmulatedMachine, directory: Path, sock: Path
 ) -> list[str]:
     root, settings = directory / HARDWARE, directory / "agent.yaml"
     lasts = (directory / LASTING).exists()
     if not lasts:
-        hardware.make_tree(root, spec.hardware)
+        hardware.make_sysfs_tree(root, spec.hardware)
         (directory / NVML_SCRIPT).write_text(spec.nvml_script)
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
@@ -116,7 +116,7 @@ def _agent_command(
     return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *arguments]
 
 
-def expect_spot(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) -> None:
+def write_spot_agent_config(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) -> None:
     """Write a new spot instance's agent.yaml: its agent is to ask for EC2's notice."""
     expected = {**spec.agent_config.get("expected", {}), "spot": True}
     settings = {**spec.agent_config, "expected": {**expected, "metadata_url": metadata_url}}
@@ -124,7 +124,7 @@ def expect_spot(spec: SandboxSpec, machine: EmulatedMachine, metadata_url: str) 
     path.write_text(yaml.safe_dump(settings))
 
 
-def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
+def _make_nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
     """Return the environment in which an agent's NVML child meets the node's simulated GPUs."""
     if not spec.nvml_library:
         return {}
@@ -132,14 +132,14 @@ def _nvml_environment(spec: SandboxSpec, directory: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": spec.nvml_library, "HPCTL_NVML_STUB": script}
 
 
-def _clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict[str, str]:
+def _make_clock_environment(spec: SandboxSpec, machine: EmulatedMachine) -> dict[str, str]:
     """Return the environment in which an agent goes by its node's clock."""
     if not spec.clock_library:
         return {}
     clock = spec.layout.of_clock(machine.node)
     if not clock.exists():
-        clocks.set_offset(clock, 0)
-    return clocks.environment(spec.clock_library, clock)
+        clocks.set_clock_offset(clock, 0)
+    return clocks.make_clock_environment(spec.clock_library, clock)
 
 
 def plan_lifecycle(
@@ -179,7 +179,7 @@ def plan_lifecycle(
         "command": [f"./{script}"] if interpreted else ["sh", script],
         "cwd": str(target),
         "env": {
-            **_role_environment(spec),
+            **_make_role_environment(spec),
             "SAGEMAKER_RESOURCE_CONFIG_PATH": str(config),
             # An instance is processes: what the scripts do to the node stays in its directory.
             "HPCTL_LIFECYCLE_ROOT": str(directory / "root"),
@@ -190,7 +190,7 @@ def plan_lifecycle(
     }
 
 
-def _role_environment(spec: SandboxSpec) -> dict[str, str]:
+def _make_role_environment(spec: SandboxSpec) -> dict[str, str]:
     """Return what the instance's execution role lets a script reach: the emulated AWS."""
     if not spec.moto:
         return {}
@@ -208,7 +208,7 @@ def _copy_scripts(spec: SandboxSpec, machine: EmulatedMachine, target: Path) -> 
     shutil.copytree(source, target)
 
 
-def resource_config(
+def make_resource_config(
     cluster: str, arn: str, groups: Mapping[str, str], machines: Iterable[EmulatedMachine]
 ) -> dict[str, Any]:
     """resource_config.json, in the shape that HyperPod's host agent writes.
@@ -253,7 +253,7 @@ def _describe_instance(machine: EmulatedMachine) -> dict[str, Any]:
     }
 
 
-def child_env(spec: SandboxSpec) -> dict[str, str]:
+def make_child_environment(spec: SandboxSpec) -> dict[str, str]:
     """Return the environment of a sandbox's own processes: marked, and free of the starter's
     Slurm."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "MUNGE"))}
@@ -267,8 +267,8 @@ def child_env(spec: SandboxSpec) -> dict[str, str]:
     return env
 
 
-def munged_command(
-    programs: Programs, spec: SandboxSpec, sock: Path, directory: Path, origin: str
+def make_munged_command(
+    programs: SandboxPrograms, spec: SandboxSpec, sock: Path, directory: Path, origin: str
 ) -> list[str]:
     """Return the command of a munged with its own key and socket; credentials carry `origin`."""
     return [

@@ -11,13 +11,13 @@ ENV = "HPCTL_TEST_CLOCK"
 """Names the file of the offset to the library."""
 
 
-def set_offset(clock: Path, seconds: int) -> None:
+def set_clock_offset(clock: Path, seconds: int) -> None:
     """Set a clock that many seconds forward, or back. It is written in one piece."""
     part = clock.with_suffix(".part")
     part.write_text(f"{seconds:+d}\n")
     part.replace(clock)
 
 
-def environment(library: str, clock: Path) -> dict[str, str]:
+def make_clock_environment(library: str, clock: Path) -> dict[str, str]:
     """Return the environment of a process that goes by a clock."""
     return {"LD_PRELOAD": library, ENV: str(clock)}

@@ -23,12 +23,12 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from hpctl.engine.adapters import make_scheduler, open_reader
-from hpctl.engine.config import load
-from hpctl.engine.timeline import TimelineLine, event_line
-from hpctl.engine.world_offline import JournalMemory
+from hpctl.engine.config import read_config_file
+from hpctl.engine.timeline import TimelineLine, make_event_line
+from hpctl.engine.world_offline import JournalReplayer
 from hpctl.sandbox.api import Sandbox
-from hpctl.sandbox.training.model import FINAL, last_step, read_attempts
-from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time
+from hpctl.sandbox.training.model import FINAL, find_last_step, read_attempts
+from hpctl.toolkit.compat import SAFE_PATH, UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
@@ -36,21 +36,21 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 Test = Callable[[SchedulerView], bool]
 
 
-class Watch:
+class SlurmPoller:
     """Polls `scontrol` in a thread; marks the monotonic time at which each test first held."""
 
     def __init__(self, sandbox: Sandbox, interval_s: float = 0.05) -> None:
         """Nothing is read before the `with` block begins."""
-        self._scheduler = make_scheduler(load(sandbox.config_path))
+        self._scheduler = make_scheduler(read_config_file(sandbox.config_path))
         self._interval_s = interval_s
         self._tests: dict[str, Test] = {}
         self._marks: dict[str, float] = {}
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._poll_slurm, name="watch", daemon=True)
         self.view: SchedulerView | None = None
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> SlurmPoller:
         self._thread.start()
         return self
 
@@ -86,7 +86,7 @@ class Watch:
         """Return a node as last seen."""
         return self.view.nodes.get(NodeName(node)) if self.view else None
 
-    def _run(self) -> None:
+    def _poll_slurm(self) -> None:
         while not self._stop.is_set():
             try:
                 view = self._scheduler.view()
@@ -114,7 +114,7 @@ def make_running_test(job: int, restarts: int = 0) -> Test:
     return job_is_running
 
 
-def node_is(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
+def make_node_test(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
     """The node is there, and as wanted."""
 
     def node_matches(view: SchedulerView) -> bool:
@@ -192,8 +192,8 @@ class DemoResult(Struct):
 class _ClusterRace(Struct, frozen=True):
     """One job on each cluster, and the node of ours that breaks under it."""
 
-    healed: Watch
-    plain: Watch
+    healed: SlurmPoller
+    plain: SlurmPoller
     mine: int
     theirs: int
     victim: str
@@ -244,10 +244,10 @@ class Demo:
         with self._healed, self._plain:
             self.result.slurm_version = str(self._healed.status()["slurm_version"])
             say.line("both", f"Slurm {self.result.slurm_version}, every node idle", None)
-            with Watch(self._healed) as healed, Watch(self._plain, 0.1) as plain:
+            with SlurmPoller(self._healed) as healed, SlurmPoller(self._plain, 0.1) as plain:
                 say.chapter("What an undisturbed run gives, and what the fastest restart takes")
                 reference = self._measure_reference(plain)
-                self._measure_floor(plain)
+                self._measure_manual_restart(plain)
                 say.chapter("Training, and then a GPU falls off the bus")
                 self._run_race(healed, plain, reference)
         self._judge_result()
@@ -267,7 +267,7 @@ class Demo:
     def _find_run_directory(self, sandbox: Sandbox, name: str) -> Path:
         return sandbox.state_dir / "runs" / name
 
-    def _measure_reference(self, plain: Watch) -> str:
+    def _measure_reference(self, plain: SlurmPoller) -> str:
         """Return the weights of an undisturbed run of the same program, as a job on the plain
         cluster."""
         job = self._submit_job(self._plain, "reference", resumable=False, step_s=0.0)
@@ -281,16 +281,16 @@ class Demo:
         plain.expect("reference", job_is_over)
         plain.wait("reference", 90)
         directory = self._find_run_directory(self._plain, "reference")
-        sha = str(_read_final(directory).get("sha256", ""))
+        sha = str(_read_final_result(directory).get("sha256", ""))
         if not sha:
             raise HpctlError(
                 "the demo stopped: the training run without a fault did not finish: "
-                f"{_read_tail(directory)}"
+                f"{_read_log_end(directory)}"
             )
         self._screen.line("plain", f"undisturbed: {STEPS} steps, weights {sha[:16]}", None)
         return sha
 
-    def _measure_floor(self, plain: Watch) -> None:
+    def _measure_manual_restart(self, plain: SlurmPoller) -> None:
         """scancel and a fresh sbatch of the same job: nothing that restarts can be faster."""
         taken = []
         job = self._submit_job(self._plain, "floor-0", resumable=False, step_s=STEP_S)
@@ -306,7 +306,7 @@ class Demo:
         self.result.floor_s = round(sorted(taken)[len(taken) // 2], 3)
         self._screen.line("plain", f"scancel + sbatch to RUNNING: {self.result.floor_s} s", None)
 
-    def _run_race(self, healed: Watch, plain: Watch, reference: str) -> None:
+    def _run_race(self, healed: SlurmPoller, plain: SlurmPoller, reference: str) -> None:
         mine = self._submit_job(self._healed, "train", resumable=True, step_s=STEP_S)
         theirs = self._submit_job(self._plain, "train", resumable=False, step_s=STEP_S)
         for watch, job, who in ((healed, mine, "hpctl"), (plain, theirs, "plain")):
@@ -316,28 +316,28 @@ class Demo:
             on = ",".join(known.nodes) if known else "?"
             self._screen.line(who, f"job {job} trains on {on}", None)
         directory = self._find_run_directory(self._healed, "train")
-        self._until_step(directory, FAULT_AFTER_STEP)
+        self._wait_for_step(directory, FAULT_AFTER_STEP)
         victim = self._break_node(healed, plain, mine, theirs)
         self._report_healing(_ClusterRace(healed, plain, mine, theirs, victim, directory))
-        final = _read_final(directory)
+        final = _read_final_result(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
         lost = final.get("steps_lost") or []
         self.result.steps_lost = sum(lost) if final else None
         self._check_calls(victim)
 
-    def _until_step(self, directory: Path, step: int) -> None:
+    def _wait_for_step(self, directory: Path, step: int) -> None:
         limit = time.monotonic() + 60
         while _read_step(directory) < step:
             if time.monotonic() > limit:
                 raise HpctlError(
                     f"the demo stopped: the training did not reach step {step}: "
-                    f"{_read_tail(directory)}"
+                    f"{_read_log_end(directory)}"
                 )
             self._screen.progress({"training": f"step {_read_step(directory)} of {STEPS}"})
             time.sleep(0.1)
 
-    def _break_node(self, healed: Watch, plain: Watch, mine: int, theirs: int) -> str:
+    def _break_node(self, healed: SlurmPoller, plain: SlurmPoller, mine: int, theirs: int) -> str:
         job, other = healed.job(mine), plain.job(theirs)
         if job is None or other is None:
             raise HpctlError(
@@ -345,7 +345,7 @@ class Demo:
             )
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
         self.result.instance_before = self._find_instance(victim)
-        healed.expect("drained", node_is(victim, lambda n: n.drained))
+        healed.expect("drained", make_node_test(victim, lambda n: n.drained))
         healed.expect("again", make_running_test(mine, job.restarts + 1))
         plain.expect("again", make_running_test(theirs, other.restarts + 1))
         self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
@@ -363,7 +363,7 @@ class Demo:
     def _report_healing(self, race: _ClusterRace) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
-        story = _Story(self._healed, self._fault_at)
+        story = _JournalReader(self._healed, self._fault_at)
         noted: set[str] = set()
         limit = time.monotonic() + 170
         while time.monotonic() < limit:
@@ -372,23 +372,23 @@ class Demo:
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
             if "drained" not in noted and healed.find_mark("drained"):
-                back = node_is(race.victim, lambda n: n.in_service and n.responding)
+                back = make_node_test(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
-            self._note_mark(healed, "drained", "fault_to_drained_s", noted)
-            self._note_mark(healed, "again", "fault_to_job_running_s", noted)
-            self._note_mark(healed, "returned", "fault_to_node_returned_s", noted)
-            if self._note_mark(plain, "again", "plain_requeue_s", noted, key="plain"):
+            self._record_mark(healed, "drained", "fault_to_drained_s", noted)
+            self._record_mark(healed, "again", "fault_to_job_running_s", noted)
+            self._record_mark(healed, "returned", "fault_to_node_returned_s", noted)
+            if self._record_mark(plain, "again", "plain_requeue_s", noted, key="plain"):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
                 self._plain.run(["scancel", str(race.theirs)], check=False)
             self._screen.progress(self._describe_progress(race))
-            if len(noted) == 4 and _read_final(race.directory) and not story.open:
+            if len(noted) == 4 and _read_final_result(race.directory) and not story.open:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
-        self.result.fault_to_first_step_s = self._first_step(race.directory)
+        self.result.fault_to_first_step_s = self._find_first_step(race.directory)
 
-    def _note_mark(
-        self, watch: Watch, mark: str, name: str, noted: set[str], key: str = ""
+    def _record_mark(
+        self, watch: SlurmPoller, mark: str, name: str, noted: set[str], key: str = ""
     ) -> bool:
         seen = watch.find_mark(mark)
         if seen is None or (key or mark) in noted:
@@ -397,11 +397,11 @@ class Demo:
         setattr(self.result, name, round(seen - self._fault, 3))
         return True
 
-    def _first_step(self, directory: Path) -> float | None:
+    def _find_first_step(self, directory: Path) -> float | None:
         begun = [a for a in read_attempts(directory) if a.get("event") == "first_step"]
         if len(begun) < 2:
             return None
-        at = iso_time(str(begun[1]["at"]))
+        at = parse_iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
     def _describe_progress(self, race: _ClusterRace) -> dict[str, str]:
@@ -440,18 +440,18 @@ class Demo:
         r.problems = [text for fine, text in checks if not fine]
 
 
-class _Story:
+class _JournalReader:
     """The daemon's journal, read as it grows."""
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:
-        self._store = open_reader(load(sandbox.config_path))
-        self._journal = JournalMemory(None)
+        self._store = open_reader(read_config_file(sandbox.config_path))
+        self._journal = JournalReplayer(None)
         self._since = since
 
     def news(self) -> list[TimelineLine]:
         """Return the lines of the events since the last time."""
         news = self._journal.news(self._store)
-        lines = [event_line(event, self._journal.state) for _, event in news]
+        lines = [make_event_line(event, self._journal.state) for _, event in news]
         return [line for line in lines if line is not None and line.at >= self._since]
 
     @property
@@ -483,7 +483,7 @@ exec {train}
 """
 
 
-def _read_final(directory: Path) -> dict[str, Any]:
+def _read_final_result(directory: Path) -> dict[str, Any]:
     try:
         document = json.loads((directory / FINAL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -491,7 +491,7 @@ def _read_final(directory: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _read_tail(directory: Path) -> str:
+def _read_log_end(directory: Path) -> str:
     """Return the end of a job's log, for the message of a demo that failed."""
     try:
         return (directory / "job.log").read_text(errors="replace")[-1500:]
@@ -501,4 +501,4 @@ def _read_tail(directory: Path) -> str:
 
 def _read_step(directory: Path) -> int:
     starts = [a for a in read_attempts(directory) if a.get("event") == "start"]
-    return last_step(directory, str(starts[-1]["attempt"])) if starts else 0
+    return find_last_step(directory, str(starts[-1]["attempt"])) if starts else 0

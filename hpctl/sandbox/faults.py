@@ -24,11 +24,11 @@ from msgspec import Struct
 
 from hpctl.faults.hma_marks import MARKS
 from hpctl.sandbox import hardware, instances
-from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, child_env
+from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, make_child_environment
 from hpctl.sandbox.instances import LocalMachines
-from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import send_signal
-from hpctl.sandbox.spec import Layout, SandboxSpec
+from hpctl.sandbox.spec import SandboxPaths, SandboxSpec
 from hpctl.slurm import parse
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
@@ -48,9 +48,9 @@ _FATAL_SXID = re.compile(rb";nvidia-nvswitch\d+: SXid \([^)]*\): (\d+), Fatal")
 class SlurmCommands:
     """scontrol, as HyperPod's own programs on the head node use it."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._scontrol = programs["scontrol"]
-        self._env = child_env(spec) | {"TZ": "UTC"}
+        self._env = make_child_environment(spec) | {"TZ": "UTC"}
 
     def scontrol(self, *arguments: str) -> str:
         """Return what it printed. Raises HpctlError with its message where it failed."""
@@ -71,11 +71,11 @@ class SlurmCommands:
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
         """Return every node. Raises HpctlError."""
-        found, _ = parse.parse_nodes(parse.node_lines(self.scontrol("show", "node", "-o")))
+        found, _ = parse.parse_nodes(parse.split_node_lines(self.scontrol("show", "node", "-o")))
         return {node.name: node for node in found}
 
 
-class _Watched(Struct):
+class _WatchedNode(Struct):
     """What HMA knows of one boot of a node: how far it has read, and what it is about to ask."""
 
     boot: str
@@ -85,14 +85,16 @@ class _Watched(Struct):
     marked: bool = False
 
 
-class Hma:
+class HealthMonitoringAgent:
     """The health agents of all nodes. Each marks its node once in a boot."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs, machines: LocalMachines) -> None:
+    def __init__(
+        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachines
+    ) -> None:
         self._spec = spec
         self._slurm = SlurmCommands(spec, programs)
         self._machines = machines
-        self._seen: dict[str, _Watched] = {}
+        self._seen: dict[str, _WatchedNode] = {}
         self._chance = random.Random(spec.id)  # noqa: S311 -- when it wakes up, no secret
 
     def look(self) -> None:
@@ -100,13 +102,13 @@ class Hma:
         now = time.monotonic()
         for machine in self._machines.machines():
             if machine.role == "compute" and self._machines.alive(machine):
-                self._look_at(str(machine.node), now)
+                self._read_node_log(str(machine.node), now)
         rate = self._spec.hma_false_marks * LOOK_S / 3600
         healthy = [n for n, seen in self._seen.items() if not (seen.ask or seen.marked)]
         if healthy and self._chance.random() < rate:
-            self._ask(self._seen[self._chance.choice(healthy)], "Action:Reboot", now)
+            self._request_action(self._seen[self._chance.choice(healthy)], "Action:Reboot", now)
 
-    def _look_at(self, node: str, now: float) -> None:
+    def _read_node_log(self, node: str, now: float) -> None:
         directory = self._spec.layout.of_node(node)
         try:
             boot, kernel = (directory / "boot_id").read_text(), (directory / "kmsg").read_bytes()
@@ -114,16 +116,16 @@ class Hma:
             return
         seen = self._seen.get(node)
         if seen is None or seen.boot != boot:
-            seen = self._seen[node] = _Watched(boot)
+            seen = self._seen[node] = _WatchedNode(boot)
         wanted = choose_action(kernel[seen.read :])
         seen.read = len(kernel)
         if wanted and not seen.marked:
-            self._ask(seen, wanted, now)
+            self._request_action(seen, wanted, now)
         if seen.ask and not seen.marked and now >= seen.due:
             mark_node(self._spec, self._slurm, node, seen.ask)
             seen.marked = True
 
-    def _ask(self, seen: _Watched, wanted: str, now: float) -> None:
+    def _request_action(self, seen: _WatchedNode, wanted: str, now: float) -> None:
         if not seen.ask:
             seen.due = now + self._chance.uniform(*self._spec.hma_latency)
         seen.ask = max(seen.ask, wanted)  # Action:Replace outdoes Action:Reboot
@@ -159,7 +161,7 @@ def mark_node(spec: SandboxSpec, slurm: SlurmCommands, node: str, reason: str) -
     return f"{node}: State=FAIL Reason={reason}"
 
 
-class Recovery:
+class AutomaticRecovery:
     """What the service does about marked nodes while NodeRecovery is Automatic.
 
     `act` has it reboot or replace an instance, and says whether it could; `settled` says whether
@@ -170,7 +172,7 @@ class Recovery:
     def __init__(
         self,
         spec: SandboxSpec,
-        programs: Programs,
+        programs: SandboxPrograms,
         act: Callable[[str, str], bool],
         settled: Callable[[str], bool],
     ) -> None:
@@ -226,13 +228,13 @@ _DEFAULT_XID = f"{_PROCESS}, reported by the driver"
 _DEFAULT_SXID = "Non-fatal, Link 0 reported by the switch"
 
 
-def xid_line(code: int, pci: str = "", text: str = "") -> str:
+def format_xid_line(code: int, pci: str = "", text: str = "") -> str:
     """Return the driver's line for an Xid on the GPU at `pci` (`0000:53:00`)."""
     tail = text or _TEXTS["xid"].get(code, _DEFAULT_XID)
     return f"NVRM: Xid (PCI:{pci or '0000:53:00'}): {code}, {tail}"
 
 
-def sxid_line(code: int, pci: str = "", text: str = "") -> str:
+def format_sxid_line(code: int, pci: str = "", text: str = "") -> str:
     """Return the NVSwitch driver's line for an SXid on the switch at `pci` (`0000:c5:00.0`)."""
     tail = text or _TEXTS["sxid"].get(code, _DEFAULT_SXID)
     return f"nvidia-nvswitch0: SXid (PCI:{pci or '0000:c5:00.0'}): {code}, {tail}"
@@ -241,7 +243,9 @@ def sxid_line(code: int, pci: str = "", text: str = "") -> str:
 class NodeFaults:
     """Breaks nodes of one sandbox."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs, machines: LocalMachines) -> None:
+    def __init__(
+        self, spec: SandboxSpec, programs: SandboxPrograms, machines: LocalMachines
+    ) -> None:
         self._spec = spec
         self._programs = programs
         self._machines = machines
@@ -286,7 +290,7 @@ class NodeFaults:
         text: str = "",
         real_kmsg: bool = False,
     ) -> str:
-        lines = {"xid": xid_line, "sxid": sxid_line}
+        lines = {"xid": format_xid_line, "sxid": format_sxid_line}
         line = lines[kind](code, pci, text) if kind in lines else text
         if real_kmsg:
             write_kmsg(line)
@@ -328,7 +332,7 @@ class NodeFaults:
                 "this sandbox has no network namespaces: its nodes share one network",
                 "Start it as root with --netns.",
             )
-        instances.set_cable(self._programs, address, up=up)
+        instances.set_cable_state(self._programs, address, up=up)
         return f"{node}: cable {'plugged in' if up else 'pulled'}"
 
     def _freeze_node(self, node: str, *, stop: bool) -> str:
@@ -372,7 +376,7 @@ def change_script(script: Path, answers: Mapping[str, str]) -> None:
     part.replace(script)
 
 
-def append_kmsg(layout: Layout, node: str, line: str) -> None:
+def append_kmsg(layout: SandboxPaths, node: str, line: str) -> None:
     """Append a record to the node's kernel-log stand-in, as /dev/kmsg formats it."""
     path = layout.of_node(node) / "kmsg"
     booted = float((layout.of_node(node) / "boot_time").read_text())

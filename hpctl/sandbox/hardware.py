@@ -63,7 +63,7 @@ class SysfsTree:
 
     def add_efas(self, count: int) -> list[str]:
         """`count` EFA devices as a p5 names them. Returns the names."""
-        names = [efa_name(number) for number in range(count)]
+        names = [format_efa_name(number) for number in range(count)]
         for name in names:
             self.add_efa(name)
         return names
@@ -107,7 +107,7 @@ class SysfsTree:
         device = self.root / f"{_NEURON}/neuron{number}"
         pci = (device / "device").resolve()
         shutil.rmtree(device)
-        self._off_the_bus(pci)
+        self._remove_pci_device(pci)
 
     def file(self, device: str, name: str, port: int = 1) -> Path:
         """Return a counter of an RDMA device: the port's, else the device's own, else its
@@ -143,7 +143,7 @@ class SysfsTree:
         link = self.root / _RDMA / device
         pci = (link / "device").resolve()
         link.unlink()
-        self._off_the_bus(pci)
+        self._remove_pci_device(pci)
 
     def unbind_driver(self, device: str) -> None:
         """Take the driver off an RDMA device; the function stays on the bus."""
@@ -163,7 +163,7 @@ class SysfsTree:
         link.symlink_to(os.path.relpath(pci, link.parent))
         return pci
 
-    def _off_the_bus(self, pci: Path) -> None:
+    def _remove_pci_device(self, pci: Path) -> None:
         (self.root / _PCI / pci.name).unlink()
         shutil.rmtree(pci)
 
@@ -189,7 +189,7 @@ class SysfsTree:
             (folder / name).write_text(f"{values.get(name, 0)}\n")
 
 
-def efa_name(number: int) -> str:
+def format_efa_name(number: int) -> str:
     """Return what a p5 calls its EFA device `number`, from 0."""
     return f"rdmap{79 + 17 * (number // 4)}s{number % 4}"
 
@@ -211,7 +211,7 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
         )
     tree = SysfsTree(root)
     for number in range(MOST_DEVICES):
-        device = root / _RDMA / efa_name(number)
+        device = root / _RDMA / format_efa_name(number)
         if kind == "neuron":
             device = root / _NEURON / f"neuron{number}"
         there = device.is_dir()
@@ -226,7 +226,7 @@ def set_device_count(root: Path, kind: str, count: int) -> None:
             tree.file(device.name, "keep_alive_rcvd").unlink()
 
 
-def make_tree(root: Path, devices: Mapping[str, int]) -> None:
+def make_sysfs_tree(root: Path, devices: Mapping[str, int]) -> None:
     """Make the whole tree again, as a machine that boots finds it. Raises HpctlError."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "proc").mkdir(parents=True)

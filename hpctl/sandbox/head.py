@@ -26,8 +26,8 @@ from msgspec import Struct
 
 from hpctl.sandbox import bootplan, clocks, slurmconf
 from hpctl.sandbox.health_program import install_program
-from hpctl.sandbox.logs import last_lines
-from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.proctree import is_listening
 from hpctl.sandbox.slurmconf import NodeSlots
 from hpctl.sandbox.spec import SandboxSpec
@@ -39,7 +39,7 @@ INSTALL_S = 180.0
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
 
 
-class Database(Struct, frozen=True):
+class DatabaseServer(Struct, frozen=True):
     """A server of our own: how its files are made, how it is run, and how it is reached."""
 
     install: list[str]
@@ -48,7 +48,7 @@ class Database(Struct, frozen=True):
     url: str
 
 
-def choose_database(spec: SandboxSpec) -> Database:
+def choose_database(spec: SandboxSpec) -> DatabaseServer:
     """Return the database that the sandbox names, or that is installed with Python's driver. Raises
     HpctlError."""
     home, named = spec.layout.database, spec.database
@@ -56,7 +56,7 @@ def choose_database(spec: SandboxSpec) -> Database:
     if named in ("", "mariadb") and find_spec("pymysql") and (server := _find_program("mariadbd")):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
-        return Database(
+        return DatabaseServer(
             [_find_program("mariadb-install-db"), *own, "--auth-root-authentication-method=normal"],
             [server, *own, *files, "--innodb-buffer-pool-size=16M"],
             sock,
@@ -68,7 +68,7 @@ def choose_database(spec: SandboxSpec) -> Database:
         and (server := _find_program("postgres"))
     ):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
-        return Database(
+        return DatabaseServer(
             [_find_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
             [server, "-D", str(data), *options],
             home / ".s.PGSQL.5432",
@@ -88,7 +88,7 @@ def _find_program(name: str) -> str:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])) or ""
 
 
-def as_nobody(command: list[str]) -> list[str]:
+def make_nobody_command(command: list[str]) -> list[str]:
     """Neither server runs as root."""
     drop = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL"]
     return ["setpriv", *drop, "--", *command]
@@ -99,7 +99,7 @@ def install_database(spec: SandboxSpec) -> None:
     home = spec.layout.database
     home.mkdir()
     shutil.chown(home, "nobody", "nogroup")
-    command = as_nobody(choose_database(spec).install)
+    command = make_nobody_command(choose_database(spec).install)
     env = {**os.environ, "TMPDIR": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=home, env=env
@@ -114,7 +114,7 @@ START_TIMEOUT_S = 30.0
 class HeadServices:
     """Starts, stops and restarts the head node's services, each by its name."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -130,13 +130,15 @@ class HeadServices:
             )
         command, serves = self._service(service)
         log = self._log(service)
-        process = self._spawner.submit(self._spawn, command, log, self._clock(service)).result()
+        process = self._spawner.submit(
+            self._spawn, command, log, self._make_clock_environment(service)
+        ).result()
         self._running[service] = process
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise HpctlError(
-                    f"the sandbox's {service} did not start: {last_lines(log)}",
+                    f"the sandbox's {service} did not start: {read_last_lines(log)}",
                     f"Read its log: {log}",
                 )
             time.sleep(0.02)
@@ -148,7 +150,9 @@ class HeadServices:
             code = process.poll()
             if code is not None:
                 log = self._log(service)
-                message = f"the sandbox's {service} ended with exit code {code}: {last_lines(log)}"
+                message = (
+                    f"the sandbox's {service} ended with exit code {code}: {read_last_lines(log)}"
+                )
                 return HpctlError(message, f"Read its log: {log}")
         return None
 
@@ -177,13 +181,13 @@ class HeadServices:
         spec, layout = self._spec, self._spec.layout
         if service == "munged":
             layout.munge_socket.unlink(missing_ok=True)
-            command = bootplan.munged_command(
+            command = bootplan.make_munged_command(
                 self._programs, spec, layout.munge_socket, layout.state / "head", spec.head_address
             )
             return command, layout.munge_socket.exists
         if service == "database":
             server = choose_database(spec)
-            return as_nobody(server.command), server.socket.exists
+            return make_nobody_command(server.command), server.socket.exists
         name, _, number = service.partition("-")
         head = int(number or 1)
         if name == "slurmctld" and head <= spec.heads:
@@ -220,16 +224,22 @@ class HeadServices:
             probe.settimeout(1.0)
             return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
-    def _clock(self, service: str) -> dict[str, str]:
+    def _make_clock_environment(self, service: str) -> dict[str, str]:
         """Return the environment in which the daemon goes by the head node's clock."""
         if not self._spec.clock_library or not service.startswith("daemon"):
             return {}
-        return clocks.environment(self._spec.clock_library, self._spec.layout.of_clock(""))
+        return clocks.make_clock_environment(
+            self._spec.clock_library, self._spec.layout.of_clock("")
+        )
 
     def _spawn(
         self, command: list[str], log: Path, clock: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        env = {**bootplan.child_env(self._spec), **bootplan.make_environment(self._spec), **clock}
+        env = {
+            **bootplan.make_child_environment(self._spec),
+            **bootplan.make_environment(self._spec),
+            **clock,
+        }
         with log.open("ab") as sink:
             return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *command],
@@ -242,7 +252,7 @@ class HeadServices:
             )
 
 
-def prepare_head(spec: SandboxSpec, programs: Programs) -> None:
+def prepare_head(spec: SandboxSpec, programs: SandboxPrograms) -> None:
     """Write all that the head node needs before anything starts: key, devices, slurm.conf."""
     layout = spec.layout
     etc = layout.slurm_conf.parent
@@ -253,30 +263,30 @@ def prepare_head(spec: SandboxSpec, programs: Programs) -> None:
     ):
         directory.mkdir(parents=True, exist_ok=True)
     if spec.clock_library:
-        clocks.set_offset(layout.of_clock(""), 0)
+        clocks.set_clock_offset(layout.of_clock(""), 0)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
-    devices = make_devices(layout.state / "dev")
+    devices = make_gpu_devices(layout.state / "dev")
     slots = NodeSlots(spec, programs)
     slurmconf.write_files(
         etc,
         {
             "slurm.conf": slots.text(),
             layout.hosts.name: slots.hosts(),
-            "gres.conf": slurmconf.render_gres(devices),
-            "cgroup.conf": slurmconf.render_cgroup(programs),
-            slurmconf.own_epilog(spec).name: slurmconf.render_epilog(spec),
+            "gres.conf": slurmconf.render_gres_conf(devices),
+            "cgroup.conf": slurmconf.render_cgroup_conf(programs),
+            slurmconf.find_own_epilog(spec).name: slurmconf.render_epilog(spec),
         },
     )
     install_program(spec)
     if spec.heads > 1:
         install_database(spec)
     for head in range(1, spec.heads + 1):
-        config = yaml.safe_dump(daemon_config(spec, head), sort_keys=False)
+        config = yaml.safe_dump(make_daemon_config(spec, head), sort_keys=False)
         layout.of_head(head)[0].write_text(config)
 
 
-def make_devices(directory: Path) -> list[Path]:
+def make_gpu_devices(directory: Path) -> list[Path]:
     """Eight files that stand for GPUs: devices (each a /dev/null), or where we may not make
     those plain files, which Slurm counts as well. (A bare Count is dropped for gpu.)
     """
@@ -292,7 +302,7 @@ def make_devices(directory: Path) -> list[Path]:
     return made
 
 
-def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
+def make_daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
     """hpctl.yaml for a head node of this sandbox, with the caller's keys merged over it."""
     layout = spec.layout
     cluster: dict[str, Any] = {"provider": "none"}
@@ -319,7 +329,7 @@ def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
             "allowed_uids": [os.getuid()],
         },
         "metrics": {"agent_port": spec.ports.metrics},
-        "acceptance": {"command": test_command(spec)},
+        "acceptance": {"command": make_test_command(spec)},
     }
     if spec.heads > 1:
         ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}
@@ -327,7 +337,7 @@ def daemon_config(spec: SandboxSpec, head: int = 1) -> dict[str, Any]:
     return _merge_config(ours, spec.config)
 
 
-def test_command(spec: SandboxSpec) -> str:
+def make_test_command(spec: SandboxSpec) -> str:
     """Return `acceptance.command` of a sandbox, where each node's agent has its own directory.
 
     slurmd sets SLURMD_NODENAME in the job that runs it.

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctl.clusters.failures import log_place
+from hpctl.clusters.failures import locate_lifecycle_log
 from hpctl.clusters.request import FILE
-from hpctl.sandbox.bootplan import resource_config
-from hpctl.sandbox.emulator.faults import Fault
-from hpctl.sandbox.emulator.service import Emulator, Site
+from hpctl.sandbox.bootplan import make_resource_config
+from hpctl.sandbox.emulator.faults import ServiceFault
+from hpctl.sandbox.emulator.service import Emulator, EmulatorExtensions
 from hpctl.sandbox.emulator.state import Role
 from hpctl.sandbox.instances import EmulatedService, LocalMachines
 from hpctl.sandbox.machines import (
@@ -22,7 +22,7 @@ from hpctl.sandbox.machines import (
     ON_CREATE,
     WORKER_TYPE,
     EmulatedMachine,
-    head_node,
+    make_head_node_name,
 )
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.errors import HpctlError
@@ -30,7 +30,7 @@ from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
-    from hpctl.sandbox.other_aws import OtherAws
+    from hpctl.sandbox.other_aws import MotoServer
 
 CREATE_TIMEOUT_S = 180.0
 WATCH_INTERVAL_S = 1.0
@@ -62,7 +62,7 @@ class HyperPod:
     """The emulator of one sandbox, with the one cluster that it starts with, or none."""
 
     def __init__(
-        self, spec: SandboxSpec, machines: LocalMachines, aws: OtherAws | None = None
+        self, spec: SandboxSpec, machines: LocalMachines, aws: MotoServer | None = None
     ) -> None:
         self._spec = spec
         self._machines = machines
@@ -78,7 +78,7 @@ class HyperPod:
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
             health_check_time_s=spec.health_check_time,
-            site=Site(
+            site=EmulatorExtensions(
                 access_key=spec.access_key,
                 places=spec.places + 1,
                 zones=aws.filled["subnets"] if aws else {},
@@ -87,16 +87,16 @@ class HyperPod:
             ),
         )
         if aws:
-            machines.connect(EmulatedService(self._resource_config, aws.fetch, self._ship_log))
+            machines.connect(EmulatedService(self._make_resource_config, aws.fetch, self._ship_log))
         else:
-            machines.connect(EmulatedService(self._resource_config))
+            machines.connect(EmulatedService(self._make_resource_config))
 
     def start(self) -> None:
         """Serve, and create the cluster; returns when all its instances run."""
         self.emulator.start()
         if self._spec.empty:
             return
-        self.emulator.create(cluster_request(self._spec))
+        self.emulator.create(make_cluster_request(self._spec))
         self.emulator.wait_in_service(self._spec.cluster, CREATE_TIMEOUT_S)
         failed = [n for n in self._spec.names if self._machines.find_machine(n) is None]
         if failed:
@@ -114,8 +114,8 @@ class HyperPod:
         clusters = self.emulator.world.clusters.values()
         nodes = chain.from_iterable(cluster.nodes.values() for cluster in clusters)
         taken = {node.node for node in nodes}
-        if role == "controller" and head_node(spec) not in taken:
-            return spec.head_address, head_node(spec)
+        if role == "controller" and make_head_node_name(spec) not in taken:
+            return spec.head_address, make_head_node_name(spec)
         free = [n for n in range(1, spec.places + 1) if spec.node(n) not in taken]
         mine = () if spec.empty else spec.own_slot(name)
         newer = [n for n in free if n > spec.nodes]
@@ -141,7 +141,7 @@ class HyperPod:
                 return None
         return found if isinstance(found, dict) else None
 
-    def _resource_config(self, machine: EmulatedMachine) -> dict[str, Any]:
+    def _make_resource_config(self, machine: EmulatedMachine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""
         with self.emulator.world.lock:
             cluster = self.emulator.find_cluster(machine.logical_id)
@@ -149,7 +149,7 @@ class HyperPod:
                 return {}
             instances = [n.machine() for n in cluster.nodes.values() if n.state.instance_id]
             groups = {g.name: g.instance_type for g in cluster.groups.values()}
-            return resource_config(cluster.name, cluster.arn, groups, instances)
+            return make_resource_config(cluster.name, cluster.arn, groups, instances)
 
     def _ship_log(self, machine: EmulatedMachine, lines: list[str]) -> None:
         """Ship an instance's lifecycle log to where HyperPod puts it."""
@@ -157,7 +157,7 @@ class HyperPod:
             cluster = self.emulator.find_cluster(machine.logical_id)
         if cluster is None or self._aws is None:
             return
-        where = log_place(cluster.arn, cluster.name, machine.group, machine.instance_id)
+        where = locate_lifecycle_log(cluster.arn, cluster.name, machine.group, machine.instance_id)
         self._aws.log(where.group, where.stream, lines)
 
     def inject(self, kind: str, how: dict[str, Any]) -> str:
@@ -243,7 +243,7 @@ class HyperPod:
         return f"api: the service replaces {machine.instance_id} ({node}) without an order"
 
 
-def _describe_fault(kind: str, fault: Fault) -> str:
+def _describe_fault(kind: str, fault: ServiceFault) -> str:
     parts = [
         f"{name}={value}"
         for name in ("operations", "nodes", "calls", "seconds", "for_s", "probability")
@@ -252,7 +252,7 @@ def _describe_fault(kind: str, fault: Fault) -> str:
     return " ".join([f"api: {kind}", *parts])
 
 
-def cluster_request(spec: SandboxSpec) -> dict[str, Any]:
+def make_cluster_request(spec: SandboxSpec) -> dict[str, Any]:
     """CreateCluster's request for this sandbox: a controller and the worker groups."""
     groups = [_make_group("controller", CONTROLLER_TYPE, 1, {"NodeType": "Controller"})]
     for number in range(1, spec.groups + 1):

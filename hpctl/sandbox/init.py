@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpctl.sandbox.logs import last_lines
-from hpctl.sandbox.proctree import become_subreaper, is_listening, kill_below
+from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.proctree import become_subreaper, is_listening, kill_descendants
 
 STEP_TIMEOUT_S = 30.0
 
@@ -47,13 +47,13 @@ def main(plan: dict[str, Any]) -> int:
             _start_slurmd(plan)
     except BootFailed as error:
         _print_message({"failed": str(error), "log": error.log})
-        kill_below(os.getpid())
+        kill_descendants(os.getpid())
         return 1
     agent = AgentSupervisor(plan)
     agent.start()
     _print_message({"ready": True})
-    _keep_alive(agent)
-    kill_below(os.getpid())
+    _supervise_agent(agent)
+    kill_descendants(os.getpid())
     return 0
 
 
@@ -87,7 +87,7 @@ def _wait_until(what: str, process: subprocess.Popen[bytes], log: str, there: An
         else:
             time.sleep(0.02)
             continue
-        raise BootFailed(f"{what} {how}: {last_lines(Path(log))}", log)
+        raise BootFailed(f"{what} {how}: {read_last_lines(Path(log))}", log)
 
 
 def _start_munged(plan: dict[str, Any]) -> None:
@@ -119,10 +119,10 @@ def _run_lifecycle(plan: dict[str, Any]) -> None:
     try:
         code = process.wait(step["timeout"])
     except subprocess.TimeoutExpired:
-        last = last_lines(Path(log), 1)
+        last = read_last_lines(Path(log), 1)
         raise BootFailed(f"{name} still ran after {step['timeout']:.0f} s: {last}", log) from None
     if code != 0:
-        raise BootFailed(f"{name} exited with code {code}: {last_lines(Path(log), 1)}", log)
+        raise BootFailed(f"{name} exited with code {code}: {read_last_lines(Path(log), 1)}", log)
 
 
 def _start_slurmd(plan: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class AgentSupervisor:
         return max(0.0, self._due - now) if self._due != float("inf") else 3600.0
 
 
-def _keep_alive(agent: AgentSupervisor) -> None:
+def _supervise_agent(agent: AgentSupervisor) -> None:
     """Reap, and keep the agent running, until standard input ends."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)

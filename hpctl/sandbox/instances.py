@@ -30,10 +30,10 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sandbox import bootplan, slurmconf
-from hpctl.sandbox.logs import last_lines
+from hpctl.sandbox.logs import read_last_lines
 from hpctl.sandbox.machines import EmulatedMachine, LifecycleFailed
-from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.proctree import kill_below, list_descendants, start_time
+from hpctl.sandbox.packages import SandboxPrograms
+from hpctl.sandbox.proctree import kill_descendants, list_descendants, read_start_time
 from hpctl.sandbox.slurmconf import ETC_HOSTS, NodeSlots
 from hpctl.sandbox.spec import SandboxSpec
 from hpctl.toolkit.compat import SAFE_PATH, UTC
@@ -45,7 +45,7 @@ BRIDGE_MAC = "02:00:00:00:00:01"
 """Set by hand: else a bridge takes the lowest of its ports' and changes it as nodes come and go."""
 
 
-def make_head(programs: Programs) -> None:
+def set_up_head_namespace(programs: SandboxPrograms) -> None:
     """Give this process's own, fresh namespace its loopback and the bridge."""
     for arguments in (
         ["link", "set", "lo", "up"],
@@ -57,7 +57,7 @@ def make_head(programs: Programs) -> None:
         _run_ip([programs["ip"], *arguments])
 
 
-def connect_namespace(programs: Programs, pid: int, address: str) -> None:
+def connect_namespace(programs: SandboxPrograms, pid: int, address: str) -> None:
     """Lay a cable from the bridge to the namespace of `pid`, which must be about to have one."""
     deadline = time.monotonic() + 10
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
@@ -77,7 +77,7 @@ def connect_namespace(programs: Programs, pid: int, address: str) -> None:
     _run_ip([*inside, "link", "set", "eth0", "up"])
 
 
-def set_cable(programs: Programs, address: str, *, up: bool) -> None:
+def set_cable_state(programs: SandboxPrograms, address: str, *, up: bool) -> None:
     """Pull a node's cable, or plug it in again."""
     _run_ip([programs["ip"], "link", "set", find_bridge_port(address), "up" if up else "down"])
 
@@ -100,7 +100,7 @@ TOKEN = "sandbox"  # noqa: S105 -- it protects nothing
 ACTION = "/latest/meta-data/spot/instance-action"
 
 
-class Imds:
+class InstanceMetadataService:
     """Serves on one port of many addresses, in threads of this process."""
 
     def __init__(self, port: int) -> None:
@@ -190,12 +190,12 @@ class EmulatedService(Struct):
 class LocalMachines:
     """Boots, kills, freezes and reboots instances on this machine. Thread-safe per machine."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
         self._slots = NodeSlots(spec, programs)
         self._service = EmulatedService()
-        self.imds = Imds(spec.ports.emulator)
+        self.imds = InstanceMetadataService(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._machines: dict[str, EmulatedMachine] = {}
         self._failures: dict[str, HpctlError] = {}
@@ -221,15 +221,15 @@ class LocalMachines:
         self._kill_processes(machine)
         if machine.role != "compute":
             if self._spec.empty:
-                self._run_lifecycle(machine, self._fresh(machine), alone=True)
+                self._run_lifecycle(machine, self._make_empty_disk(machine), alone=True)
             return
         # Before its scripts run, as HyperPod does it: a node that fails them stays in Slurm, and
         # down, as long as it has its place in the cluster.
         self._slots.join(machine)
         if has_imds(self._spec, machine):
             self.imds.serve(machine.address)
-        with self._recording_failure(machine):
-            self._run_lifecycle(machine, self._fresh(machine), alone=False)
+        with self._record_boot_failure(machine):
+            self._run_lifecycle(machine, self._make_empty_disk(machine), alone=False)
 
     def destroy(self, machine: EmulatedMachine) -> None:
         """See Machines."""
@@ -251,11 +251,11 @@ class LocalMachines:
         self._kill_processes(machine)
         directory = self._spec.layout.of_node(machine.node)
         plan = bootplan.make_boot_plan(self._spec, self._programs, machine, None)
-        with self._recording_failure(machine):
-            self._start(machine, plan, directory)
+        with self._record_boot_failure(machine):
+            self._start_instance(machine, plan, directory)
 
     @contextlib.contextmanager
-    def _recording_failure(self, machine: EmulatedMachine) -> Iterator[None]:
+    def _record_boot_failure(self, machine: EmulatedMachine) -> Iterator[None]:
         """Keep the error of a boot for `why_down`, until the node boots again."""
         self._failures.pop(machine.node, None)
         try:
@@ -268,7 +268,7 @@ class LocalMachines:
         """See Machines."""
         if machine.role != "compute":
             return True
-        return bool(start_time(self.find_pid(machine.node, "slurmd")))
+        return bool(read_start_time(self.find_pid(machine.node, "slurmd")))
 
     def has_drifted(self) -> bool:
         """See Machines."""
@@ -310,11 +310,11 @@ class LocalMachines:
         failure = self._failures.get(node)
         if failure is not None:
             return HpctlError(f"{node}: {failure}", failure.hint)
-        if start_time(self.find_pid(node, "slurmd")):
+        if read_start_time(self.find_pid(node, "slurmd")):
             return None
         log = self._spec.layout.logs / f"slurmd.{node}.out"
         return HpctlError(
-            f"slurmd of node {node} in the sandbox does not run: {last_lines(log)}",
+            f"slurmd of node {node} in the sandbox does not run: {read_last_lines(log)}",
             f"Read its log: {log}",
         )
 
@@ -333,7 +333,7 @@ class LocalMachines:
         if init is None:
             return
         # While the init lives it adopts what forks away from us; so it goes last.
-        kill_below(init.pid)
+        kill_descendants(init.pid)
         init.kill()
         init.wait(10)
         for stream in (init.stdin, init.stdout):
@@ -343,7 +343,7 @@ class LocalMachines:
         for what in ("slurmd", "agent"):
             (directory / f"{what}.pid").unlink(missing_ok=True)
 
-    def _fresh(self, machine: EmulatedMachine) -> Path:
+    def _make_empty_disk(self, machine: EmulatedMachine) -> Path:
         """Return a new instance's empty disk."""
         directory = self._spec.layout.of_node(machine.node)
         spool = Path(self._spec.state) / "spool" / machine.node
@@ -369,25 +369,25 @@ class LocalMachines:
         """Run the lifecycle script, then slurmd and agent unless it is `alone`; its output
         goes to the service's log however it ends.
         """
-        config = self._service.resource_config(machine) or self._resource_config()
+        config = self._service.resource_config(machine) or self._make_resource_config()
         step = bootplan.plan_lifecycle(self._spec, machine, config, self._service.fetch)
         if alone and step is None:
             return
         if has_imds(self._spec, machine):
-            bootplan.expect_spot(self._spec, machine, self.imds.url(machine.address))
+            bootplan.write_spot_agent_config(self._spec, machine, self.imds.url(machine.address))
         plan = bootplan.make_boot_plan(self._spec, self._programs, machine, step, alone=alone)
         try:
-            self._start(machine, plan, directory)
+            self._start_instance(machine, plan, directory)
         except LifecycleFailed as error:
             self._ship_script_output(machine, directory, str(error))
             raise
         if step:
             self._ship_script_output(machine, directory, "")
 
-    def _resource_config(self) -> dict[str, Any]:
+    def _make_resource_config(self) -> dict[str, Any]:
         name = self._spec.cluster
         arn = f"arn:aws:sagemaker:us-east-1:000000000000:cluster/{name}"
-        return bootplan.resource_config(name, arn, {}, self.machines())
+        return bootplan.make_resource_config(name, arn, {}, self.machines())
 
     def _ship_script_output(self, machine: EmulatedMachine, directory: Path, failure: str) -> None:
         """Bring the script's output to the service's log, in HyperPod's frame."""
@@ -403,7 +403,9 @@ class LocalMachines:
             ],
         )
 
-    def _start(self, machine: EmulatedMachine, plan: dict[str, Any], directory: Path) -> None:
+    def _start_instance(
+        self, machine: EmulatedMachine, plan: dict[str, Any], directory: Path
+    ) -> None:
         (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (directory / "kmsg").write_bytes(b"")
         # The journal of this boot: its reader cannot know it by the machine's own boot.
@@ -428,10 +430,10 @@ class LocalMachines:
         self, own_network: bool, plan: Path, machine: EmulatedMachine
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
-        command = [*self._mounts_command(plan.parent, machine), *command]
+        command = [*self._make_mounts_command(plan.parent, machine), *command]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
-        env = bootplan.child_env(self._spec)
+        env = bootplan.make_child_environment(self._spec)
         env["SLURM_CONF"] = str(plan.parent / "slurm.conf")
         if self._spec.configless:
             del env["SLURM_CONF"]
@@ -445,7 +447,7 @@ class LocalMachines:
                 start_new_session=True,
             )
 
-    def _mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
+    def _make_mounts_command(self, directory: Path, machine: EmulatedMachine) -> list[str]:
         """Return the command that gives an instance private mounts; empty where it has none.
 
         They are the cluster's host names, as on HyperPod, where this process may mount, with

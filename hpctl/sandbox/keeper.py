@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-from hpctl.sandbox.proctree import become_subreaper, kill_below
+from hpctl.sandbox.proctree import become_subreaper, kill_descendants
 
 GRACE_S = 15.0
 
@@ -52,7 +52,7 @@ def main(command: list[str]) -> int:
         signal.alarm(int(GRACE_S))
         signal.signal(signal.SIGALRM, lambda *_: os.kill(supervisor, signal.SIGKILL))
         status = _wait_for_supervisor(supervisor)
-    kill_below(os.getpid())
+    kill_descendants(os.getpid())
     return status
 
 

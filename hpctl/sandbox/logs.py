@@ -14,7 +14,7 @@ _PREFIX = re.compile(r"^(?:\[[\d:T.-]+\] |(?:slurmctld|slurmd|munged): )")
 """What precedes a message: the time in a log file, `slurmd: ` on standard error."""
 
 
-def last_lines(log: Path, count: int = LINES) -> str:
+def read_last_lines(log: Path, count: int = LINES) -> str:
     """Return the last non-empty lines of a log without time and program, separated by " / ".
 
     A daemon's standard output is in NAME.out and its own log in NAME.log: where the first is

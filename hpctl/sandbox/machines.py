@@ -136,10 +136,10 @@ LIFECYCLE_S3 = "s3://sagemaker-sandbox/lifecycle/"
 ON_CREATE = "on_create.sh"
 
 
-def initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
+def make_initial_machines(spec: SandboxSpec) -> list[EmulatedMachine]:
     """Return one controller and the workers, with fresh ids, for a sandbox without the emulator."""
     names = {"name": "controller-1", "group": "controller", "instance_type": CONTROLLER_TYPE}
-    at = {"address": spec.head_address, "node": head_node(spec), "partition": ""}
+    at = {"address": spec.head_address, "node": make_head_node_name(spec), "partition": ""}
     controller = _make_machine(role="controller", **names, **at)
     return [controller, *(_make_worker(spec, number) for number in range(1, spec.nodes + 1))]
 
@@ -155,7 +155,7 @@ def _make_machine(**own: Any) -> EmulatedMachine:
     )
 
 
-def head_node(spec: SandboxSpec) -> NodeName:
+def make_head_node_name(spec: SandboxSpec) -> NodeName:
     """Return the head node's name, which is no Slurm node's."""
     return NodeName(guess_node_name(spec.head_address, ""))
 

@@ -111,7 +111,7 @@ def require_access_key(app: Callable[..., Any], access_key: str) -> Callable[...
     return check_signature
 
 
-class OtherAws:
+class MotoServer:
     """The server, in threads of this process, and clients for it."""
 
     def __init__(self, spec: SandboxSpec) -> None:
@@ -141,12 +141,12 @@ class OtherAws:
         )
         services = ("s3", "iam", "ec2", "fsx", "logs")
         self._clients = {service: self._make_client(service) for service in services}
-        network = self._network()
+        network = self._create_network()
         self.filled = {
             **network,
-            "execution_role": self._role(),
+            "execution_role": self._create_role(),
             "lifecycle": self._upload_scripts(),
-            "fsx_lustre": self._file_system(network),
+            "fsx_lustre": self._create_file_system(network),
         }
         self.settings.layout.aws.write_text(json.dumps(self.filled, indent=2) + "\n")
         example = yaml.safe_dump(self._make_cluster_file(), sort_keys=False)
@@ -251,7 +251,7 @@ class OtherAws:
             ],
         }
 
-    def _network(self) -> dict[str, Any]:
+    def _create_network(self) -> dict[str, Any]:
         ec2 = self.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
         subnets = {
@@ -283,7 +283,7 @@ class OtherAws:
         for subnet in subnets:
             ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
 
-    def _role(self) -> str:
+    def _create_role(self) -> str:
         iam = self.client("iam")
         arn = iam.create_role(
             RoleName=ROLE, AssumeRolePolicyDocument=json.dumps(make_trust_policy())
@@ -303,7 +303,7 @@ class OtherAws:
             s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
         return LIFECYCLE_S3
 
-    def _file_system(self, network: dict[str, Any]) -> dict[str, str]:
+    def _create_file_system(self, network: dict[str, Any]) -> dict[str, str]:
         made = self.client("fsx").create_file_system(
             FileSystemType="LUSTRE",
             StorageCapacity=1200,

@@ -24,7 +24,7 @@ _NETNS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 _SYSTEM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-class Programs(Struct, frozen=True):
+class SandboxPrograms(Struct, frozen=True):
     """Where each program is, and which Slurm this is, as (major, minor, patch)."""
 
     paths: Mapping[str, str]
@@ -42,7 +42,7 @@ class Programs(Struct, frozen=True):
         return self.paths[name]
 
 
-def find_programs(prefix: str = "", *, netns: bool = False) -> Programs:
+def find_programs(prefix: str = "", *, netns: bool = False) -> SandboxPrograms:
     """Find every program a sandbox needs.
 
     `prefix` is a Slurm installation with bin and sbin. Daemons lie in sbin, which an ordinary
@@ -64,7 +64,7 @@ def find_programs(prefix: str = "", *, netns: bool = False) -> Programs:
             missing[name] = package
     if missing:
         _raise_missing(missing, prefix)
-    return Programs(paths, read_version(paths["slurmctld"]), prefix)
+    return SandboxPrograms(paths, read_version(paths["slurmctld"]), prefix)
 
 
 def _raise_missing(missing: Mapping[str, str], prefix: str) -> None:

@@ -39,7 +39,7 @@ def become_subreaper() -> None:
     _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent(number: signal.Signals) -> None:
+def set_parent_death_signal(number: signal.Signals) -> None:
     """Get this signal when the *thread* that started this process ends. Raises OSError."""
     _call_prctl(PR_SET_PDEATHSIG, int(number))
 
@@ -60,7 +60,7 @@ def _read_stat(pid: int) -> tuple[int, str, str] | None:
     return int(fields[1]), fields[0], fields[19]
 
 
-def start_time(pid: int) -> str:
+def read_start_time(pid: int) -> str:
     """Return what differs between this process and a later one with the same pid; "" when it is
     gone."""
     stat = _read_stat(pid)
@@ -91,7 +91,7 @@ def list_descendants(root: int) -> list[int]:
     return found
 
 
-def zombie_children(parent: int) -> list[int]:
+def list_zombie_children(parent: int) -> list[int]:
     """Children of `parent` that ended and were not waited for."""
     stats = ((pid, _read_stat(pid)) for pid in list_pids())
     return [pid for pid, stat in stats if stat is not None and stat[:2] == (parent, "Z")]
@@ -104,7 +104,7 @@ def send_signal(targets: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def kill_below(root: int, timeout: float = 10.0) -> list[int]:
+def kill_descendants(root: int, timeout: float = 10.0) -> list[int]:
     """SIGKILL everything below `root` until nothing is left; returns what would not die.
 
     A process that forks between the listing and the kill leaves a child which `root`, a
@@ -150,7 +150,7 @@ def find_stragglers(sandbox: str, cluster: str) -> list[int]:
 def kill_stragglers(sandbox: str, cluster: str, timeout: float = 10.0) -> list[int]:
     """SIGKILL what `find_stragglers` finds until nothing is left; returns what would not die."""
     deadline = time.monotonic() + timeout
-    while left := [pid for pid in find_stragglers(sandbox, cluster) if start_time(pid)]:
+    while left := [pid for pid in find_stragglers(sandbox, cluster) if read_start_time(pid)]:
         if time.monotonic() > deadline:
             return left
         send_signal(left, signal.SIGKILL)

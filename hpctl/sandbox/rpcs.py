@@ -9,7 +9,7 @@ _ROW = re.compile(r"^\s*(?P<type>[A-Z_]+)\s+\(\s*\d+\)\s+count:(?P<count>\d+)", 
 _OWN = "REQUEST_STATS_INFO"
 
 
-def count_questions(sandbox: Sandbox) -> Counter[str]:
+def count_query_rpcs(sandbox: Sandbox) -> Counter[str]:
     """Return the RPCs that ask slurmctld something, by message type, since it started.
 
     Those of slurmd and of steps are left out, and so are sdiag's own.
@@ -18,10 +18,10 @@ def count_questions(sandbox: Sandbox) -> Counter[str]:
     _, _, by_type = text.partition("statistics by message type")
     by_type, _, _ = by_type.partition("statistics by user")
     found = {row["type"]: int(row["count"]) for row in _ROW.finditer(by_type)}
-    return Counter({name: count for name, count in found.items() if _is_question(name)})
+    return Counter({name: count for name, count in found.items() if _is_query_rpc(name)})
 
 
-def _is_question(name: str) -> bool:
+def _is_query_rpc(name: str) -> bool:
     if name in (_OWN, "REQUEST_PING"):
         return name != _OWN
     return name.startswith("REQUEST_") and "_INFO" in name

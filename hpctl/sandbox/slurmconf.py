@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from hpctl.clusters.bundle import slurm_plugins
-from hpctl.sandbox.bootplan import child_env
-from hpctl.sandbox.health_program import render_lines as render_health_lines
+from hpctl.clusters.bundle import find_slurm_plugins
+from hpctl.sandbox.bootplan import make_child_environment
+from hpctl.sandbox.health_program import render_health_lines as render_health_lines
 from hpctl.sandbox.machines import EmulatedMachine
-from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.spec import SandboxSpec
 
 GPUS = 8
@@ -38,7 +38,7 @@ _TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     spec: SandboxSpec,
-    programs: Programs,
+    programs: SandboxPrograms,
     munge_socket: Path,
     members: Mapping[str, str],
     partitions: Sequence[str] = (),
@@ -53,7 +53,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     """
     text = _TEMPLATE.read_text().format(
         cluster=spec.cluster,
-        controllers=_controller_lines(spec),
+        controllers=_render_controller_lines(spec),
         timeout=30 if spec.heads == 1 else 10,
         port=spec.ports.slurmctld,
         user=_read_user(),
@@ -62,7 +62,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     )
     if programs.prefix and (Path(programs.prefix) / "lib" / "slurm").is_dir():
         text += f"PluginDir={programs.prefix}/lib/slurm\n"
-    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(own_epilog(spec)))
+    epilog = spec.epilog_slurmctld or (render_epilog(spec) and str(find_own_epilog(spec)))
     if epilog:
         text += f"EpilogSlurmctld={epilog}\n"
     text += render_health_lines(spec)
@@ -74,7 +74,7 @@ def render_slurm_conf(  # noqa: PLR0913 -- pure: all that the file says
     return text + (spec.slurm_conf.rstrip() + "\n" if spec.slurm_conf else "")
 
 
-def _controller_lines(spec: SandboxSpec) -> str:
+def _render_controller_lines(spec: SandboxSpec) -> str:
     """Return the lines that name slurmctld's hosts: this machine, or two that it plays (see
     head.py)."""
     if spec.heads == 1:
@@ -97,7 +97,7 @@ def render_hosts(spec: SandboxSpec, addresses: Mapping[str, str]) -> str:
     return f"{own}\n{''.join(lines)}"
 
 
-def own_epilog(spec: SandboxSpec) -> Path:
+def find_own_epilog(spec: SandboxSpec) -> Path:
     """Return where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
 
@@ -110,7 +110,7 @@ def render_epilog(spec: SandboxSpec) -> str:
     """
     if not spec.daemon:
         return ""
-    script = slurm_plugins() / "epilog_slurmctld.sh"
+    script = find_slurm_plugins() / "epilog_slurmctld.sh"
     daemons = [shlex.quote(str(spec.layout.of_head(n + 1)[1])) for n in range(spec.heads)]
     lines = [f"HPCTL_STATE_DIR={daemon} {shlex.quote(str(script))}\n" for daemon in daemons]
     return "#!/bin/sh\n" + "".join(lines)
@@ -124,7 +124,7 @@ def _read_user() -> str:
         return str(os.getuid())
 
 
-def initial_members(spec: SandboxSpec) -> dict[str, str]:
+def list_initial_nodes(spec: SandboxSpec) -> dict[str, str]:
     """Return the nodes that a sandbox starts with, and their partitions."""
     if spec.empty:
         return {}
@@ -154,12 +154,12 @@ def _format_node(
     )
 
 
-def render_gres(devices: Sequence[Path]) -> str:
+def render_gres_conf(devices: Sequence[Path]) -> str:
     """gres.conf: every node has the same eight devices."""
     return f"Name=gpu File={devices[0].parent}/nvidia[0-{len(devices) - 1}]\n"
 
 
-def render_cgroup(programs: Programs) -> str:
+def render_cgroup_conf(programs: SandboxPrograms) -> str:
     """Return cgroup.conf: slurmd uses no cgroups, on any machine and in any container.
 
     slurmd loads a cgroup plugin when it starts, even when no other plugin needs one (_slurmd_init
@@ -198,11 +198,11 @@ PAUSES_S = (0.1, 0.3, 0.0)
 class NodeSlots:
     """Which nodes are in the cluster. Its methods may be called from any thread."""
 
-    def __init__(self, spec: SandboxSpec, programs: Programs) -> None:
+    def __init__(self, spec: SandboxSpec, programs: SandboxPrograms) -> None:
         self._spec = spec
         self._programs = programs
         self._lock = threading.Lock()
-        self._members = initial_members(spec)
+        self._members = list_initial_nodes(spec)
         places = range(1, spec.places + 1)
         self._addresses = {spec.node(n): spec.address(n) for n in places}
         self._partitions = list(dict.fromkeys(self._members.values()))
@@ -282,7 +282,7 @@ class NodeSlots:
                 text=True,
                 timeout=TIMEOUT_S,
                 check=False,
-                env=child_env(self._spec),
+                env=make_child_environment(self._spec),
                 cwd=Path("/"),
             )
             if done.returncode == 0:

@@ -38,7 +38,7 @@ _BLOCK = 16
 """So many ports are claimed together."""
 
 
-class Ports(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxPorts(msgspec.Struct, frozen=True, kw_only=True):
     """TCP ports of one sandbox; node N's slurmd has `slurmd + N`. `metrics` is that of all agents,
     as the instances of several sandboxes on one host have the same addresses."""
 
@@ -87,7 +87,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str
     state: str
-    ports: Ports
+    ports: SandboxPorts
     heads: Literal[1, 2] = 1
     database: Literal["", "mariadb", "postgresql"] = ""
     nodes: int = 8
@@ -140,9 +140,9 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.nodes, self.slots)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SandboxPaths:
         """Return where its files lie."""
-        return Layout(Path(self.state))
+        return SandboxPaths(Path(self.state))
 
     @property
     def head_address(self) -> str:
@@ -189,7 +189,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lifecycle_dir(self) -> Path:
         """Return the directory that stands for the groups' S3 prefix."""
-        return Path(self.lifecycle) if self.lifecycle else bundle.lifecycle_scripts()
+        return Path(self.lifecycle) if self.lifecycle else bundle.find_lifecycle_scripts()
 
     def group(self, number: int) -> str:
         """Return the worker group of node `number`: `worker-1`, ... in blocks of equal size."""
@@ -208,7 +208,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
         return [n for n in range(1, self.nodes + 1) if self.group(n) == f"worker-{group}"]
 
 
-class Layout:
+class SandboxPaths:
     """Every path of a sandbox, all below its one state directory."""
 
     def __init__(self, state: Path) -> None:
@@ -263,7 +263,7 @@ class Layout:
 def load_spec(state: Path) -> SandboxSpec | None:
     """Return the sandbox in this directory, or None where there is none."""
     try:
-        return msgspec.json.decode(Layout(state).spec.read_bytes(), type=SandboxSpec)
+        return msgspec.json.decode(SandboxPaths(state).spec.read_bytes(), type=SandboxSpec)
     except FileNotFoundError:
         return None
 
@@ -276,7 +276,7 @@ def save_spec(spec: SandboxSpec) -> None:
     part.replace(spec.layout.spec)
 
 
-def state_directory(name: str) -> Path:
+def choose_state_directory(name: str) -> Path:
     """Return where the sandbox of this name lives: below $XDG_STATE_HOME, or below /tmp where that
     path is too long for the unix sockets in it, or closed to the other users that munged serves.
     """
@@ -287,23 +287,23 @@ def state_directory(name: str) -> Path:
         )
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     state = Path(home) / "hpctl" / "sandbox" / name
-    if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _open_to_all(state):
-        state = private_directory() / name
+    if len(str(state) + _DEEPEST) > SOCKET_PATH_MAX or not _is_open_to_all(state):
+        state = choose_private_directory() / name
     return state
 
 
-def private_directory() -> Path:
+def choose_private_directory() -> Path:
     """Return where this user's sandboxes live when they cannot live at home."""
     return Path(tempfile.gettempdir()) / f"hpctl-{os.getuid()}"
 
 
-def _open_to_all(state: Path) -> bool:
+def _is_open_to_all(state: Path) -> bool:
     """Return whether anybody may walk down to here: munged refuses a socket where not."""
     there = [path for path in state.parents if path.exists()]
     return all(path.stat().st_mode & stat.S_IXOTH for path in there)
 
 
-def own_directory(state: Path) -> None:
+def make_state_directory(state: Path) -> None:
     """Make a state directory, in parents that no other user can have prepared.
 
     Raises HpctlError where a directory below /tmp is another user's.
@@ -323,7 +323,7 @@ def own_directory(state: Path) -> None:
         )
 
 
-def new_id(name: str) -> str:
+def make_sandbox_id(name: str) -> str:
     """A name that no other sandbox has had."""
     return f"{name}-{secrets.token_hex(3)}"
 
@@ -333,7 +333,7 @@ _claims: deque[contextlib.ExitStack] = deque()
 """The claims on the ports that this process has chosen last: earlier ones are bound by now."""
 
 
-def free_ports(nodes: int) -> Ports:
+def find_free_ports(nodes: int) -> SandboxPorts:
     """Return a run of free TCP ports, tried by binding them. Raises HpctlError.
 
     No other process gets a port of the run meanwhile: sandboxes that start at the same time find
@@ -343,8 +343,8 @@ def free_ports(nodes: int) -> Ports:
     for _ in range(50):
         first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
         ports = range(first, first + wanted)
-        if all(_is_free(port) for port in ports) and _claim_ports(ports):
-            return Ports(
+        if all(_is_port_free(port) for port in ports) and _claim_ports(ports):
+            return SandboxPorts(
                 slurmctld=first,
                 intake=first + 1,
                 emulator=first + 2,
@@ -379,7 +379,7 @@ def _claim_ports(ports: range) -> bool:
     return True
 
 
-def _is_free(port: int) -> bool:
+def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

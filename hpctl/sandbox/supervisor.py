@@ -24,26 +24,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpctl.sandbox import faults, instances, packages
-from hpctl.sandbox.api import Control
-from hpctl.sandbox.bootplan import child_env
+from hpctl.sandbox.api import ControlServer
+from hpctl.sandbox.bootplan import make_child_environment
 from hpctl.sandbox.faults import NodeFaults
 from hpctl.sandbox.head import HeadServices, prepare_head
 from hpctl.sandbox.instances import LocalMachines
-from hpctl.sandbox.machines import LifecycleFailed, initial_machines
-from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
+from hpctl.sandbox.machines import LifecycleFailed, make_initial_machines
+from hpctl.sandbox.proctree import become_subreaper, list_zombie_children, set_parent_death_signal
 from hpctl.sandbox.spec import SandboxSpec, load_spec
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
     from hpctl.sandbox.hyperpod import HyperPod
-    from hpctl.sandbox.other_aws import OtherAws
+    from hpctl.sandbox.other_aws import MotoServer
 
 HEARD_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 60.0
 
 
-class Supervisor:
+class SandboxSupervisor:
     """A running sandbox."""
 
     def __init__(self, spec: SandboxSpec) -> None:
@@ -53,7 +53,7 @@ class Supervisor:
         self.machines = LocalMachines(spec, self.programs)
         self.faults = NodeFaults(spec, self.programs, self.machines)
         self.hyperpod: HyperPod | None = None
-        self.aws: OtherAws | None = None
+        self.aws: MotoServer | None = None
         self.ended = threading.Event()
         self.started = time.time()
 
@@ -61,7 +61,7 @@ class Supervisor:
         """Start everything, saying so in progress.jsonl. Raises HpctlError."""
         began = time.monotonic()
         if self.spec.netns:
-            instances.make_head(self.programs)
+            instances.set_up_head_namespace(self.programs)
         prepare_head(self.spec, self.programs)
         release = self.programs.release
         self.say(f"Slurm {release}: munged and slurmctld")
@@ -70,12 +70,12 @@ class Supervisor:
             self.head.start("database")
         for service in self.of_heads("slurmctld"):
             self.head.start(service)
-        Control(self.spec.layout.control, self.answer)
+        ControlServer(self.spec.layout.control, self.answer)
         if self.spec.moto:
-            from hpctl.sandbox.other_aws import OtherAws
+            from hpctl.sandbox.other_aws import MotoServer
 
             self.say("moto's S3, IAM, EC2 and others")
-            self.aws = OtherAws(self.spec)
+            self.aws = MotoServer(self.spec)
             self.aws.start()
         self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
         # The daemon comes up at the same time, or agents would find none and wait to try again.
@@ -105,10 +105,17 @@ class Supervisor:
         """HyperPod's own, which act in Slurm."""
         looks: list[tuple[Callable[[], None], float]] = []
         if self.spec.hma:
-            looks.append((faults.Hma(self.spec, self.programs, self.machines).look, faults.LOOK_S))
+            looks.append(
+                (
+                    faults.HealthMonitoringAgent(self.spec, self.programs, self.machines).look,
+                    faults.LOOK_S,
+                )
+            )
         if self.hyperpod is not None and self.spec.node_recovery == "Automatic":
             pod = self.hyperpod
-            service = faults.Recovery(self.spec, self.programs, pod.recover_node, pod.is_settled)
+            service = faults.AutomaticRecovery(
+                self.spec, self.programs, pod.recover_node, pod.is_settled
+            )
             looks.append((service.look, faults.SERVICE_LOOK_S))
         for look, every_s in looks:
             work = partial(faults.run_periodically, look, every_s, self.ended)
@@ -129,7 +136,7 @@ class Supervisor:
             self.hyperpod.start()
             return
         with ThreadPoolExecutor(max_workers=4) as pool:
-            machines = initial_machines(self.spec)
+            machines = make_initial_machines(self.spec)
             boots = [pool.submit(self.machines.boot, machine) for machine in machines]
             for boot in boots:
                 # wait_idle names the node of a boot that failed, and says why.
@@ -178,7 +185,7 @@ class Supervisor:
         # Not imported without a daemon: SQLAlchemy costs every sandbox a third of a second.
         from hpctl.engine import adapters, config
 
-        store = adapters.open_reader(config.load(self.spec.layout.config))
+        store = adapters.open_reader(config.read_config_file(self.spec.layout.config))
         nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
         deadline = time.monotonic() + HEARD_TIMEOUT_S
         with contextlib.closing(store):
@@ -199,7 +206,7 @@ class Supervisor:
             text=True,
             timeout=30,
             check=False,
-            env=child_env(self.spec),
+            env=make_child_environment(self.spec),
         )
         if done.returncode != 0:
             return [done.stderr.strip()]
@@ -254,10 +261,10 @@ class Supervisor:
                 "emulator": self.spec.ports.emulator,
             },
             "aws": self.aws.filled if self.aws else {},
-            "nodes": [self.node_status(node) for node in self._nodes()],
+            "nodes": [self.node_status(node) for node in self._list_workers()],
         }
 
-    def _nodes(self) -> list[str]:
+    def _list_workers(self) -> list[str]:
         """Return the workers that there should be: more, or fewer, than at first, once groups
         changed."""
         if self.hyperpod is None:
@@ -287,13 +294,13 @@ class Supervisor:
     def live(self) -> None:
         """Reap what the tree loses, until it is to end."""
         while not self.ended.wait(1.0):
-            reap_adopted(self.head.pids().values(), self.machines.init_pids())
+            reap_orphans(self.head.pids().values(), self.machines.init_pids())
 
 
-def reap_adopted(*known: Iterable[int]) -> None:
+def reap_orphans(*known: Iterable[int]) -> None:
     """Collect zombies that were handed to us, leaving those that a Popen of ours waits for."""
     ours = set(chain.from_iterable(known))
-    for pid in zombie_children(os.getpid()):
+    for pid in list_zombie_children(os.getpid()):
         # A thread that runs a command may have collected it since the list was made.
         if pid not in ours:
             with contextlib.suppress(ChildProcessError):
@@ -306,10 +313,10 @@ def main(state: Path) -> int:
     spec = load_spec(state)
     if spec is None:
         raise HpctlError(f"cannot start the sandbox's supervisor: there is no spec.json in {state}")
-    supervisor = Supervisor(spec)
+    supervisor = SandboxSupervisor(spec)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ended.set())
-    die_with_parent(signal.SIGTERM)
+    set_parent_death_signal(signal.SIGTERM)
     try:
         supervisor.up()
     except HpctlError as error:

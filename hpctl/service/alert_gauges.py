@@ -25,7 +25,7 @@ from hpctl.engine.view import View
 from hpctl.engine.waiting import find_waiting_jobs, find_waiting_nodes
 from hpctl.toolkit.bounds import add_seconds, make_printable
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.pause import find_whole
+from hpctl.vocabulary.pause import find_cluster_pause
 
 LOOK_S: Final = 10.0
 """How often nodes and jobs that wait are looked for."""
@@ -43,7 +43,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _Named = Mapping[tuple[str, str], float]
 
 
-def name_gate(gate: str) -> str:
+def make_gate_label(gate: str) -> str:
     """Return the label's value for a gate."""
     return gate if gate in GATE_NAMES else OTHER
 
@@ -71,7 +71,7 @@ class AlertGauges:
         self._paused = gauge("hpctl_paused")
         self._paused_at = gauge("hpctl_paused_since_timestamp_seconds")
         self._trouble = gauge("hpctl_trouble")
-        gauge("hpctl_cycle_age_seconds").set_function(self._cycle_age_s)
+        gauge("hpctl_cycle_age_seconds").set_function(self._measure_cycle_age_s)
         gauge("hpctl_time_seconds").set_function(time.time)
         free = gauge("hpctl_state_dir_free_ratio")
         if state_dir is not None:
@@ -96,11 +96,11 @@ class AlertGauges:
 
     def look(self, view: View) -> None:
         """Take in what a cycle saw."""
-        self._look_at_holds(view.state)
-        self._look_at_pause(view)
+        self._update_hold_gauges(view.state)
+        self._update_pause_gauge(view)
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
-            self._look_at_waiting(view)
+            self._update_waiting_gauges(view)
 
     def take_readings(self, slurm_trouble: str, cloud_trouble: str) -> None:
         """Take why Slurm or the cloud could not be read; empty where they were."""
@@ -112,25 +112,25 @@ class AlertGauges:
             if part in PARTS:
                 self._trouble.labels(part).set(bool(text))
 
-    def _cycle_age_s(self) -> float:
+    def _measure_cycle_age_s(self) -> float:
         """Return seconds since a cycle of the leader ended; 0 on a standby."""
         if self._leads is not None and not self._leads():
             return 0.0
         return max(0.0, time.monotonic() - self._cycle_ended)
 
-    def _look_at_holds(self, state: State) -> None:
+    def _update_hold_gauges(self, state: State) -> None:
         counts = dict.fromkeys((*GATE_NAMES, OTHER), 0)
         oldest = dict.fromkeys((*GATE_NAMES, OTHER), math.inf)
         for hold in state.holds.values():
-            gate = name_gate(hold.gate)
+            gate = make_gate_label(hold.gate)
             counts[gate] += 1
             oldest[gate] = min(oldest[gate], hold.at.timestamp())
         for gate, count in counts.items():
             self._holds.labels(gate).set(count)
             self._holds_since.labels(gate).set(oldest[gate] if count else 0.0)
 
-    def _look_at_pause(self, view: View) -> None:
-        pause = find_whole(view.state.pauses, view.scheduler.known_at)
+    def _update_pause_gauge(self, view: View) -> None:
+        pause = find_cluster_pause(view.state.pauses, view.scheduler.known_at)
         self._paused.set(pause is not None)
         # A pause with an end is a plan: it ends without a command, and raises no alert.
         endless = pause is not None and pause.until is None
@@ -141,7 +141,7 @@ class AlertGauges:
             self._stopped_since = time.time()
         self._paused_at.labels("kill_switch").set(self._stopped_since)
 
-    def _look_at_waiting(self, view: View) -> None:
+    def _update_waiting_gauges(self, view: View) -> None:
         now = add_seconds(EPOCH, time.time())
         nodes = find_waiting_nodes(view.state, view.scheduler.nodes)
         jobs = find_waiting_jobs(view.state, view.scheduler.jobs, now)
@@ -152,7 +152,7 @@ class AlertGauges:
         named: dict[tuple[str, str], float] = {}
         for kind, waiting in found.items():
             self._waiting.labels(kind).set(len(waiting))
-            named.update(_name_oldest(kind, waiting))
+            named.update(_label_longest_waiting(kind, waiting))
         for labels in self._named.keys() - named.keys():
             with contextlib.suppress(KeyError):
                 self._waiting_since.remove(*labels)
@@ -161,7 +161,7 @@ class AlertGauges:
         self._named = named
 
 
-def _name_oldest(
+def _label_longest_waiting(
     kind: str, waiting: Sequence[tuple[str, datetime]]
 ) -> dict[tuple[str, str], float]:
     """Return the series of those that have waited longest; the others share one."""

@@ -42,12 +42,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.toolkit.bounds import clamp_duration, in_utc
+from hpctl.toolkit.bounds import clamp_duration, convert_to_utc
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
-from hpctl.wire.authentication import BodyBounds, Refusal, read_body
+from hpctl.wire.authentication import BodyBounds, RequestRefusal, read_body
 from hpctl.wire.proved_route import BODY_TIMEOUT_S, RefusalCounter
 
 if TYPE_CHECKING:  # the intake's process has none
@@ -89,7 +89,7 @@ class _AlertsVersion(Struct, frozen=True):
     version: str
 
 
-class Notification(Struct, frozen=True):
+class AlertNotification(Struct, frozen=True):
     """A group of alerts. `truncated` is how many Alertmanager's `max_alerts` left out."""
 
     alerts: Annotated[tuple[FiringNotice, ...], Meta(max_length=MAX_ALERTS)]
@@ -97,26 +97,26 @@ class Notification(Struct, frozen=True):
 
 
 _version = msgspec.json.Decoder(_AlertsVersion)
-_notification = msgspec.json.Decoder(Notification)
+_notification = msgspec.json.Decoder(AlertNotification)
 
 
-def decode_notification(body: bytes) -> Notification:
+def decode_notification(body: bytes) -> AlertNotification:
     """Return the notification in a body. Raises Refusal."""
     try:
         version = _version.decode(body).version
         if version != VERSION:
             text = f"version {version!r} of Alertmanager's webhook; this daemon reads {VERSION!r}"
-            raise Refusal(400, "unsupported_version", text)
+            raise RequestRefusal(400, "unsupported_version", text)
         return _notification.decode(body)
     except msgspec.ValidationError as error:
         hint = "Point a webhook_configs url of Alertmanager 0.16 or later here."
         text = f"no notification of Alertmanager's: {error}"
-        raise Refusal(422, "invalid_alerts", text, hint) from error
+        raise RequestRefusal(422, "invalid_alerts", text, hint) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, "malformed", f"not JSON: {error}") from error
+        raise RequestRefusal(400, "malformed", f"not JSON: {error}") from error
 
 
-class AlertNodes:
+class AlertNodeFinder:
     """Slurm's nodes, to be found by what monitoring calls them."""
 
     def __init__(self, addresses: Mapping[NodeName, str], labels: Sequence[str]) -> None:
@@ -146,23 +146,23 @@ class AlertNodes:
         return None
 
 
-def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> Alert:
+def make_alert(notice: FiringNotice, node: NodeName, heard: datetime) -> NodeAlert:
     """Return the finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
     severity = notice.labels.get("severity", "")
     summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
     device = next((notice.labels[key] for key in _DEVICE if notice.labels.get(key)), "")
     finding = Finding(
         f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
-        Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
-        min(in_utc(notice.starts_at), heard),
+        DeviceVerdict.FAIL if severity.lower() in _FAIL else DeviceVerdict.WARN,
+        min(convert_to_utc(notice.starts_at), heard),
         heard,
         device=_strip_text(device, 256),
         code=_NO_CODE.sub("_", severity)[:64],
         detail=_strip_text(summary, 256),
         evidence=_strip_text(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
-        clears=Clears.GONE,
+        clears=ClearCondition.GONE,
     )
-    return Alert(node, notice.fingerprint, finding, heard)
+    return NodeAlert(node, notice.fingerprint, finding, heard)
 
 
 def _strip_text(text: str, limit: int) -> str:
@@ -175,7 +175,7 @@ MAX_NAMED = 20
 _TOKEN_BYTES = 4096
 
 
-class Webhook:
+class AlertmanagerWebhook:
     """Takes notifications in. `take` blocks on files: not for an event loop's thread."""
 
     def __init__(
@@ -194,13 +194,13 @@ class Webhook:
         """Return the answer to a notification. Raises Refusal; the alerts that can be are taken."""
         notification = decode_notification(body)
         try:
-            nodes = AlertNodes(self._directory.addresses(), self._labels)
+            nodes = AlertNodeFinder(self._directory.addresses(), self._labels)
         except Unavailable as error:
-            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
+            raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
             log.warning("Alertmanager's max_alerts left out %d alerts", notification.truncated)
         heard = self._clock.now()
-        firing: list[Alert] = []
+        firing: list[NodeAlert] = []
         resolved: list[tuple[NodeName, str]] = []
         unknown: list[FiringNotice] = []
         for notice in notification.alerts:
@@ -210,11 +210,11 @@ class Webhook:
             elif notice.status == "resolved":
                 resolved.append((node, notice.fingerprint))
             else:
-                firing.append(self._fill_generation(make_alert(notice, node, heard)))
+                firing.append(self._add_generation(make_alert(notice, node, heard)))
         try:
             stored = self._alerts.take(firing, resolved)
         except OSError as error:
-            raise Refusal(503, "not_stored", f"not stored: {error}") from error
+            raise RequestRefusal(503, "not_stored", f"not stored: {error}") from error
         if stored.changed:
             self._health.touch(stored.changed, wake=True)
         left_out = len(firing) - stored.kept
@@ -223,22 +223,22 @@ class Webhook:
             raise self._refuse_unknown_nodes(unknown, nodes, len(notification.alerts), done)
         return done
 
-    def _fill_generation(self, alert: Alert) -> Alert:
+    def _add_generation(self, alert: NodeAlert) -> NodeAlert:
         """Of the generation that is there now; of the first to come where there is none yet, or
         where this daemon does not know: a standby hears no agent."""
         known = self._directory.find_generation(alert.node)
-        return alert if known is None else _bind_to_instance(alert, known)
+        return alert if known is None else _add_instance(alert, known)
 
     def _refuse_unknown_nodes(
         self,
         unknown: Sequence[FiringNotice],
-        nodes: AlertNodes,
+        nodes: AlertNodeFinder,
         all_of_them: int,
         done: dict[str, int],
-    ) -> Refusal:
+    ) -> RequestRefusal:
         looked_at = [(notice.name, nodes.looked_at(notice)) for notice in unknown[:MAX_NAMED]]
         text = "; ".join(_describe_labels(name, labels) for name, labels in looked_at)
-        return Refusal(
+        return RequestRefusal(
             422,
             "unknown_node",
             f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {text}",
@@ -276,7 +276,7 @@ def make_routes(
                 ),
             )
             answer = await asyncio.to_thread(take, body)
-        except Refusal as error:
+        except RequestRefusal as error:
             refused.add(error.code)
             headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
             if error.status == 401:
@@ -290,11 +290,11 @@ def make_routes(
 
 def _authorize_request(authorization: str, token_file: Path) -> None:
     """Compare with the file's token, read each time: it may be changed while we run."""
-    token = read_token(token_file, "alerts.token_file")
+    token = read_secret_file(token_file, "alerts.token_file")
     scheme, _, given = authorization.partition(" ")
     same = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
     if scheme.lower() != "bearer" or not same:
-        raise Refusal(
+        raise RequestRefusal(
             401,
             "unauthorized",
             "the request carries no bearer token, or another one",
@@ -302,20 +302,22 @@ def _authorize_request(authorization: str, token_file: Path) -> None:
         )
 
 
-def read_token(path: Path, key: str) -> bytes:
+def read_secret_file(path: Path, key: str) -> bytes:
     """Return a secret that a key of the configuration names. Raises Refusal, which says the fix."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             token = file.read(_TOKEN_BYTES).strip()
     except OSError as error:
-        raise Refusal(503, "token_unusable", f"{key} cannot be read: {error.strerror}") from error
+        raise RequestRefusal(
+            503, "token_unusable", f"{key} cannot be read: {error.strerror}"
+        ) from error
     if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
         message = f"{key} is open to other users"
-        raise Refusal(503, "token_unusable", message, f"chmod 0640 {path}")
+        raise RequestRefusal(503, "token_unusable", message, f"chmod 0640 {path}")
     if len(token) < 16:
         message = f"{key} holds no token of 16 characters or more"
-        raise Refusal(503, "token_unusable", message, f"openssl rand -hex 32 > {path}")
+        raise RequestRefusal(503, "token_unusable", message, f"openssl rand -hex 32 > {path}")
     return token
 
 
@@ -324,7 +326,7 @@ MAX_A_NODE = 32
 MOST_ALERTS = 5000
 
 
-class Alert(msgspec.Struct, frozen=True):
+class NodeAlert(msgspec.Struct, frozen=True):
     """One alert that fires on one node. `id` is Alertmanager's fingerprint.
 
     `instance` and `boot` say of which generation; None until the node has one.
@@ -338,7 +340,7 @@ class Alert(msgspec.Struct, frozen=True):
     boot: BootId | None = None
 
 
-class StoredAlerts(Struct, frozen=True):
+class StoredAlertCounts(Struct, frozen=True):
     """What came of a notification."""
 
     kept: int
@@ -349,7 +351,7 @@ class StoredAlerts(Struct, frozen=True):
     """Nodes whose findings are others now."""
 
 
-_alerts = msgspec.json.Decoder(tuple[Alert, ...])
+_alerts = msgspec.json.Decoder(tuple[NodeAlert, ...])
 _Key = tuple[NodeName, str]
 
 
@@ -364,7 +366,7 @@ class AlertStore:
         self._lock = threading.Lock()
         self._alerts = {(a.node, a.id): a for a in load_alerts(path)}
 
-    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> StoredAlerts:
+    def take(self, firing: Iterable[NodeAlert], resolved: Iterable[_Key]) -> StoredAlertCounts:
         """Take alerts in, durably.
 
         What is beyond MAX_A_NODE or MOST_ALERTS is left out. Raises OSError where they cannot be
@@ -380,15 +382,15 @@ class AlertStore:
                     if held[alert.node] >= MAX_A_NODE or len(fresh) >= MOST_ALERTS:
                         continue
                     held[alert.node] += 1
-                fresh[alert.node, alert.id] = alert if old is None else _repeat_alert(old, alert)
+                fresh[alert.node, alert.id] = alert if old is None else _renew_alert(old, alert)
                 kept += 1
             if fresh != self._alerts:
                 self._save_alerts(fresh.values())
-            news = _name_alerts(fresh) ^ _name_alerts(self._alerts)
+            news = _list_alert_names(fresh) ^ _list_alert_names(self._alerts)
             self._alerts = fresh
-        return StoredAlerts(kept, ended, frozenset(node for node, _ in news))
+        return StoredAlertCounts(kept, ended, frozenset(node for node, _ in news))
 
-    def add_to(self, health: dict[NodeName, Health]) -> None:
+    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add the alerts of each node's own generation to its findings, in place.
 
         A node whose agent was never heard has no generation that could be judged.
@@ -404,15 +406,15 @@ class AlertStore:
                     continue
                 generation = known.generation
                 if alert.instance is None:
-                    alert = _bind_to_instance(alert, generation)
+                    alert = _add_instance(alert, generation)
                     self._alerts[key] = alert
                 if (alert.instance, alert.boot) == (generation.instance, generation.boot):
                     health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
 
-    def _list_firing(self, now: datetime) -> dict[_Key, Alert]:
+    def _list_firing(self, now: datetime) -> dict[_Key, NodeAlert]:
         return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
 
-    def _save_alerts(self, alerts: Iterable[Alert]) -> None:
+    def _save_alerts(self, alerts: Iterable[NodeAlert]) -> None:
         temporary = self._path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             file.write(msgspec.json.encode(tuple(alerts)))
@@ -421,7 +423,7 @@ class AlertStore:
         temporary.replace(self._path)
 
 
-def load_alerts(path: Path) -> tuple[Alert, ...]:
+def load_alerts(path: Path) -> tuple[NodeAlert, ...]:
     """Return what the file of a daemon holds; nothing where it cannot be read: they are sent
     again."""
     try:
@@ -439,16 +441,16 @@ def _describe_labels(name: str, labels: Mapping[str, str]) -> str:
     return f"{name or 'an alert without alertname'}: {listed or 'no such label'}"
 
 
-def _repeat_alert(old: Alert, new: Alert) -> Alert:
+def _renew_alert(old: NodeAlert, new: NodeAlert) -> NodeAlert:
     """Said again: counted, and of the generation that is there now."""
     first = min(old.finding.first, new.finding.first)
     count = old.finding.count + 1
     return replace(new, finding=replace(new.finding, first=first, count=count))
 
 
-def _bind_to_instance(alert: Alert, of: Generation) -> Alert:
+def _add_instance(alert: NodeAlert, of: NodeGeneration) -> NodeAlert:
     return replace(alert, instance=of.instance, boot=of.boot)
 
 
-def _name_alerts(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
+def _list_alert_names(alerts: Mapping[_Key, NodeAlert]) -> set[tuple[NodeName, object]]:
     return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from hpctl.engine.config import Config
-from hpctl.service.notify.sinks import find_unusable
+from hpctl.service.notify.sinks import find_unusable_sinks
 from hpctl.service.page.access import PageAccess
 from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import HpctlError
@@ -12,10 +12,10 @@ from hpctl.toolkit.errors import HpctlError
 
 def check_sinks(config: Config) -> Iterable[HpctlError]:
     """Return what is wrong with the sinks' URLs; nothing is sent."""
-    return find_unusable(config.notify.sinks)
+    return find_unusable_sinks(config.notify.sinks)
 
 
-def check_page(config: Config) -> Iterable[HpctlError]:
+def check_page_access(config: Config) -> Iterable[HpctlError]:
     """Return nothing. Raises Refusal where the page's token is unusable."""
     if config.page.listen:
         PageAccess.of(config.page)
@@ -24,7 +24,7 @@ def check_page(config: Config) -> Iterable[HpctlError]:
 
 def check_notifications(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """Check each sink: its URL is there, only the daemon's user reads it, and a server answers."""
-    wrong = list(find_unusable(config.notify.sinks, reach=True))
+    wrong = list(find_unusable_sinks(config.notify.sinks, reach=True))
     yield from (CheckView("notifications", "warn", str(e), e.hint) for e in wrong)
     if config.notify.sinks and not wrong:
         what = f"{len(config.notify.sinks)} sink(s) can be reached"

@@ -32,14 +32,14 @@ from hpctl.service.alert_gauges import OTHER, AlertGauges
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary import change, job_recovery, node_recovery
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.pause import find_active
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.pause import find_active_pauses
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
 from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -96,7 +96,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[StrEnum, ...], Container[str]]]] = {
 
 _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 
-Recovery = NodeRecovery | JobRecovery | Change
+Recovery = NodeRecovery | JobRecovery | ClusterChange
 
 
 def find_rule_family(rule: RuleId) -> str:
@@ -108,19 +108,20 @@ def find_rule_family(rule: RuleId) -> str:
     return family if family in CLASSES else OTHER
 
 
-class _Series(Struct, frozen=True):
+class _SeriesDefinition(Struct, frozen=True):
     """What a series means, and the names of its labels."""
 
     text: str
     labels: tuple[str, ...]
 
 
-def _list_series() -> dict[str, _Series]:
+def _list_series() -> dict[str, _SeriesDefinition]:
     """Return every series, by the table of metrics.md."""
     table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
     return {
-        name.strip(): _Series(text.strip(), tuple(labels.split())) for name, labels, text in rows
+        name.strip(): _SeriesDefinition(text.strip(), tuple(labels.split()))
+        for name, labels, text in rows
     }
 
 
@@ -225,7 +226,7 @@ class _MetricCounts:
         self.ratio.labels(partition).set(held / (held + lost) if held else 1.0)
 
 
-class Metrics:
+class DaemonMetrics:
     """One registry, which the intake prints at /metrics beside its own counters. For the loop."""
 
     def __init__(
@@ -254,8 +255,8 @@ class Metrics:
         self.notifications = self._counts.notifications
         if leader is not None:
             self._counts.leader.set_function(lambda: float(leader()))
-        self._recoveries = _Recoveries(self._counts)
-        self._sampler = _Sampler(self._counts)
+        self._recoveries = _RecoveryCounter(self._counts)
+        self._sampler = _StateSampler(self._counts)
         # Empty at first, and the same mapping as it fills.
         self._api_calls = {} if calls is None else calls
         self._api_counted = Counted[tuple[str, str]]()
@@ -290,7 +291,11 @@ class Metrics:
         return found
 
     def cycle(
-        self, seconds: float, view: View, policy: Policy, flaws: Iterable[InconsistentState] = ()
+        self,
+        seconds: float,
+        view: View,
+        policy: RecoveryPolicy,
+        flaws: Iterable[InconsistentState] = (),
     ) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
         self._view = view
@@ -315,12 +320,12 @@ class Metrics:
 
     def _count_pauses(self, state: State, now: datetime) -> None:
         self._counts.pauses.clear()
-        for pause in find_active(state.pauses, now):
+        for pause in find_active_pauses(state.pauses, now):
             labels = (pause.scope, pause.by, pause.why)
             ends = pause.until.timestamp() if pause.until is not None else 0
             self._counts.pauses.labels(*labels).set(ends)
 
-    def _observe_view(self, seen: tuple[View, Policy]) -> None:
+    def _observe_view(self, seen: tuple[View, RecoveryPolicy]) -> None:
         view, policy = seen
         self._counts.readings.labels(str(view.reading)).inc()
         state = view.state
@@ -341,7 +346,7 @@ class Metrics:
         self._sampler.look(view, policy)
 
 
-class _Recoveries:
+class _RecoveryCounter:
     """Counts what recoveries and changes did since the last look.
 
     What had happened when the daemon started is not counted again.
@@ -373,7 +378,7 @@ class _Recoveries:
             self._known.update(new)
             for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
                 self._count_transitions(before.get(rid), recs[rid], view)
-            open_phases.update(_make_labels(recs[rid]) for rid in open_now)
+            open_phases.update(_make_recovery_labels(recs[rid]) for rid in open_now)
             self._before |= {rid: recs[rid] for rid in open_now}
         for kind, (phases, ends) in _KINDS.items():
             for phase in phases:
@@ -384,7 +389,7 @@ class _Recoveries:
         self._counts.doubt.set(sum(step.in_doubt for step in steps))
 
     def _count_transitions(self, before: Recovery | None, rec: Recovery, view: View) -> None:
-        kind, phase = _make_labels(rec)
+        kind, phase = _make_recovery_labels(rec)
         old: tuple[StepRecord, ...] = before.steps if before is not None else ()
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
@@ -392,8 +397,8 @@ class _Recoveries:
                 self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
         if isinstance(rec, JobRecovery) and rec.of_no_fault:
             return
-        if before is None and not isinstance(rec, Change) and kind != "change":
-            self._counts.opened.labels(kind, _opened_class(rec)).inc()
+        if before is None and not isinstance(rec, ClusterChange) and kind != "change":
+            self._counts.opened.labels(kind, _find_fault_class(rec)).inc()
         if isinstance(rec, JobRecovery):
             job = view.scheduler.jobs.get(rec.attempt.job)
             gpus = count_gpus((job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes)
@@ -402,23 +407,23 @@ class _Recoveries:
             return
         self._counts.ended.labels(kind, phase).inc()
         if isinstance(rec, NodeRecovery) and not (rec.of_capacity or rec.of_maintenance):
-            self._node_ended(rec)
+            self._count_ended_node(rec)
         elif isinstance(rec, JobRecovery):
-            self._job_ended(rec, view.state)
+            self._count_ended_job(rec, view.state)
 
-    def _node_ended(self, rec: NodeRecovery) -> None:
+    def _count_ended_node(self, rec: NodeRecovery) -> None:
         drained = _find_signal_time(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
         returned = rec.phase is node_recovery.NodePhase.RETURNED
         if returned:
-            self._counts.repair.observe(_seconds_between(rec.opened, rec.since))
+            self._counts.repair.observe(_compute_seconds_between(rec.opened, rec.since))
         if drained is not None:
             given_back = rec.trail[-1].signal in _GIVEN_BACK
             found = "healthy" if given_back and not rec.remedied else "remedied"
             if not returned and not given_back:
                 found = str(rec.phase)
-            self._counts.drained.labels(found).inc(_seconds_between(drained, rec.since))
+            self._counts.drained.labels(found).inc(_compute_seconds_between(drained, rec.since))
 
-    def _job_ended(self, rec: JobRecovery, state: State) -> None:
+    def _count_ended_job(self, rec: JobRecovery, state: State) -> None:
         """Its stages, where it ran again, and what it lost, until then or to its end."""
         cause = state.nodes.get(rec.cause)
         opened = cause.opened if cause is not None else rec.opened
@@ -441,15 +446,17 @@ class _Recoveries:
             last = line
             for stage, at in stages.items():
                 if at is not None:
-                    self._counts.stage.labels(stage).observe(_seconds_between(last, at))
+                    self._counts.stage.labels(stage).observe(_compute_seconds_between(last, at))
                     last = max(last, at)
-            self._counts.recovery.observe(_seconds_between(line, running))
+            self._counts.recovery.observe(_compute_seconds_between(line, running))
             self._counts.restarted.inc()
-            self._counts.restart.set(_seconds_between(line, running))
-            self._counts.detection.set(_seconds_between(line, opened))
-        lost = _seconds_between(line, running or rec.since) + _count_redone_s(rec, line, state)
+            self._counts.restart.set(_compute_seconds_between(line, running))
+            self._counts.detection.set(_compute_seconds_between(line, opened))
+        lost = _compute_seconds_between(line, running or rec.since) + _measure_redone_s(
+            rec, line, state
+        )
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
-        why = find_rule_family(cause.rule) if cause is not None else _opened_class(rec)
+        why = find_rule_family(cause.rule) if cause is not None else _find_fault_class(rec)
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
@@ -463,14 +470,14 @@ def _list_recoveries(
     yield state.changes, state.open_changes.values()
 
 
-def _make_labels(rec: Recovery) -> tuple[str, str]:
+def _make_recovery_labels(rec: Recovery) -> tuple[str, str]:
     """Return the kind and the phase of a recovery or change. A removal is a change of capacity."""
-    if isinstance(rec, Change):
+    if isinstance(rec, ClusterChange):
         return "change", str(rec.phase)
     if isinstance(rec, JobRecovery):
         return "job", str(rec.phase)
     return (
-        ("change", str(change.phase_of_removal(rec)))
+        ("change", str(change.find_removal_phase(rec)))
         if rec.of_capacity
         else ("node", str(rec.phase))
     )
@@ -484,7 +491,7 @@ _GIVEN_BACK: Final = (
 _RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSignal.WENT_ON)
 
 
-def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
+def _find_fault_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
         return find_rule_family(rec.rule)
     if rec.trouble is None:
@@ -492,7 +499,7 @@ def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
 
 
-def _seconds_between(begin: datetime, end: datetime) -> float:
+def _compute_seconds_between(begin: datetime, end: datetime) -> float:
     """Seconds; none where a clock was set back."""
     return max(0.0, (end - begin).total_seconds())
 
@@ -501,7 +508,7 @@ def _find_signal_time(trail: Iterable[Trail], signal: str) -> datetime | None:
     return next((move.at for move in trail if move.signal == signal), None)
 
 
-def _count_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
+def _measure_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
     """Return seconds of work after the last complete checkpoint that its supervisor reported; 0
     where it reported none."""
     reports = [
@@ -513,10 +520,12 @@ def _count_redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
     ]
     if not reports:
         return 0.0
-    return _seconds_between(min(at for at, progress in reports if progress == reports[-1][1]), line)
+    return _compute_seconds_between(
+        min(at for at, progress in reports if progress == reports[-1][1]), line
+    )
 
 
-class _Sampler:
+class _StateSampler:
     """Counts nodes and jobs, every SAMPLE_S seconds."""
 
     def __init__(self, counts: _MetricCounts) -> None:
@@ -526,7 +535,7 @@ class _Sampler:
         """Of each registered job: None while it is not over, False where it was over when it was
         counted last, True once that is counted."""
 
-    def look(self, view: View, policy: Policy) -> None:
+    def look(self, view: View, policy: RecoveryPolicy) -> None:
         """Count where it is due."""
         now = time.monotonic()
         passed_s, slurm = now - self._last, view.scheduler
@@ -545,7 +554,7 @@ class _Sampler:
         expected = [n for n in view.scheduler.nodes.values() if not n.powered_down]
         awaited = [n.name for n in expected if n.in_service and not view.state.is_treated(n.name)]
         heard = [view.health[name].last_heard for name in awaited if name in view.health]
-        silent = sum(_seconds_between(at, now) > silent_s for at in heard)
+        silent = sum(_compute_seconds_between(at, now) > silent_s for at in heard)
         self._counts.agents.labels("heard").set(len(heard) - silent)
         self._counts.agents.labels("silent").set(silent)
         self._counts.agents.labels("never").set(len(awaited) - len(heard))

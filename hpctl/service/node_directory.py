@@ -7,14 +7,14 @@ from typing import Protocol
 
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import Observer
-from hpctl.vocabulary.identity import Generation, NodeName
+from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 READ_S = 60.0
 """How often at most a standby reads the nodes' addresses, seconds."""
 
 
-class Serving(Protocol):
+class ServingStatus(Protocol):
     """Knows whether this daemon serves."""
 
     @property
@@ -37,7 +37,11 @@ class NodeDirectory:
     """
 
     def __init__(
-        self, observer: Observer, health: NodeHealthStore, leadership: Serving, slurm: SlurmReader
+        self,
+        observer: Observer,
+        health: NodeHealthStore,
+        leadership: ServingStatus,
+        slurm: SlurmReader,
     ) -> None:
         """`slurm` is read by a standby alone."""
         self._observer, self._health = observer, health
@@ -57,6 +61,6 @@ class NodeDirectory:
                 self._known_until = time.monotonic() + READ_S
             return self._known
 
-    def find_generation(self, node: NodeName) -> Generation | None:
+    def find_generation(self, node: NodeName) -> NodeGeneration | None:
         """Return which generation of a node spoke last; None where that is not known."""
         return self._health.find_generation(node) if self._leadership.serves else None

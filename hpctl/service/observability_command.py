@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
-from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Section
+from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import DRY_RUN
 
@@ -34,13 +34,13 @@ def observability() -> None:
     """Prometheus and Grafana for this cluster."""
 
 
-def _name_consumer(file: str) -> str:
+def _describe_consumer(file: str) -> str:
     if file == RUNBOOK:
         return "people: what each alert means, and what to do"
     return "Grafana (import)" if file.startswith(DASHBOARDS) else "Prometheus"
 
 
-class RenderView(Struct, frozen=True):
+class ObservabilityRenderView(Struct, frozen=True):
     """What `hpctl observability render` shows: the files, and what Prometheus scrapes."""
 
     directory: str
@@ -49,14 +49,14 @@ class RenderView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        Section("files", (Column("FILE", "{}"), Column("FOR", _name_consumer))),
-        Line(DRY_RUN, when="dry_run"),
-        Line("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
+        RowTable("files", (Column("FILE", "{}"), Column("FOR", _describe_consumer))),
+        TextLine(DRY_RUN, when="dry_run"),
+        TextLine("Prometheus scrapes {heads}.", when=lambda view: not view.dry_run),
     )
     json_only: ClassVar[JsonOnly] = ("directory",)
 
 
-def _collect_files(directory: Path, docs: str | None) -> dict[str, str]:
+def _collect_rendered_files(directory: Path, docs: str | None) -> dict[str, str]:
     """Return the shipped rules, their runbook and dashboards, by their names below the directory.
     `docs`: the URL of a site's documentation; without one the rules point to the runbook beside
     them."""
@@ -74,7 +74,7 @@ def _collect_files(directory: Path, docs: str | None) -> dict[str, str]:
     return found
 
 
-def prometheus_config(
+def make_prometheus_config(
     config: Config, heads: tuple[str, ...], every_s: float, alertmanagers: tuple[str, ...] = ()
 ) -> str:
     """prometheus.yml: one job for the head nodes, one that follows the agents as they come and go.
@@ -103,10 +103,10 @@ def prometheus_config(
     return "# written by `hpctl observability render`\n" + yaml.safe_dump(made, sort_keys=False)
 
 
-def _list_heads(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
-    from hpctl.wire.heads import Head
+def _list_head_addresses(config: Config, named: tuple[str, ...]) -> tuple[str, ...]:
+    from hpctl.wire.heads import HeadAddress
 
-    heads = [Head.parse(one) for one in named] or [Head.here(config.intake.listen)]
+    heads = [HeadAddress.parse(one) for one in named] or [HeadAddress.here(config.intake.listen)]
     return tuple(f"[{h.host}]:{h.port}" if ":" in h.host else f"{h.host}:{h.port}" for h in heads)
 
 
@@ -183,14 +183,14 @@ def render(
       hpctl observability render --out /etc/prometheus/hpctl
     """
     settings = config_loading.load_config(config)
-    scraped = _list_heads(settings, heads)
+    scraped = _list_head_addresses(settings, heads)
     files = {
-        CONFIG: prometheus_config(settings, scraped, every_s, alertmanagers),
-        **_collect_files(out, docs),
+        CONFIG: make_prometheus_config(settings, scraped, every_s, alertmanagers),
+        **_collect_rendered_files(out, docs),
     }
     if not dry_run:
         _write_files(out, files)
-    view = RenderView(str(out), tuple(files), scraped, dry_run)
+    view = ObservabilityRenderView(str(out), tuple(files), scraped, dry_run)
     output.show_view("observability-render", view, as_json)
 
 
@@ -227,10 +227,13 @@ def up(
             f"Install it: {APT}",
         )
     place = directory or settings.state_dir / "prometheus"
-    scraped = _list_heads(settings, heads)
+    scraped = _list_head_addresses(settings, heads)
     _write_files(
         place,
-        {CONFIG: prometheus_config(settings, scraped, every_s), **_collect_files(place, None)},
+        {
+            CONFIG: make_prometheus_config(settings, scraped, every_s),
+            **_collect_rendered_files(place, None),
+        },
     )
     arguments = [
         f"--config.file={place / CONFIG}",

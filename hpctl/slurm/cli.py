@@ -23,13 +23,13 @@ from msgspec.structs import replace
 
 from hpctl.slurm import rules
 from hpctl.slurm.read import SlurmCommandReader
-from hpctl.slurm.records import Hostlists, JobRecord
+from hpctl.slurm.records import HostlistCache, JobRecord
 from hpctl.slurm.run import UNAVAILABLE, judge_outcome
-from hpctl.toolkit.bounds import at_text, parse_count
+from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import fold_hostlist, split_batches, valid_name
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.toolkit.hostlist import fold_hostlist, is_host_name, split_batches
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import COMMENT_OF_TEST, NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.slurm_facts import Reservation, SlurmNode
@@ -64,11 +64,11 @@ def update_nodes(
             groups.setdefault(text if with_reason else "", []).append(name)
     for reason, names in groups.items():
         for part in split_batches(names, BATCH):
-            answers |= _one_batch(part, reason, send)
+            answers |= _send_batch(part, reason, send)
     return {name: answers[name] for name in wanted}
 
 
-def update_singly(
+def update_nodes_singly(
     wanted: Mapping[NodeName, str],
     update: Callable[[Mapping[NodeName, str]], Mapping[NodeName, Outcome]],
 ) -> dict[NodeName, Outcome]:
@@ -79,7 +79,7 @@ def update_singly(
     return outcomes
 
 
-def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
+def _send_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, Outcome]:
     """Send one update for all; where it is refused, one each, so that each has its own answer.
 
     slurmctld stops at the first bad name and may have done those before it: DRAIN, DOWN and
@@ -143,13 +143,13 @@ def _find_own_user() -> str:
 
 def parse_reservations(text: str) -> dict[str, Reservation]:
     """Return each reservation of `scontrol show reservation -o`."""
-    hosts = Hostlists()
+    hosts = HostlistCache()
     return {
         found["name"]: Reservation(
             found["name"],
             hosts(found["nodes"]),
-            at_text(found["start"] or ""),
-            at_text(found["end"] or ""),
+            parse_slurm_time(found["start"] or ""),
+            parse_slurm_time(found["end"] or ""),
             "MAINT" in (found["flags"] or "").split(","),
         )
         for found in _HEAD.finditer(text)
@@ -169,7 +169,9 @@ class CliScheduler(SlurmCommandReader):
     ) -> Mapping[NodeName, Outcome]:
         """DRAIN with a Reason, one update for each Reason and hundred nodes."""
         if spare_marks:
-            return update_singly(nodes, lambda one: self.update(one, "DRAIN", rules.drain_unmarked))
+            return update_nodes_singly(
+                nodes, lambda one: self.update(one, "DRAIN", rules.check_unmarked_drain)
+            )
         return self.update(nodes, "DRAIN", rules.check_drain)
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
@@ -178,9 +180,9 @@ class CliScheduler(SlurmCommandReader):
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """RESUME where the Reason is still that recovery's and the slurmd answers."""
-        return self.update(nodes, "RESUME", rules.give_back)
+        return self.update(nodes, "RESUME", rules.check_give_back)
 
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+    def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """`scancel --full --signal`, to batch script and steps."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
@@ -190,7 +192,7 @@ class CliScheduler(SlurmCommandReader):
             return refusal or rules.NO_SUCH_JOB
         return self.order("scancel", "--full", f"--signal={signal}", record.command_id)
 
-    def requeue(self, attempt: Attempt) -> Outcome:
+    def requeue(self, attempt: JobAttempt) -> Outcome:
         """`scontrol requeue`, by the rules of `hpctl.slurm.rules`."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
@@ -198,7 +200,7 @@ class CliScheduler(SlurmCommandReader):
         send = rules.check_requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
-        return rules.requeue_answer(self.order("scontrol", "requeue", send))
+        return rules.classify_requeue_answer(self.order("scontrol", "requeue", send))
 
     def start_now(
         self,
@@ -219,16 +221,16 @@ class CliScheduler(SlurmCommandReader):
             known = self._find_nodes_of_job(record, exclude)
         except Unavailable as error:
             return _reject_unavailable(error)
-        send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
+        send = rules.plan_job_start(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
         sent = self._send_start(send, after_s)
-        return rules.start_answer(sent, record, known)
+        return rules.classify_start_answer(sent, record, known)
 
-    def _send_start(self, send: rules.StartNow, after_s: float) -> Outcome:
+    def _send_start(self, send: rules.StartPlan, after_s: float) -> Outcome:
         sent = Outcome.accepted()
         if send.requeue:
-            sent = rules.requeue_answer(self.order("scontrol", "requeue", send.command_id))
+            sent = rules.classify_requeue_answer(self.order("scontrol", "requeue", send.command_id))
         for update in send.updates:
             if sent.kind is not OutcomeKind.ACCEPTED:
                 return sent
@@ -237,7 +239,7 @@ class CliScheduler(SlurmCommandReader):
                 args += _format_exclusions(update.exclude, update.mark)
             if send.tasks is not None:
                 args.append(f"NumTasks={send.tasks}")
-            args.append(rules.start_time(after_s))
+            args.append(rules.format_start_time(after_s))
             sent = self.order("scontrol", "update", *args)
         if send.release and sent.kind is OutcomeKind.ACCEPTED:
             return self.order("scontrol", "release", send.command_id)
@@ -252,7 +254,7 @@ class CliScheduler(SlurmCommandReader):
             known = self._find_nodes_of_job(record, ())
         except Unavailable as error:
             return _reject_unavailable(error)
-        send = rules.plan_lifts(record, nodes, known)
+        send = rules.plan_exclusion_lifts(record, nodes, known)
         if isinstance(send, Outcome):
             return send
         sent = Outcome.accepted()
@@ -278,18 +280,18 @@ class CliScheduler(SlurmCommandReader):
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, reason not written: {written.detail}")
 
-    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
         """Write the Comment, as that of an ended job stays, then `scancel`."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
             return record
-        refusal = rules.give_up(record, attempt)
+        refusal = rules.check_cancel(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
         self._write_comment(record, why)
         return self.order("scancel", record.command_id)
 
-    def note(self, attempt: Attempt, why: str) -> Outcome:
+    def note(self, attempt: JobAttempt, why: str) -> Outcome:
         """`scontrol update Comment=`."""
         record = self._look(attempt.job)
         if isinstance(record, Outcome):
@@ -428,7 +430,7 @@ class CliScheduler(SlurmCommandReader):
     ) -> dict[NodeName, Outcome]:
         """Look at the nodes, answer for those that the rule decides, send the rest grouped."""
         try:
-            names = [name for name in wanted if valid_name(name)]
+            names = [name for name in wanted if is_host_name(name)]
             # Whether a mark is spent, which RESUME asks, takes the whole record.
             seen = self.nodes(names) if state == "RESUME" else self.states(names)
         except Unavailable as error:

@@ -43,7 +43,7 @@ _SILENT = re.compile(rb"Nodes .* not responding\s*$")
 _HOST = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<address>[^)]*)\))?")
 
 
-def parse_news(line: bytes) -> ControllerNews:
+def parse_log_line(line: bytes) -> ControllerNews:
     """Return what one line of the log says."""
     if _DEBUG.match(line):
         return ControllerNews.NONE
@@ -57,14 +57,14 @@ def find_controllers(config: Mapping[str, str]) -> list[str]:
     return [value for key, value in config.items() if key.startswith("SlurmctldHost[")]
 
 
-def choose_log(config: Mapping[str, str], here: str) -> tuple[Path | None, str]:
+def choose_log_file(config: Mapping[str, str], here: str) -> tuple[Path | None, str]:
     """Return the file to follow by slurmctld's configuration, or why none can be.
 
     `here` is the name of this host.
     """
     hosts = find_controllers(config)
     path, level = config.get("SlurmctldLogFile", ""), config.get("SlurmctldDebug", "")
-    if not any(_is_here(host, here) for host in hosts):
+    if not any(_is_local_host(host, here) for host in hosts):
         return None, f"slurmctld runs on {', '.join(hosts)}, and this host is {here}"
     if level in QUIET_LEVELS:
         return None, f"SlurmctldDebug={level} writes no line for a node; info does"
@@ -73,7 +73,7 @@ def choose_log(config: Mapping[str, str], here: str) -> tuple[Path | None, str]:
     return Path(path), ""
 
 
-def _is_here(host: str, here: str) -> bool:
+def _is_local_host(host: str, here: str) -> bool:
     found = _HOST.match(host)
     if found is None:
         return False
@@ -118,7 +118,7 @@ class ControllerLog:
             config = self._show_config()
         except Unavailable as error:
             return str(error)
-        path, trouble = choose_log(config, self._here())
+        path, trouble = choose_log_file(config, self._here())
         if path is None:
             return trouble
         self._several = len(find_controllers(config)) > 1
@@ -126,7 +126,7 @@ class ControllerLog:
             return "which of several controllers is active is not known, or it is on another host"
         try:
             with path.open("rb", buffering=0) as file:
-                self._file, self._offset = _find_end(file)
+                self._file, self._offset = _find_log_end(file)
         except OSError as error:
             return f"{path} cannot be read: {error.strerror}"
         self._path, self._rest, self._reopens = path, b"", False
@@ -152,7 +152,7 @@ class ControllerLog:
             return ControllerNews.NODE
 
     def _read_news(self, file: BinaryIO) -> ControllerNews:
-        which, size = _find_end(file)
+        which, size = _find_log_end(file)
         if which != self._file or size < self._offset:
             self._file, self._offset, self._rest = which, size, b""
             return ControllerNews.NODE
@@ -173,10 +173,10 @@ class ControllerLog:
             if silent[0] == self._silent:
                 return ControllerNews.NONE
             self._silent = silent[0]
-        return parse_news(line)
+        return parse_log_line(line)
 
 
-def _find_end(file: BinaryIO) -> tuple[tuple[int, int], int]:
+def _find_log_end(file: BinaryIO) -> tuple[tuple[int, int], int]:
     """Return which file this is, and where it ends."""
     found = os.fstat(file.fileno())
     return (found.st_dev, found.st_ino), found.st_size

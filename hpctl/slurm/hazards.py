@@ -26,7 +26,7 @@ TOPOLOGY = ("topology.conf", "topology.yaml")
 _Values = dict[str, object]
 
 
-class Hazard(msgspec.Struct, frozen=True):
+class SlurmHazard(msgspec.Struct, frozen=True):
     """One finding. `fail` breaks recovery, `warn` slows or weakens it, `note` is good to know."""
 
     rule: str
@@ -54,7 +54,7 @@ class _CheckedSlurm(msgspec.Struct, frozen=True):
         return _parse_int(self.config.get(setting, ""), default)
 
 
-class _HazardRow(Hazard, frozen=True, forbid_unknown_fields=True):
+class _HazardRow(SlurmHazard, frozen=True, forbid_unknown_fields=True):
     """A row of hazards.yaml, whose head says what each key means."""
 
     since: tuple[int, ...] = ()
@@ -69,14 +69,14 @@ class _HazardRow(Hazard, frozen=True, forbid_unknown_fields=True):
     given: bool | None = None
     by: str = ""
 
-    def of(self, slurm: _CheckedSlurm) -> list[Hazard]:
+    def of(self, slurm: _CheckedSlurm) -> list[SlurmHazard]:
         """Return the hazard that the row tells of this Slurm, if it does; of some, one for each
         key."""
         if not self.since <= slurm.version < self.before:
             return []
         found = BY[self.by](slurm) if self.by else self._list_values(slurm)
         return [
-            Hazard(
+            SlurmHazard(
                 self.rule,
                 self.severity,
                 self.what.format_map(values),
@@ -109,7 +109,7 @@ def _load_rows() -> list[_HazardRow]:
 
 def find_hazards(
     version: Version, config: Config, files: Mapping[str, str] | None = None
-) -> list[Hazard]:
+) -> list[SlurmHazard]:
     """Return all findings for this release under this configuration, the worst first.
 
     `files` are those of TOPOLOGY that lie beside slurm.conf, None where that is not known.
@@ -119,7 +119,7 @@ def find_hazards(
     return sorted(found, key=lambda hazard: ("fail", "warn", "note").index(hazard.severity))
 
 
-def _find_begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
     delay = None
     if slurm.version >= (25, 11):
         delay = slurm.option("SchedulerParameters", "requeue_delay")
@@ -130,7 +130,7 @@ def _find_begin_delay(slurm: _CheckedSlurm) -> list[_Values]:
     return [values] if seconds > 120 else []
 
 
-def _unkillable_floor(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_unkillable_floor(slurm: _CheckedSlurm) -> list[_Values]:
     limit, floor = slurm.number("UnkillableStepTimeout", 60), 5 * slurm.number("MessageTimeout", 10)
     return [{"limit": limit, "floor": floor}] if limit < floor else []
 
@@ -141,7 +141,7 @@ def _list_prologs(slurm: _CheckedSlurm) -> str:
     return ",".join(filter(None, lines))
 
 
-def _prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
     prolog = _list_prologs(slurm)
     unheld = slurm.option("SchedulerParameters", "nohold_on_prolog_fail") is not None
     # Before 23.02 slurmd asks for the requeue, and reads its own slurm.conf.
@@ -149,25 +149,25 @@ def _prolog_hold(slurm: _CheckedSlurm) -> list[_Values]:
     return [{"prolog": prolog, "where": where}] if prolog and not unheld else []
 
 
-def _prolog_cancels(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_prolog_cancel(slurm: _CheckedSlurm) -> list[_Values]:
     forced = slurm.option("PrologFlags", "forcerequeueonfail") is not None
     return [{}] if _list_prologs(slurm) and not forced else []
 
 
-def _health_program(slurm: _CheckedSlurm) -> str:
+def _find_health_program(slurm: _CheckedSlurm) -> str:
     program = slurm.config.get("HealthCheckProgram", "")
     return "" if program == "(null)" else program
 
 
-def _health_check_never_runs(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_health_interval(slurm: _CheckedSlurm) -> list[_Values]:
     """Only START_ONLY (25.11) and REBOOT_ONLY (26.05) run without an interval."""
-    program, states = _health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
+    program, states = _find_health_program(slurm), slurm.config.get("HealthCheckNodeState", "")
     runs = slurm.number("HealthCheckInterval", 0) > 0 or states.upper().endswith("_ONLY")
     return [{"program": program}] if program and not runs else []
 
 
-def _health_check(slurm: _CheckedSlurm) -> list[_Values]:
-    program, interval = _health_program(slurm), slurm.number("HealthCheckInterval", 0)
+def _check_health_program(slurm: _CheckedSlurm) -> list[_Values]:
+    program, interval = _find_health_program(slurm), slurm.number("HealthCheckInterval", 0)
     if not program or not interval:
         return []
     ours = program.endswith(_HEALTH_CHECK_END)
@@ -181,9 +181,11 @@ def _health_check(slurm: _CheckedSlurm) -> list[_Values]:
     return [{"program": program, "interval": interval, "hint": hint}]
 
 
-def _requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_requeue_exit(slurm: _CheckedSlurm) -> list[_Values]:
     keys = ("RequeueExit", "RequeueExitHold")
-    bad = [key for key in keys if STOP_EXIT_CODE in parse.exit_codes(slurm.config.get(key, ""))]
+    bad = [
+        key for key in keys if STOP_EXIT_CODE in parse.parse_exit_codes(slurm.config.get(key, ""))
+    ]
     return [{"key": key, "code": STOP_EXIT_CODE} for key in bad]
 
 
@@ -194,7 +196,7 @@ def _check_accounting(slurm: _CheckedSlurm) -> list[_Values]:
     return [{}] if slurm.option("AccountingStoreFlags", "job_comment") is None else []
 
 
-def _topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
     plugin = slurm.config.get("TopologyPlugin", "").rpartition("/")[2].lower()
     known = TOPOLOGY if slurm.version >= (25, 5, 0) else TOPOLOGY[:1]
     if slurm.files is None or plugin not in ("tree", "block"):
@@ -203,7 +205,7 @@ def _topology_missing(slurm: _CheckedSlurm) -> list[_Values]:
     return [] if there else [{"plugin": plugin, "files": " or ".join(known)}]
 
 
-def _topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
+def _check_topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
     text = (slurm.files or {}).get("topology.yaml")
     lines = (line.strip() for line in (text or "").splitlines())
     full = any(line and not line.startswith("#") and line not in ("---", "[]") for line in lines)
@@ -211,16 +213,16 @@ def _topology_empty(slurm: _CheckedSlurm) -> list[_Values]:
 
 
 BY: Mapping[str, Callable[[_CheckedSlurm], list[_Values]]] = {
-    "begin_delay": _find_begin_delay,
-    "unkillable_floor": _unkillable_floor,
-    "prolog_hold": _prolog_hold,
-    "prolog_cancels": _prolog_cancels,
-    "health_check": _health_check,
-    "health_check_never_runs": _health_check_never_runs,
-    "requeue_exit": _requeue_exit,
+    "begin_delay": _check_begin_delay,
+    "unkillable_floor": _check_unkillable_floor,
+    "prolog_hold": _check_prolog_hold,
+    "prolog_cancels": _check_prolog_cancel,
+    "health_check": _check_health_program,
+    "health_check_never_runs": _check_health_interval,
+    "requeue_exit": _check_requeue_exit,
     "accounting": _check_accounting,
-    "topology_missing": _topology_missing,
-    "topology_empty": _topology_empty,
+    "topology_missing": _check_topology_missing,
+    "topology_empty": _check_topology_empty,
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -49,11 +49,11 @@ class NoSlurm:
         """Refuse for each node."""
         return dict.fromkeys(nodes, REFUSED)
 
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+    def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """Refuse."""
         return REFUSED
 
-    def requeue(self, attempt: Attempt) -> Outcome:
+    def requeue(self, attempt: JobAttempt) -> Outcome:
         """Refuse."""
         return REFUSED
 
@@ -76,11 +76,11 @@ class NoSlurm:
         """Refuse."""
         return REFUSED
 
-    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
         """Refuse."""
         return REFUSED
 
-    def note(self, attempt: Attempt, why: str) -> Outcome:
+    def note(self, attempt: JobAttempt, why: str) -> Outcome:
         """Refuse."""
         return REFUSED
 

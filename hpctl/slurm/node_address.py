@@ -16,9 +16,9 @@ def find_address(name: str) -> str:
     if address:
         return address
     # Only where it is asked: the reader of Slurm's text doubles what a launcher imports.
-    from hpctl.slurm.parse import node_lines, parse_nodes
+    from hpctl.slurm.parse import parse_nodes, split_node_lines
     from hpctl.slurm.run import SlurmRunner
 
     ran = SlurmRunner(timeout=ASK_S).run("scontrol", "-o", "show", "node", name)
-    known, _ = parse_nodes(node_lines(ran.text))
+    known, _ = parse_nodes(split_node_lines(ran.text))
     return next((node.address for node in known if node.name == name and node.address), name)

@@ -25,21 +25,21 @@ from msgspec.structs import replace
 from hpctl.slurm.records import (
     DEFAULT_DEALT,
     JOB_BASE,
-    Dealt,
-    Hostlists,
+    ConsumableResources,
+    HostlistCache,
     JobRecord,
-    Size,
-    node_states,
-    node_tres,
+    JobSize,
+    compute_node_tres,
     parse_gres,
     parse_least_count,
     parse_mebibytes,
+    parse_node_states,
     parse_task_limit,
     parse_tres,
 )
-from hpctl.toolkit.bounds import EARLIEST, at_text, make_printable, parse_count
+from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import Demand, Tres
+from hpctl.vocabulary.demand import JobDemand, Tres
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_each
 from hpctl.vocabulary.slurm_facts import COMPLETING, SlurmJob, SlurmNode
@@ -71,14 +71,14 @@ _ENDED_BY = {
 }
 
 
-def node_lines(text: str) -> list[str]:
+def split_node_lines(text: str) -> list[str]:
     """Return the lines of `scontrol show node -o`, one for each node, and what a node's root
     forged."""
     return [line for line in text.split("\n") if line.startswith("NodeName=")]
 
 
 def parse_nodes(
-    lines: Iterable[str], by: Dealt = DEFAULT_DEALT, slurm_user: str = ""
+    lines: Iterable[str], by: ConsumableResources = DEFAULT_DEALT, slurm_user: str = ""
 ) -> tuple[list[SlurmNode], list[InconsistentState]]:
     """Return the nodes of these lines, and the lines that cannot be read."""
     return isolate_each("parse", lines, _parse_name, lambda line: _parse_node(line, by, slurm_user))
@@ -97,7 +97,7 @@ def is_expedited_record(record: str) -> bool:
     return _EXPEDITED.search(record) is not None
 
 
-def reason_in_json(out: bytes, job: JobId) -> str:
+def read_json_reason(out: bytes, job: JobId) -> str:
     """Return a job's Reason in `squeue --json`, which holds no description; empty where it has
     none.
 
@@ -130,7 +130,7 @@ def parse_config(text: str) -> dict[str, str]:
     return found
 
 
-def exit_codes(text: str) -> frozenset[int]:
+def parse_exit_codes(text: str) -> frozenset[int]:
     """Return the codes of a RequeueExit list such as `1-9,93`."""
     codes: set[int] = set()
     for item in text.split(","):
@@ -141,12 +141,12 @@ def exit_codes(text: str) -> frozenset[int]:
     return frozenset(codes)
 
 
-def partition_tiers(text: str) -> dict[str, int]:
+def parse_partition_tiers(text: str) -> dict[str, int]:
     """Return the PriorityTier of each partition of `scontrol show partition -o`."""
     return {found[1]: parse_count(found[2]) for found in _TIER.finditer(text)}
 
 
-def preempting_qos(text: str) -> dict[str, frozenset[str]]:
+def parse_preempting_qos(text: str) -> dict[str, frozenset[str]]:
     """Return the QOS that each QOS preempts, of `sacctmgr --parsable2 show qos
     format=Name,Preempt`."""
     rows = (line.partition("|") for line in text.splitlines())
@@ -159,7 +159,7 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
+def _parse_node(line: str, by: ConsumableResources, slurm_user: str) -> SlurmNode:
     cpus = parse_count(_parse_word(line, " CPUEfctv=", 0)) or parse_count(
         _parse_word(line, " CPUTot=", 0)
     )
@@ -184,14 +184,14 @@ def _parse_node(line: str, by: Dealt, slurm_user: str) -> SlurmNode:
         boot_time=_parse_time(_parse_word(line, " BootTime=", at)),
         slurmd_start=_parse_time(_parse_word(line, " SlurmdStartTime=", at)),
         last_busy=_parse_time(_parse_word(line, " LastBusyTime=", at)),
-        has=node_tres(cpus, memory, gres, by),
+        has=compute_node_tres(cpus, memory, gres, by),
         features=_split_names(features),
         version=version,
-        reason_by=find_person(who, slurm_user),
+        reason_by=find_reason_author(who, slurm_user),
     )
 
 
-def find_person(who: str, slurm_user: str) -> str:
+def find_reason_author(who: str, slurm_user: str) -> str:
     """Return the author of a Reason, where that is a person: neither root nor SlurmUser.
 
     Where SlurmUser is not known the author is unknown, and is taken to be Slurm.
@@ -231,7 +231,7 @@ def parse_sinfo(text: str, known: SlurmNode, slurm_user: str = "") -> SlurmNode 
         flags=flags,
         reason="" if none else reason,
         reason_at=_parse_time(set_at),
-        reason_by=find_person(who, slurm_user),
+        reason_by=find_reason_author(who, slurm_user),
     )
 
 
@@ -250,7 +250,7 @@ def _parse_reason(line: str, at: int) -> tuple[str, str, str]:
 
 @lru_cache(maxsize=65536)
 def _parse_time(text: str) -> datetime | None:
-    return at_text(text)
+    return parse_slurm_time(text)
 
 
 def _parse_word(record: str, key: str, at: int) -> str:
@@ -264,7 +264,7 @@ def _parse_word(record: str, key: str, at: int) -> str:
     return "" if value in ("(null)", "N/A") else value
 
 
-def job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
+def parse_job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     """Base state and flags of a job from the one word that `job_state_string` gives.
 
     A flag hides the base state there. `ended` is how a COMPLETING job ended, "" for one that waits
@@ -277,7 +277,7 @@ def job_states(word: str, ended: str) -> tuple[str, frozenset[str]]:
     return _FLAG_BASE.get(word, "PENDING"), frozenset({word})
 
 
-def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted: bool) -> str:
+def find_ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted: bool) -> str:
     """Return the base state of a job that has ended, where a COMPLETING flag hides it.
 
     "" for no end: a job that waits to be requeued has none, or with a time limit that of its next
@@ -299,7 +299,7 @@ def ended_state(end: datetime | None, reason: str, exit_code: str, *, preempted:
 
 @lru_cache(maxsize=1024)
 def _parse_states(text: str) -> tuple[str, frozenset[str]]:
-    return node_states(text.split("+"))
+    return parse_node_states(text.split("+"))
 
 
 @lru_cache(maxsize=1024)
@@ -318,7 +318,7 @@ FIELDS: Final = (
 )  # fmt: skip
 """Of squeue's --Format."""
 EXCLUDED_SINCE: Final = (24, 5)
-"""--Format has ExcNodes from here on; before, `of_lists` asks for them."""
+"""--Format has ExcNodes from here on; before, `make_exclusion_environ` asks for them."""
 EXCLUSIVE_SINCE: Final = (26, 5)
 """OverSubscribe is NO for every job that did not ask for it from here on, and Exclusive tells."""
 UNKNOWN: Final = "Invalid job format specification"
@@ -327,7 +327,7 @@ WORDS: Final = ("--noheader", "--all", "--local", "--states=all")
 _NOTHING: Final = ("", "(null)", "N/A", "n/a")
 
 
-class FrameError(ValueError):
+class IncompleteRecordError(ValueError):
     """An answer that is not made of whole records."""
 
 
@@ -345,19 +345,19 @@ def make_squeue_environ(mark: str, fields: tuple[str, ...] = FIELDS) -> dict[str
     return {"SQUEUE_FORMAT2": ",".join([*ends, f"{fields[-1]}:m{mark}."])}
 
 
-def of_lists(mark: str) -> dict[str, str]:
+def make_exclusion_environ(mark: str) -> dict[str, str]:
     """Return the same for the nodes that each job excludes, which --format alone knows before
     24.05."""
     return {"SQUEUE_FORMAT": f"%Am{mark};%xm{mark}."}
 
 
 def parse_jobs(
-    out: bytes, lists: bytes, mark: str, hosts: Hostlists, fields: tuple[str, ...] = FIELDS
+    out: bytes, lists: bytes, mark: str, hosts: HostlistCache, fields: tuple[str, ...] = FIELDS
 ) -> tuple[list[JobRecord], list[InconsistentState]]:
-    """Return the jobs that squeue printed, `lists` by `of_lists`, and the records that cannot be
-    read.
+    """Return the jobs that squeue printed, `lists` by `make_exclusion_environ`, and the records
+    that cannot be read.
 
-    Raises FrameError.
+    Raises IncompleteRecordError.
     """
     excluded = {row[0].strip(): row[1] for row in _split_rows(lists, mark) if len(row) == 2}
     return isolate_each(
@@ -371,12 +371,12 @@ def parse_jobs(
 def _split_rows(out: bytes, mark: str) -> list[list[str]]:
     *rows, rest = out.split(f"m{mark}.".encode())
     if rest.strip():
-        raise FrameError("it ends within a record")
+        raise IncompleteRecordError("it ends within a record")
     return [row.decode("utf-8", "replace").split(f"m{mark};") for row in rows]
 
 
 def _parse_record(
-    row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: Hostlists
+    row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: HostlistCache
 ) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
     values = dict(zip(fields, row, strict=True))
@@ -384,16 +384,16 @@ def _parse_record(
         word = values[name].strip()
         values[name] = "" if word in _NOTHING else word
     pending, task = values["State"] == "PENDING", values["ArrayTaskID"]
-    exit_code = _exit_code(values["exit_code"])
-    end, reason = at_text(values["EndTime"]), values["Reason"].replace(" ", "_")
-    preempted = at_text(values["PreemptTime"])
-    ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
-    state, flags = job_states(values["State"], ended)
+    exit_code = _parse_exit_code(values["exit_code"])
+    end, reason = parse_slurm_time(values["EndTime"]), values["Reason"].replace(" ", "_")
+    preempted = parse_slurm_time(values["PreemptTime"])
+    ended = find_ended_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = parse_job_states(values["State"], ended)
     uid = parse_count(values["UserID"])
     job = SlurmJob(
         id=JobId(_parse_id(values["JobID"])),
         state=state,
-        submit=at_text(values["SubmitTime"]) or EARLIEST,
+        submit=parse_slurm_time(values["SubmitTime"]) or EARLIEST,
         restarts=parse_count(values["RestartCnt"]),
         flags=flags,
         name=make_printable(values["Name"]),
@@ -406,9 +406,9 @@ def _parse_record(
         requeue=values["Requeue"] == "1",
         reason=reason,
         exit_code=exit_code,
-        start=at_text(values["StartTime"]),
+        start=parse_slurm_time(values["StartTime"]),
         end=end,
-        eligible=at_text(values["EligibleTime"]),
+        eligible=parse_slurm_time(values["EligibleTime"]),
         comment="" if values["Comment"] == "(null)" else values["Comment"],
         uid=uid,
         wants=parse_least_count(values["NumNodes"]) * parse_task_limit(task) if pending else 0,
@@ -422,7 +422,7 @@ def _parse_record(
         preempted=preempted,
         admin_comment=values["admin_comment"],
     )
-    size = Size(
+    size = JobSize(
         parse_count(values["NumNodes"]),
         parse_count(parse_tres(values["tres-alloc"]).get("node", "")),
         parse_count(values["NumTasks"]),
@@ -438,7 +438,7 @@ def _parse_id(text: str) -> int:
     return number
 
 
-def _exit_code(status: str) -> str:
+def _parse_exit_code(status: str) -> str:
     """wait(2)'s status as the code and signal that scontrol prints, and squeue too by now."""
     code, is_pair, signal = status.partition(":")
     if is_pair:
@@ -458,7 +458,7 @@ _SHARED: Final = ("", "OK", "YES")
 """OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
-def parse_demand(fields: Mapping[str, str]) -> Demand:
+def parse_demand(fields: Mapping[str, str]) -> JobDemand:
     """Return what a pending job asks for, of each node and together."""
     tres = parse_tres(fields["tres-alloc"])
     nodes = max(parse_count(tres.get("node", ""), parse_least_count(fields["NumNodes"])), 1)
@@ -467,7 +467,7 @@ def parse_demand(fields: Mapping[str, str]) -> Demand:
     for listed, times in ((parse_gres(fields["tres-per-task"]), tasks), (each, nodes)):
         for name, count in listed:
             together[name] = max(together.get(name, 0), count * times)
-    return Demand(
+    return JobDemand(
         nodes=nodes,
         tasks=max(parse_task_limit(fields["ArrayTaskID"]), 1),
         each=Tres(parse_count(fields["MinCpus"]), 0, each),

@@ -31,14 +31,19 @@ from msgspec.structs import replace
 
 from hpctl.slurm import parse
 from hpctl.slurm.cli import CliScheduler, Rule, update_nodes
-from hpctl.slurm.parse import ended_state, job_states
+from hpctl.slurm.parse import find_ended_state, parse_job_states
 from hpctl.slurm.read import RETRY_WITHIN
-from hpctl.slurm.records import Hostlists, node_states, parse_task_limit, whole_jobs
-from hpctl.slurm.run import SlurmRunner, of_text
-from hpctl.toolkit.bounds import EARLIEST, at_stamp, make_printable
+from hpctl.slurm.records import (
+    HostlistCache,
+    merge_heterogeneous_jobs,
+    parse_node_states,
+    parse_task_limit,
+)
+from hpctl.slurm.run import SlurmRunner, classify_error_text
+from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_timestamp
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.hostlist import fold_hostlist, valid_name
+from hpctl.toolkit.hostlist import fold_hostlist, is_host_name
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome
@@ -109,7 +114,7 @@ class PySlurm(CliScheduler):
         as_of = self.now()
         answer = self._ask_child(PySlurmQuestion("view"))
         nodes = self._by_name(answer.nodes)
-        jobs = whole_jobs({job.id: job for job in answer.jobs})
+        jobs = merge_heterogeneous_jobs({job.id: job for job in answer.jobs})
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
     def part(
@@ -127,7 +132,7 @@ class PySlurm(CliScheduler):
         named = {node.name: node for node in nodes}
         for name, node in named.items():
             if node.reason_by:
-                author = parse.find_person(node.reason_by, self.slurm_user())
+                author = parse.find_reason_author(node.reason_by, self.slurm_user())
                 named[name] = replace(node, reason_by=author)
         return named
 
@@ -153,7 +158,7 @@ class PySlurm(CliScheduler):
         self, wanted: Mapping[NodeName, str], state: str, rule: Rule
     ) -> dict[NodeName, Outcome]:
         """Update nodes as the CLI adapter does, by one RPC for each Reason and hundred nodes."""
-        good = [str(name) for name in wanted if valid_name(name)]
+        good = [str(name) for name in wanted if is_host_name(name)]
         seen: dict[NodeName, SlurmNode] = {}
         try:
             if good:
@@ -173,7 +178,7 @@ class PySlurm(CliScheduler):
             )
             if answer is None:
                 return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")
-            return of_text(answer.error) if answer.error else Outcome.accepted()
+            return classify_error_text(answer.error) if answer.error else Outcome.accepted()
 
         return update_nodes(wanted, seen, rule, send, with_reason=state != "RESUME")
 
@@ -277,7 +282,7 @@ def _answer_question(pyslurm: Any, question: PySlurmQuestion) -> ChildAnswer:
     )
     if question.do == "nodes":
         return ChildAnswer(nodes=nodes)
-    hosts = Hostlists()
+    hosts = HostlistCache()
     job = _check_type(partial(_convert_job, hosts))
     jobs = isolate_each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
     return ChildAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
@@ -316,7 +321,7 @@ def _read_text(thing: Any, name: str) -> str:
 
 def _convert_node(item: tuple[str, Any]) -> SlurmNode:
     node = item[1]
-    state, flags = node_states(node.state.split("+"))
+    state, flags = parse_node_states(node.state.split("+"))
     return SlurmNode(
         name=NodeName(node.name),
         state=state,
@@ -324,10 +329,10 @@ def _convert_node(item: tuple[str, Any]) -> SlurmNode:
         reason=_read_text(node, "reason"),
         address=_read_text(node, "address"),
         partitions=tuple(node.partitions or ()),
-        boot_time=at_stamp(node.boot_time),
-        slurmd_start=at_stamp(node.slurmd_start_time),
-        last_busy=at_stamp(getattr(node, "last_busy_time", None)),
-        reason_at=at_stamp(getattr(node, "reason_time", None)),
+        boot_time=parse_timestamp(node.boot_time),
+        slurmd_start=parse_timestamp(node.slurmd_start_time),
+        last_busy=parse_timestamp(getattr(node, "last_busy_time", None)),
+        reason_at=parse_timestamp(getattr(node, "reason_time", None)),
         version=_read_text(node, "slurm_version"),
         reason_by=_read_text(node, "reason_user") if _read_text(node, "reason") else "",
     )
@@ -346,18 +351,18 @@ def _format_tasks(job: Any) -> str:
     return str(job.array_task_id) if job.array_task_id is not None else job.array_tasks_waiting
 
 
-def _convert_job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
+def _convert_job(hosts: HostlistCache, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
-    end, reason = at_stamp(job.end_time), _read_text(job, "state_reason").replace(" ", "_")
-    preempted = at_stamp(job.preempt_time)
-    ended = ended_state(end, reason, exit_code, preempted=preempted is not None)
-    state, flags = job_states(job.state, ended)
+    end, reason = parse_timestamp(job.end_time), _read_text(job, "state_reason").replace(" ", "_")
+    preempted = parse_timestamp(job.preempt_time)
+    ended = find_ended_state(end, reason, exit_code, preempted=preempted is not None)
+    state, flags = parse_job_states(job.state, ended)
     return SlurmJob(
         id=JobId(job.id),
         state=state,
-        submit=at_stamp(job.submit_time) or EARLIEST,
+        submit=parse_timestamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
         name=make_printable(_read_text(job, "name")),
@@ -370,9 +375,9 @@ def _convert_job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         requeue=bool(job.is_requeueable),
         reason=reason,
         exit_code=exit_code,
-        start=at_stamp(job.start_time),
+        start=parse_timestamp(job.start_time),
         end=end,
-        eligible=at_stamp(job.eligible_time),
+        eligible=parse_timestamp(job.eligible_time),
         comment=_read_text(job, "comment"),
         admin_comment=_read_text(job, "admin_comment"),
         uid=job.user_id,

@@ -18,18 +18,18 @@ from msgspec.structs import replace
 from hpctl.slurm import parse
 from hpctl.slurm.records import (
     DEFAULT_DEALT,
-    Dealt,
-    Hostlists,
+    ConsumableResources,
+    HostlistCache,
     JobRecord,
     group_components,
-    parse_dealt,
-    whole_job,
-    whole_jobs,
+    merge_components,
+    merge_heterogeneous_jobs,
+    parse_consumable_resources,
 )
-from hpctl.slurm.run import End, Ran, SlurmRunner
-from hpctl.toolkit.bounds import at_text, parse_count
+from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
+from hpctl.toolkit.bounds import parse_count, parse_slurm_time
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Interrupted, Unavailable
+from hpctl.toolkit.errors import ReadInterrupted, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist, split_batches
 from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import JobId, NodeName
@@ -76,15 +76,15 @@ class SlurmCommandReader:
     """Asked immediately before each order: a daemon that no longer leads sends none."""
     _version: tuple[int, int, int] | None = None
     _config: dict[str, str] | None = None
-    _hosts: Hostlists = field(default_factory=Hostlists)
+    _hosts: HostlistCache = field(default_factory=HostlistCache)
     _names: set[str] = field(default_factory=set)
 
     @cached_property
-    def _reading_jobs(self) -> ThreadPoolExecutor:
+    def _jobs_pool(self) -> ThreadPoolExecutor:
         return start_pool(1, "slurm-jobs")
 
     @cached_property
-    def _glancing(self) -> ThreadPoolExecutor:
+    def _lookup_pool(self) -> ThreadPoolExecutor:
         return start_pool(GLANCES, "slurm-glance")
 
     def version(self) -> tuple[int, int, int]:
@@ -98,19 +98,19 @@ class SlurmCommandReader:
             )
         return self._version
 
-    def dealt(self) -> Dealt:
+    def dealt(self) -> ConsumableResources:
         """Return what slurmctld deals out of a node, asked until it was answered once: it is fixed
         while slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared
         node."""
-        config = self._fixed_config()
-        return parse_dealt(config) if config else DEFAULT_DEALT
+        config = self._read_fixed_config()
+        return parse_consumable_resources(config) if config else DEFAULT_DEALT
 
     def slurm_user(self) -> str:
         """Return the name of SlurmUser, asked until it was answered once; empty where it was
         not."""
-        return parse.slurm_user(self._fixed_config())
+        return parse.slurm_user(self._read_fixed_config())
 
-    def _fixed_config(self) -> dict[str, str]:
+    def _read_fixed_config(self) -> dict[str, str]:
         """Return what slurmctld's configuration was when it first answered, for what is fixed in
         it."""
         if self._config is None:
@@ -126,7 +126,7 @@ class SlurmCommandReader:
 
     def read_boot_time(self) -> datetime | None:
         """Return when slurmctld started, to the second below."""
-        return at_text(self.show_config().get("BOOT_TIME", ""))
+        return parse_slurm_time(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
         """Return what scontrol prints for these arguments."""
@@ -149,7 +149,7 @@ class SlurmCommandReader:
             if known.keys() >= set(nodes) and (seen := self._read_sinfo(nodes, known)) is not None:
                 return seen, []
             found, flaws = self._read_nodes(nodes)
-            there = self._select_known(set(found))
+            there = self._select_known_nodes(set(found))
             return {name: node for name, node in found.items() if name in there}, flaws
 
         return self._read_with_jobs(read)
@@ -160,8 +160,8 @@ class SlurmCommandReader:
         self.version()
         as_of = self.now()
         # Both pools are there after the first reading: no later one starts a thread.
-        _ = self._glancing
-        asked = self._reading_jobs.submit(self._all_jobs)
+        _ = self._lookup_pool
+        asked = self._jobs_pool.submit(self._all_jobs)
         try:
             nodes, bad_nodes = read_nodes()
         finally:
@@ -174,11 +174,11 @@ class SlurmCommandReader:
         by = self.show_config().get("PreemptType")
         if by == "preempt/partition_prio":
             return PreemptionOrder(
-                tiers=parse.partition_tiers(self.text("show", "partition", "-o"))
+                tiers=parse.parse_partition_tiers(self.text("show", "partition", "-o"))
             )
         if by == "preempt/qos":
             return PreemptionOrder(
-                qos=parse.preempting_qos(self._read(*_QOS, program="sacctmgr").text)
+                qos=parse.parse_preempting_qos(self._read(*_QOS, program="sacctmgr").text)
             )
         return PreemptionOrder()
 
@@ -195,12 +195,12 @@ class SlurmCommandReader:
 
     def requeue_exit_codes(self) -> frozenset[int]:
         """Return the exit codes of slurm.conf's RequeueExit. Raises Unavailable."""
-        return parse.exit_codes(self.show_config().get("RequeueExit", ""))
+        return parse.parse_exit_codes(self.show_config().get("RequeueExit", ""))
 
     def leaves(self) -> dict[NodeName, str]:
         """Return the leaf switch or the block of each node; empty where no topology is
         configured."""
-        hosts, found = Hostlists(), dict[NodeName, str]()
+        hosts, found = HostlistCache(), dict[NodeName, str]()
         for leaf in _LEAF.finditer(self._read("show", "topology", known=lambda _: True).text):
             found |= dict.fromkeys(hosts(leaf["nodes"]), leaf["name"])
         return found
@@ -228,7 +228,7 @@ class SlurmCommandReader:
             ran = self._read(*options, f"--nodes={name}", program="sinfo")
             return parse.parse_sinfo(ran.text, known[name], slurm_user)
 
-        asked = [self._glancing.submit(ask, name) for name in names]
+        asked = [self._lookup_pool.submit(ask, name) for name in names]
         wait(asked)
         answers = [each.result() for each in asked]
         seen = [node for node in answers if node is not None]
@@ -254,7 +254,7 @@ class SlurmCommandReader:
         """Read a few nodes. A name that comes twice was forged by who is root on one of them: the
         others are read without it, halving what is asked for, and it alone, when the first line is
         its own."""
-        ran = self._read("show", "node", fold_hostlist(names), "-o", known=_not_found)
+        ran = self._read("show", "node", fold_hostlist(names), "-o", known=_is_not_found)
         nodes, bad = self._parse_nodes(ran)
         asked = [node for node in nodes if node.name in names]
         if len(names) == 1 or len({node.name for node in asked}) == len(asked):
@@ -270,13 +270,13 @@ class SlurmCommandReader:
 
         For the leader of a heterogeneous job slurmctld sends all of its components.
         """
-        records = self._read_squeue(f"--jobs={job}", known=_no_job)[0]
+        records = self._read_squeue(f"--jobs={job}", known=_is_invalid_job_id)[0]
         found = _pick_record(records, job)
         if found is None:
             return None
         group = group_components(record.job for record in records).get(job)
         if group is not None:
-            found = JobRecord(whole_job(group), group)
+            found = JobRecord(merge_components(group), group)
         return self._mark_admin_hold(self._add_expedited(found))
 
     def find_jobs(self, ids: Collection[JobId]) -> dict[JobId, SlurmJob]:
@@ -288,15 +288,15 @@ class SlurmCommandReader:
         found: dict[JobId, SlurmJob] = {}
         for batch in split_batches([str(job) for job in sorted(ids)], JOBS_AT_ONCE):
             options = "--jobs=" + ",".join(batch)
-            records, _ = self._read_squeue(options, known=_no_job)
+            records, _ = self._read_squeue(options, known=_is_invalid_job_id)
             found |= {record.job.id: record.job for record in records}
-        return whole_jobs(found)
+        return merge_heterogeneous_jobs(found)
 
     def _add_expedited(self, record: JobRecord) -> JobRecord:
         """Return a held job with EXPEDITED_REQUEUE among its flags, where it has that."""
         if "REQUEUE_HOLD" not in record.job.flags or self.version()[:2] < EXPEDITED_SINCE:
             return record
-        ran = self._read("show", "job", record.command_id, "-o", known=_no_job)
+        ran = self._read("show", "job", record.command_id, "-o", known=_is_invalid_job_id)
         if not parse.is_expedited_record(ran.text):
             return record
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
@@ -311,14 +311,14 @@ class SlurmCommandReader:
         if not record.job.launch_failed:
             return record
         ran = self.runner.run("squeue", "--json", f"--jobs={record.job.id}")
-        held = ran.ok and parse.reason_in_json(ran.out, record.job.id) == _HELD_BY_ADMIN
+        held = ran.ok and parse.read_json_reason(ran.out, record.job.id) == _HELD_BY_ADMIN
         return replace(record, job=replace(record.job, reason=_HELD_BY_ADMIN)) if held else record
 
     def _all_nodes(
         self, give_up: Callable[[], bool] | None
     ) -> tuple[dict[NodeName, SlurmNode], list[InconsistentState]]:
         nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
-        known = self._select_known({node.name for node in nodes})
+        known = self._select_known_nodes({node.name for node in nodes})
         lines = Counter(node.name for node in nodes)
         found = {node.name: node for node in nodes if node.name in known}
         twice = [name for name in found if lines[name] > 1]
@@ -328,10 +328,10 @@ class SlurmCommandReader:
     def _all_jobs(self) -> tuple[dict[JobId, SlurmJob], list[InconsistentState]]:
         self._hosts.begin()
         records, flaws = self._read_squeue()
-        return whole_jobs({record.job.id: record.job for record in records}), flaws
+        return merge_heterogeneous_jobs({record.job.id: record.job for record in records}), flaws
 
     def _read_squeue(
-        self, *options: str, known: Callable[[Ran], bool] | None = None
+        self, *options: str, known: Callable[[CommandResult], bool] | None = None
     ) -> tuple[list[JobRecord], list[InconsistentState]]:
         mark, fields = secrets.token_hex(8), parse.list_squeue_fields(self.version())
 
@@ -346,15 +346,15 @@ class SlurmCommandReader:
 
         out = ask(parse.make_squeue_environ(mark, fields))
         apart = "ExcNodes" not in fields and out.strip()
-        lists = ask(parse.of_lists(mark)) if apart else b""
+        lists = ask(parse.make_exclusion_environ(mark)) if apart else b""
         try:
             return parse.parse_jobs(out, lists, mark, self._hosts, fields)
-        except parse.FrameError as error:
+        except parse.IncompleteRecordError as error:
             raise Unavailable(
                 f"cannot read squeue's list of jobs: {error}", "run `squeue` to see what it prints"
             ) from error
 
-    def _select_known(self, found: set[NodeName]) -> set[NodeName]:
+    def _select_known_nodes(self, found: set[NodeName]) -> set[NodeName]:
         """Return those that slurmctld has: a line may be forged for a node that does not exist.
 
         sinfo prints names alone, and is asked when there is a new one. As hostlists: with a line
@@ -372,35 +372,35 @@ class SlurmCommandReader:
             ) from error
         strange = found - self._names
         if strange and len(strange) <= LOOK_ALONE:  # it has no partition, or is none
-            ran = [self._read("show", "node", n, "-o", known=_not_found) for n in strange]
+            ran = [self._read("show", "node", n, "-o", known=_is_not_found) for n in strange]
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
         return found & self._names
 
     def _parse_nodes(
-        self, ran: Ran, give_up: Callable[[], bool] | None = None
+        self, ran: CommandResult, give_up: Callable[[], bool] | None = None
     ) -> tuple[list[SlurmNode], list[InconsistentState]]:
-        lines = parse.node_lines(ran.text)
+        lines = parse.split_node_lines(ran.text)
         polite = _iterate_with_pauses(lines, give_up) if self.event else lines
         return parse.parse_nodes(polite, self.dealt(), self.slurm_user())
 
     def _read(
         self,
         *args: str,
-        known: Callable[[Ran], bool] | None = None,
+        known: Callable[[CommandResult], bool] | None = None,
         program: str = "scontrol",
         environ: Mapping[str, str] | None = None,
         give_up: Callable[[], bool] | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         """Run a command until it answers. `known` tells an answer that has exit status 1."""
 
-        def has_answer(ran: Ran) -> bool:
-            return ran.ok or (known is not None and ran.end is End.EXITED and known(ran))
+        def has_answer(ran: CommandResult) -> bool:
+            return ran.ok or (known is not None and ran.end is CommandEnd.EXITED and known(ran))
 
         ran = self.runner.run(program, *args, environ=environ, give_up=give_up)
         if has_answer(ran):
             return ran
-        if ran.end is End.GIVEN_UP:
-            raise Interrupted(f"{program}: {ran.message}")
+        if ran.end is CommandEnd.GIVEN_UP:
+            raise ReadInterrupted(f"{program}: {ran.message}")
         import tenacity  # 7 ms, which a command pays where something is tried again
 
         before = iter([ran])
@@ -441,11 +441,11 @@ def _pick_record(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:
     return next((record for record in records if record.job.id == job), None)
 
 
-def _not_found(ran: Ran) -> bool:
+def _is_not_found(ran: CommandResult) -> bool:
     return "not found" in ran.text + ran.err
 
 
-def _no_job(ran: Ran) -> bool:
+def _is_invalid_job_id(ran: CommandResult) -> bool:
     return "Invalid job id" in ran.text + ran.err
 
 
@@ -455,7 +455,7 @@ def _iterate_with_pauses(nodes: Iterable[T], give_up: Callable[[], bool] | None)
         yield node
         if number % POLITE_EVERY == 0:
             if give_up is not None and give_up():
-                raise Interrupted(
+                raise ReadInterrupted(
                     f"hpctl stopped reading Slurm's nodes after {number} nodes, for more urgent "
                     "work; it reads them again"
                 )

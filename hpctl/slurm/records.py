@@ -57,7 +57,7 @@ MAX_NAMES_OF_USER = 200_000
 """Names in the lists of nodes that the jobs of one user exclude."""
 
 
-class Hostlists:
+class HostlistCache:
     """Slurm's hostlists as names: each text is expanded once, and remembered to the next read.
 
     What cannot be read is no host, never an error; nor are the names over the bounds of a read,
@@ -76,13 +76,13 @@ class Hostlists:
 
     def __call__(self, text: str) -> tuple[NodeName, ...]:
         """Return the names of a list that slurmctld made."""
-        return self._names(text, None, MAX_NAMES)
+        return self._expand_names(text, None, MAX_NAMES)
 
     def of_user(self, uid: int | None, text: str) -> tuple[NodeName, ...]:
         """Return the names of a list that a user wrote."""
-        return self._names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
+        return self._expand_names(text, -1 if uid is None else uid, MAX_NAMES_OF_USER)
 
-    def _names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
+    def _expand_names(self, text: str, whose: int | None, most: int) -> tuple[NodeName, ...]:
         found = self._known.get(text)
         if found is not None or not text:
             return found or ()
@@ -100,7 +100,7 @@ class Hostlists:
         return found
 
 
-class Size(Struct, frozen=True):
+class JobSize(Struct, frozen=True):
     """How large a pending job is; 0 where Slurm does not say.
 
     `nodes` is that of its last run, `least` what it needs at least, by its requested TRES.
@@ -120,7 +120,7 @@ class JobRecord(Struct, frozen=True):
 
     job: SlurmJob
     components: tuple[SlurmJob, ...] = ()
-    size: Size = field(default_factory=Size)
+    size: JobSize = field(default_factory=JobSize)
 
     @property
     def whole_array(self) -> bool:
@@ -154,7 +154,7 @@ def group_components(jobs: Iterable[SlurmJob]) -> dict[JobId, tuple[SlurmJob, ..
     return {leader: group for leader, group in ordered.items() if group[0].id == leader}
 
 
-def whole_job(components: Sequence[SlurmJob]) -> SlurmJob:
+def merge_components(components: Sequence[SlurmJob]) -> SlurmJob:
     """Return a heterogeneous job as the one job that it is to Slurm, under its leader's id.
 
     slurmctld starts and requeues all components together: they are one run, on the nodes of all of
@@ -182,13 +182,13 @@ def whole_job(components: Sequence[SlurmJob]) -> SlurmJob:
     )
 
 
-def whole_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
+def merge_heterogeneous_jobs(jobs: Mapping[JobId, SlurmJob]) -> dict[JobId, SlurmJob]:
     """Return these jobs with each heterogeneous one as one job; others stay as they are."""
     groups = group_components(jobs.values())
     if not groups:
         return dict(jobs)
     found = {i: job for i, job in jobs.items() if job.het_job not in groups}
-    return {**found, **{leader: whole_job(group) for leader, group in groups.items()}}
+    return {**found, **{leader: merge_components(group) for leader, group in groups.items()}}
 
 
 def parse_least_count(count: str) -> int:
@@ -205,7 +205,7 @@ def parse_task_limit(array: str) -> int:
     return min(count, parse_count(array.partition("%")[2]) or count)
 
 
-def node_states(states: list[str]) -> tuple[str, frozenset[str]]:
+def parse_node_states(states: list[str]) -> tuple[str, frozenset[str]]:
     """Base state and flags of a node, however the release spells them."""
     base, flags = "UNKNOWN", set()
     for word in states:
@@ -222,24 +222,24 @@ def node_states(states: list[str]) -> tuple[str, frozenset[str]]:
 _UNITS = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 
 
-class Dealt(Struct, frozen=True):
+class ConsumableResources(Struct, frozen=True):
     """What SelectType deals out of a node: all of it to one job, or CPUs and perhaps memory."""
 
     whole: bool = False
     memory: bool = True
 
 
-DEFAULT_DEALT: Final = Dealt()
+DEFAULT_DEALT: Final = ConsumableResources()
 
 
-def parse_dealt(config: Mapping[str, str]) -> Dealt:
+def parse_consumable_resources(config: Mapping[str, str]) -> ConsumableResources:
     """Parse what a node deals out, from `scontrol show config`."""
     whole = config.get("SelectType", "") == "select/linear"
-    return Dealt(whole, "MEMORY" in config.get("SelectTypeParameters", "").upper())
+    return ConsumableResources(whole, "MEMORY" in config.get("SelectTypeParameters", "").upper())
 
 
 @lru_cache(maxsize=1024)
-def node_tres(cpus: int, memory: int, gres: str, by: Dealt) -> Tres:
+def compute_node_tres(cpus: int, memory: int, gres: str, by: ConsumableResources) -> Tres:
     """Return what jobs can have of a node; NOTHING_KNOWN where it goes to one job as a whole."""
     if by.whole or cpus <= 0:
         return NOTHING_KNOWN

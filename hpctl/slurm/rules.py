@@ -45,13 +45,13 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.faults.hma_marks import MARKS, is_spent, mark_of
-from hpctl.faults.slurm_reasons import closed_by_slurm, find_row
+from hpctl.faults.hma_marks import MARKS, find_node_mark, is_mark_spent
+from hpctl.faults.slurm_reasons import find_reason_row, is_closed_by_slurm
 from hpctl.slurm.records import JobRecord
 from hpctl.vocabulary.exclusion_mark import write_excluded
-from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, NodeName, RecoveryId
 from hpctl.vocabulary.outcome import HELD, Outcome
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import ENDED, REQUEUED_AND_HELD, SPECIAL_EXIT, SlurmJob, SlurmNode
 
 COMPLETING = Outcome.rejected(
@@ -71,7 +71,7 @@ class StartUpdate(Struct, frozen=True):
     mark: str | None = None
 
 
-class StartNow(Struct, frozen=True):
+class StartPlan(Struct, frozen=True):
     """Send these updates: one for a job, and one for each component of a heterogeneous job whose
     components exclude different nodes.
 
@@ -87,12 +87,12 @@ class StartNow(Struct, frozen=True):
     requeue: bool = False
 
 
-def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
+def check_requeue(record: JobRecord | None, attempt: JobAttempt) -> str | Outcome:
     """Return the job's name for a requeue of this attempt, or what to answer without sending it."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
-    other = other_attempt(record, attempt)
+    other = reject_other_attempt(record, attempt)
     if other is not None:
         return other
     if job.completing:
@@ -111,7 +111,7 @@ def check_requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
     return record.command_id
 
 
-def requeue_answer(sent: Outcome) -> Outcome:
+def classify_requeue_answer(sent: Outcome) -> Outcome:
     """Slurmctld's answer as an Outcome: a job that is pending by then is what we asked for."""
     if sent.code == "ESLURM_JOB_PENDING":
         return Outcome.accepted("it is pending already")
@@ -124,14 +124,14 @@ def requeue_answer(sent: Outcome) -> Outcome:
     return sent
 
 
-def start_now(
+def plan_job_start(
     record: JobRecord | None,
     exclude: Iterable[NodeName],
     known: Collection[NodeName],
     forgive: Collection[NodeName] = (),
     *,
     elastic: bool = False,
-) -> StartNow | Outcome:
+) -> StartPlan | Outcome:
     """Return what to send so that a requeued job starts at once and elsewhere.
 
     `known` are the node names that slurmctld has, of those in question. `forgive` are nodes
@@ -158,7 +158,7 @@ def start_now(
     if len({(update.exclude, update.mark) for update in updates}) == 1:
         updates = [replace(updates[0], command_id=command_id)]
     ended = any(each.state in ENDED for each in record.components)
-    return StartNow(command_id, tuple(updates), release, tasks, requeue=ended)
+    return StartPlan(command_id, tuple(updates), release, tasks, requeue=ended)
 
 
 def _plan_start(
@@ -177,7 +177,9 @@ def _plan_start(
     return StartUpdate(job.shown, names, write_excluded(job.admin_comment, marked))
 
 
-def start_answer(sent: Outcome, record: JobRecord | None, known: Collection[NodeName]) -> Outcome:
+def classify_start_answer(
+    sent: Outcome, record: JobRecord | None, known: Collection[NodeName]
+) -> Outcome:
     """Slurmctld's refusal of a start with its cause where a node that the job excludes is gone.
 
     slurmctld 23.02.3 and later then refuses every change of the job, also one of that list.
@@ -193,7 +195,7 @@ def start_answer(sent: Outcome, record: JobRecord | None, known: Collection[Node
     return replace(sent, detail=why)
 
 
-class Lift(Struct, frozen=True):
+class ExclusionLift(Struct, frozen=True):
     """One update that leaves a job or component this list of excluded nodes. `mark`: the
     AdminComment that is set with it (None: leave it)."""
 
@@ -202,9 +204,9 @@ class Lift(Struct, frozen=True):
     mark: str | None
 
 
-def plan_lifts(
+def plan_exclusion_lifts(
     record: JobRecord | None, nodes: Collection[NodeName], known: Collection[NodeName]
-) -> tuple[Lift, ...] | Outcome:
+) -> tuple[ExclusionLift, ...] | Outcome:
     """Return what to send so that a pending job may be given these nodes again, where hpctl
     excluded them. `known`: the nodes that slurmctld has; it refuses a list that names another."""
     if record is None:
@@ -218,21 +220,23 @@ def plan_lifts(
     if job.completing:
         return COMPLETING
     components = record.components or (job,)
-    lifts = [_plan_lift(each, nodes, known) for each in components if each.state not in ENDED]
+    lifts = [
+        _plan_exclusion_lift(each, nodes, known) for each in components if each.state not in ENDED
+    ]
     updates = tuple(update for update in lifts if update is not None)
     return updates or Outcome.accepted("it excludes none of them by hpctl's order")
 
 
-def _plan_lift(
+def _plan_exclusion_lift(
     job: SlurmJob, nodes: Collection[NodeName], known: Collection[NodeName]
-) -> Lift | None:
+) -> ExclusionLift | None:
     ours = job.excluded_by_hpctl
     if not set(ours).intersection(nodes):
         return None
     kept = [name for name in ours if name not in nodes and name in known]
     theirs = [name for name in job.excluded if name not in ours and name in known]
     exclude = [*theirs, *kept]
-    return Lift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
+    return ExclusionLift(job.shown, tuple(sorted(exclude)), write_excluded(job.admin_comment, kept))
 
 
 def _find_num_tasks(record: JobRecord) -> int | None:
@@ -247,7 +251,7 @@ def _find_num_tasks(record: JobRecord) -> int | None:
     return size.least * size.tasks_per_node if inflated and 0 < size.least < size.nodes else None
 
 
-def start_time(after_s: float) -> str:
+def format_start_time(after_s: float) -> str:
     """Return the `StartTime=` of a job that may start at once, or in so many seconds, rounded
     up."""
     wait = math.ceil(after_s)
@@ -266,14 +270,14 @@ def check_hold(record: JobRecord | None) -> Outcome | None:
     return None
 
 
-def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+def check_cancel(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why an attempt, or the next one in the queue, is not cancelled; None where it is."""
     if record is None:
         return NO_SUCH_JOB
     job = record.job
     if job.state in ENDED and not job.completing and job.restarts - attempt.restarts in (0, 1):
         return Outcome.accepted(f"it has ended as {job.state}")
-    other = other_attempt(record, attempt)
+    other = reject_other_attempt(record, attempt)
     if other is not None:
         return other
     several = _reject_several(record)
@@ -286,7 +290,7 @@ def give_up(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     return None
 
 
-def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+def check_note(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why nothing is written into the Comment of a job, None where it is."""
     if record is None:
         return NO_SUCH_JOB
@@ -296,11 +300,11 @@ def check_note(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     return _reject_several(record)
 
 
-def check_signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
+def check_signal(record: JobRecord | None, attempt: JobAttempt) -> Outcome | None:
     """Return why an attempt cannot be signalled, None where it can."""
     if record is None:
         return NO_SUCH_JOB
-    other = other_attempt(record, attempt)
+    other = reject_other_attempt(record, attempt)
     if other is not None:
         return other
     if record.job.restarts != attempt.restarts:
@@ -310,7 +314,7 @@ def check_signal(record: JobRecord | None, attempt: Attempt) -> Outcome | None:
     return None
 
 
-def other_attempt(record: JobRecord, attempt: Attempt) -> Outcome | None:
+def reject_other_attempt(record: JobRecord, attempt: JobAttempt) -> Outcome | None:
     """Rejected where the id belongs to another submission, or to an attempt before this one.
 
     A requeue resets the submit time and counts a restart, so a later attempt of the same
@@ -366,28 +370,28 @@ def check_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Check a drain: a node that another closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
     HyperPod's health agent and slurmctld are not others: a node that either closed is taken over,
-    and one whose Reason slurmctld has removed (see `restore_reason` in nodes/actors.py): scontrol
-    demands a Reason of a person. DRAIN clears a FAIL.
+    and one whose Reason slurmctld has removed (see `restore_drain_reason` in nodes/actors.py):
+    scontrol demands a Reason of a person. DRAIN clears a FAIL.
     """
     if node is None:
         return NO_SUCH_NODE
-    bad = _bad_reason(reason)
+    bad = _reject_bad_reason(reason)
     if bad is not None:
         return bad
-    owner = reason_owner(node.reason)
+    owner = parse_reason_owner(node.reason)
     removed = node.drained and not node.reason
-    is_unowned = mark_of(node) or closed_by_slurm(node) or removed
-    if owner is None and (node.closed or downed_by_hand(node)) and not is_unowned:
+    is_unowned = find_node_mark(node) or is_closed_by_slurm(node) or removed
+    if owner is None and (node.closed or is_downed_by_hand(node)) and not is_unowned:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
-    if node.drained and owner is not None and owner == reason_owner(reason):
+    if node.drained and owner is not None and owner == parse_reason_owner(reason):
         return Outcome.accepted("it is drained already")
     return None
 
 
-def drain_unmarked(node: SlurmNode | None, reason: str) -> Outcome | None:
+def check_unmarked_drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """Return as `drain`, for where HyperPod acts on its marks: a marked node is closed, and stays
     so."""
-    if node is not None and mark_of(node):
+    if node is not None and find_node_mark(node):
         text = f"{node.name} is {_describe_node(node)}: HyperPod acts on that"
         return Outcome.rejected("marked", text, transient=True)
     return check_drain(node, reason)
@@ -401,22 +405,22 @@ def check_down(node: SlurmNode | None, reason: str) -> Outcome | None:
     if node is None:
         return NO_SUCH_NODE
     if reason in MARKS:
-        ours = node.closed and mark_of(node) == reason
-    elif (bad := _bad_reason(reason)) is not None:
+        ours = node.closed and find_node_mark(node) == reason
+    elif (bad := _reject_bad_reason(reason)) is not None:
         return bad
     else:
-        ours = node.drained and reason_owner(node.reason) == reason_owner(reason)
+        ours = node.drained and parse_reason_owner(node.reason) == parse_reason_owner(reason)
     if not ours:
         return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
     return Outcome.accepted("it is down already") if node.down else None
 
 
-def give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
+def check_give_back(node: SlurmNode | None, recovery: str) -> Outcome | None:
     """Only with that recovery's Reason, or a mark that is spent, and a slurmd that answers."""
     if node is None:
         return NO_SUCH_NODE
-    done = bool(mark_of(node)) and is_spent(node)
-    if not (done or node.in_service) and reason_owner(node.reason) != RecoveryId(recovery):
+    done = bool(find_node_mark(node)) and is_mark_spent(node)
+    if not (done or node.in_service) and parse_reason_owner(node.reason) != RecoveryId(recovery):
         return Outcome.rejected("not_ours", f"{node.name} is {_describe_node(node)}")
     return check_resume(node)
 
@@ -431,14 +435,14 @@ def check_resume(node: SlurmNode) -> Outcome | None:
     return None
 
 
-def downed_by_hand(node: SlurmNode) -> bool:
+def is_downed_by_hand(node: SlurmNode) -> bool:
     """DOWN for a reason that is not slurmctld's own."""
-    return node.down and bool(node.reason) and find_row(node) is None
+    return node.down and bool(node.reason) and find_reason_row(node) is None
 
 
-def _bad_reason(reason: str) -> Outcome | None:
+def _reject_bad_reason(reason: str) -> Outcome | None:
     """Only Reasons that mark a node as ours, on one line."""
-    if reason_owner(reason) is None or not reason.isprintable():
+    if parse_reason_owner(reason) is None or not reason.isprintable():
         return Outcome.rejected("bad_reason", f"not a Reason of ours: {reason!r}")
     return None
 

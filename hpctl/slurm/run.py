@@ -34,7 +34,7 @@ _WHICH_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCK
 """Where slurm.conf is, and by what to prove who asks: without them no command would answer."""
 
 
-class End(StrEnum):
+class CommandEnd(StrEnum):
     """How a command ended."""
 
     EXITED = "exited"
@@ -44,11 +44,11 @@ class End(StrEnum):
     GIVEN_UP = "given_up"
 
 
-class Ran(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     """What became of one command. `code` is its exit status, negative for a signal."""
 
     command: tuple[str, ...]
-    end: End
+    end: CommandEnd
     code: int
     out: bytes
     err: str
@@ -57,7 +57,7 @@ class Ran(Struct, frozen=True):
     @property
     def ok(self) -> bool:
         """Return whether it ran to its end and reported exit status 0."""
-        return self.end is End.EXITED and self.code == 0
+        return self.end is CommandEnd.EXITED and self.code == 0
 
     @property
     def text(self) -> str:
@@ -67,13 +67,13 @@ class Ran(Struct, frozen=True):
     @property
     def message(self) -> str:
         """Return what to show a person: the error text, or how it ended."""
-        if self.end is End.EXITED:
+        if self.end is CommandEnd.EXITED:
             return self.err.strip() or self.text.strip() or f"exit status {self.code}"
         return {
-            End.TIMED_OUT: f"no end after {self.seconds:.1f} s",
-            End.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
-            End.NOT_STARTED: self.err,
-            End.GIVEN_UP: f"given up after {self.seconds:.1f} s",
+            CommandEnd.TIMED_OUT: f"no end after {self.seconds:.1f} s",
+            CommandEnd.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
+            CommandEnd.NOT_STARTED: self.err,
+            CommandEnd.GIVEN_UP: f"given up after {self.seconds:.1f} s",
         }[self.end]
 
 
@@ -96,7 +96,7 @@ class SlurmRunner(Struct, frozen=True):
         timeout: float | None = None,
         environ: Mapping[str, str] | None = None,
         give_up: Callable[[], bool] | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         """Run one command, with `environ` beside its ordinary environment.
 
         Never raises for what the command does. It is killed once `give_up` says so.
@@ -106,9 +106,9 @@ class SlurmRunner(Struct, frozen=True):
         conf = self.env().get("SLURM_CONF")
         if conf and not Path(conf).is_file():
             whose = "" if self.conf else ", which SLURM_CONF names"
-            return _not_started(command, f"there is no {conf}{whose}")
+            return _make_not_started(command, f"there is no {conf}{whose}")
         if any("\0" in word for word in command):
-            return _not_started(command, "a NUL character in an argument")
+            return _make_not_started(command, "a NUL character in an argument")
         try:
             proc = subprocess.Popen(
                 command,
@@ -119,7 +119,7 @@ class SlurmRunner(Struct, frozen=True):
                 start_new_session=True,
             )
         except OSError as error:
-            return _not_started(command, f"cannot start {program}: {error.strerror}")
+            return _make_not_started(command, f"cannot start {program}: {error.strerror}")
         with proc:
             return _collect_output(command, proc, timeout or self.timeout, give_up)
 
@@ -137,8 +137,8 @@ class SlurmRunner(Struct, frozen=True):
         return env
 
 
-def _not_started(command: Sequence[str], why: str) -> Ran:
-    return Ran(tuple(command), End.NOT_STARTED, -1, b"", why, 0.0)
+def _make_not_started(command: Sequence[str], why: str) -> CommandResult:
+    return CommandResult(tuple(command), CommandEnd.NOT_STARTED, -1, b"", why, 0.0)
 
 
 def _collect_output(
@@ -146,20 +146,22 @@ def _collect_output(
     proc: subprocess.Popen[bytes],
     timeout: float,
     give_up: Callable[[], bool] | None,
-) -> Ran:
+) -> CommandResult:
     """Read both pipes to their end, or kill the process group at a limit."""
     started = time.monotonic()
     out, err = bytearray(), bytearray()
     end = _read_pipes(proc, out, err, started + timeout, give_up)
-    if end is End.EXITED:
+    if end is CommandEnd.EXITED:
         try:
             proc.wait(max(started + timeout - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            end = End.TIMED_OUT
-    if end is not End.EXITED:
+            end = CommandEnd.TIMED_OUT
+    if end is not CommandEnd.EXITED:
         _kill_group(proc)
     seconds = time.monotonic() - started
-    return Ran(command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds)
+    return CommandResult(
+        command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds
+    )
 
 
 def _read_pipes(
@@ -168,14 +170,14 @@ def _read_pipes(
     err: bytearray,
     until: float,
     give_up: Callable[[], bool] | None,
-) -> End:
+) -> CommandEnd:
     """Fill `out` and `err` until both pipes end, or a limit is reached."""
-    end = End.EXITED
+    end = CommandEnd.EXITED
     with selectors.DefaultSelector() as pipes:
         for pipe, sink in ((proc.stdout, out), (proc.stderr, err)):
             if pipe is not None:
                 pipes.register(pipe, selectors.EVENT_READ, sink)
-        while pipes.get_map() and end is End.EXITED:
+        while pipes.get_map() and end is CommandEnd.EXITED:
             left = until - time.monotonic()
             wait_s = left if give_up is None else min(left, ASK_EVERY_S)
             for key, _ in pipes.select(max(wait_s, 0)):
@@ -185,11 +187,11 @@ def _read_pipes(
                 elif key.data is out or len(err) < MAX_ERROR:
                     key.data.extend(chunk)
             if len(out) > MAX_OUTPUT:
-                end = End.TOO_LONG
+                end = CommandEnd.TOO_LONG
             elif left <= 0 and pipes.get_map():
-                end = End.TIMED_OUT
+                end = CommandEnd.TIMED_OUT
             elif give_up is not None and pipes.get_map() and give_up():
-                end = End.GIVEN_UP
+                end = CommandEnd.GIVEN_UP
     return end
 
 
@@ -257,7 +259,7 @@ _FOR_NOW = frozenset(
 )
 
 
-def judge_outcome(ran: Ran) -> Outcome:
+def judge_outcome(ran: CommandResult) -> Outcome:
     """Return what a mutating command's end says of its order.
 
     Exit status 0 is Accepted. A command that could not be started or could not connect did
@@ -266,18 +268,18 @@ def judge_outcome(ran: Ran) -> Outcome:
     """
     if ran.ok:
         return Outcome.accepted()
-    if ran.end is End.NOT_STARTED:
+    if ran.end is CommandEnd.NOT_STARTED:
         return Outcome.rejected("not_started", ran.message, transient=True)
-    if ran.end is not End.EXITED:
+    if ran.end is not CommandEnd.EXITED:
         return Outcome.ambiguous("timeout", ran.message)
     if ran.code < 0:
         return Outcome.ambiguous("killed", f"{ran.command[0]} ended by signal {-ran.code}")
     if not ran.err.strip():
         return Outcome.ambiguous("exit_status", ran.message)
-    return of_text(ran.message)
+    return classify_error_text(ran.message)
 
 
-def of_text(message: str) -> Outcome:
+def classify_error_text(message: str) -> Outcome:
     """Return what slurmctld's or libslurm's error text says of the order that it answers."""
     for text, code in _NOT_SENT.items():
         if text in message:

@@ -13,7 +13,7 @@ _SHAPE = (
 )  # fmt: skip
 
 
-def step_environment(
+def make_step_environment(
     environ: Mapping[str, str], nodes: Sequence[NodeName], allocated: Sequence[NodeName]
 ) -> dict[str, str]:
     """Return what srun is started with: ours, less what the batch script's start left in it.

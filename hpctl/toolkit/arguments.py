@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hpctl.toolkit.bounds import duration_s
+from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import combine_options
 
@@ -41,7 +41,7 @@ class ParsedArgument(click.ParamType):  # type: ignore[type-arg]
             self.fail(message, param, ctx)
 
 
-class NameType(ParsedArgument):
+class PatternType(ParsedArgument):
     """Text that matches a pattern as a whole; `means` says in words what it is, with an example."""
 
     def __init__(self, name: str, pattern: str, means: str) -> None:
@@ -57,7 +57,7 @@ class NameType(ParsedArgument):
         return text
 
 
-class NodesType(ParsedArgument):
+class NodeNamesType(ParsedArgument):
     """A node's name of any kind, or a hostlist of names."""
 
     name = "node"
@@ -74,7 +74,7 @@ class NodesType(ParsedArgument):
         return text
 
 
-class ThereType(click.Path):
+class ExistingPathType(click.Path):
     """A file or directory to read. One that is not there is exit code 1, as with every name.
 
     `hint` says what to do then.
@@ -106,7 +106,7 @@ def raise_usage_errors() -> Iterator[None]:
         raise click.UsageError("\n".join(filter(None, (str(error), error.hint)))) from error
 
 
-CLUSTER = NameType(
+CLUSTER = PatternType(
     "cluster",
     r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]*:\d{12}:cluster/[a-z0-9]{12}"
     r"|[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}",
@@ -114,25 +114,25 @@ CLUSTER = NameType(
 )
 
 
-GROUP = NameType(
+GROUP = PatternType(
     "group", "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", "an instance group's name, such as worker-group-1"
 )
 
 
-NODES = NodesType()
+NODES = NodeNamesType()
 
 
-FILE_SYSTEM = NameType(
+FILE_SYSTEM = PatternType(
     "fs", "fs-[0-9a-f]{8,18}", "a file system's id, such as fs-0123456789abcdef0"
 )
 
 
-BUCKET = NameType(
+BUCKET = PatternType(
     "bucket", r"(s3://)?[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", "a bucket's name, such as data"
 )
 
 
-ROLE_ARN = NameType(
+ROLE_ARN = PatternType(
     "arn",
     r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+",
     "a role's ARN, such as arn:aws:iam::111122223333:role/hyperpod",
@@ -149,8 +149,8 @@ class DurationType(ParsedArgument):
 
     def read(self, value: Any) -> float:
         """Seconds. Raises ValueError with examples, or the bounds."""
-        found = float(value) if isinstance(value, int | float) else duration_s(str(value))
-        least, most = duration_s(self._least) or 0.0, duration_s(self._most)
+        found = float(value) if isinstance(value, int | float) else parse_duration(str(value))
+        least, most = parse_duration(self._least) or 0.0, parse_duration(self._most)
         if found is None:
             raise ValueError(f"{value!r} is no duration: write 90s, 30min or 3h")
         if found < least or (most is not None and found > most):

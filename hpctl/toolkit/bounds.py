@@ -35,7 +35,7 @@ def bound_time(at: datetime) -> datetime:
     return EARLIEST if at < EARLIEST else LATEST if at > LATEST else at
 
 
-def in_utc(at: datetime) -> datetime:
+def convert_to_utc(at: datetime) -> datetime:
     """Return an aware time of any zone as one in UTC and in bounds; one without a zone is taken as
     UTC."""
     if at.tzinfo is None:
@@ -49,7 +49,7 @@ def bound_times(value: object, *names: str) -> None:
     for name in names:
         at: datetime = getattr(value, name)
         if not EARLIEST <= at <= LATEST:
-            _set_field(value, name, in_utc(at))
+            _set_field(value, name, convert_to_utc(at))
 
 
 def clean_texts(value: object, *names: str) -> None:
@@ -81,7 +81,7 @@ def clamp_duration(seconds: float) -> timedelta:
     return timedelta(seconds=within if seconds == seconds else MAX_SECONDS)
 
 
-def duration_s(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """`90`, `90s`, `10m`, `30min`, `1.5h`, `1d`, `2w` in seconds; None for anything else.
 
     How people write a duration, in files and on the command line. It may be out of bounds, which
@@ -91,14 +91,14 @@ def duration_s(text: str) -> float | None:
     return float(match[1]) * _UNIT_S[match[2]] if match else None
 
 
-def at_stamp(seconds: float | None) -> datetime | None:
+def parse_timestamp(seconds: float | None) -> datetime | None:
     """Return a POSIX time in bounds; None for 0, for less, and for what is no number."""
     if seconds is None or not seconds > 0:
         return None
     return datetime.fromtimestamp(seconds, UTC) if seconds < LATEST.timestamp() else LATEST
 
 
-def at_text(text: str) -> datetime | None:
+def parse_slurm_time(text: str) -> datetime | None:
     """Return a time in UTC as Slurm prints it, in bounds: `2026-01-31T12:00:00`, and
     `10000-01-03T...`.
 
@@ -129,7 +129,7 @@ def make_printable(text: str, *, lines: bool = False) -> str:
     return (_BUT_LINES if lines else _UNPRINTABLE).sub("\ufffd", text)
 
 
-def json_safe(text: str) -> str:
+def escape_json(text: str) -> str:
     """JSON whose strings hold nothing that a terminal obeys: the same document, in escapes."""
     return _BUT_LINES.sub(lambda found: _escape_code(ord(found[0])), text)
 

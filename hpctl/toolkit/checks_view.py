@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.declared_view import Column, Columns, Layout, RowTable, TextLine
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import DIM, color_word, format_counts, style_text
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class CheckView(Struct, frozen=True):
     )
 
 
-def _verdict_counts(view: Any) -> Text:
+def _count_verdicts(view: Any) -> Text:
     found = [check.verdict for check in view.checks]
     return format_counts({verdict: found.count(verdict) for verdict in LABELS if verdict in found})
 
 
-CHECKLIST: Layout = (Section("checks"), Line(_verdict_counts, gap=True, when="checks"))
+CHECKLIST: Layout = (RowTable("checks"), TextLine(_count_verdicts, gap=True, when="checks"))
 """The text of any view's `checks`: each of them, then how many have which verdict."""
 
 
@@ -71,6 +71,6 @@ class DoctorView(Struct, frozen=True):
     layout: ClassVar[Layout] = CHECKLIST
 
 
-def choose_exit_code(view: DoctorView) -> Exit:
+def choose_exit_code(view: DoctorView) -> ExitCode:
     """Return the command's exit code."""
     return output.choose_worst_exit(check.verdict for check in view.checks)

@@ -33,7 +33,7 @@ _ISO = re.compile(
 )
 
 
-def iso_time(text: str) -> datetime:
+def parse_iso_time(text: str) -> datetime:
     """`datetime.fromisoformat` of 3.11: `Z`, basic format and any number of decimals.
 
     3.10 reads what `isoformat()` writes and nothing else. Week dates and seconds in the offset are

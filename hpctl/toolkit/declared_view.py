@@ -22,7 +22,7 @@ Style: TypeAlias = str | Mapping[str, str] | Callable[[Any], str]
 """A rich style; or the style of each text; or a function of the row that returns it."""
 
 
-class Since(Struct, frozen=True):
+class AgeCell(Struct, frozen=True):
     """A cell: the time from a row's time until the view's `as_of`; `never` for None.
 
     `until`: the name of a row's own end, used in place of `as_of` where it is not None. `suffix`
@@ -34,7 +34,7 @@ class Since(Struct, frozen=True):
     suffix: str = ""
 
 
-Cell: TypeAlias = str | Callable[[Any], object] | Since
+Cell: TypeAlias = str | Callable[[Any], object] | AgeCell
 """What a column, a fact or a line shows of a row or a view."""
 
 
@@ -57,7 +57,7 @@ class Column(Struct, frozen=True):
     when: Cell | None = None
 
 
-class Fact(Struct, frozen=True):
+class FactRow(Struct, frozen=True):
     """A name and a value of a view; left out where the value is empty."""
 
     name: str
@@ -65,11 +65,11 @@ class Fact(Struct, frozen=True):
     style: Style = ""
 
 
-BREAK = Fact("", "")
+BREAK = FactRow("", "")
 """A blank line between two facts."""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class LayoutPart(Struct, frozen=True, kw_only=True):
     """What every part of a layout has in common.
 
     `title`: a heading above the part, after a blank line. `gap`: a blank line above the part.
@@ -83,13 +83,13 @@ class Part(Struct, frozen=True, kw_only=True):
     indent: int = 0
 
 
-class Facts(Part, frozen=True):
+class FactTable(LayoutPart, frozen=True):
     """A table of names and values."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[FactRow, ...]
 
 
-class Section(Part, frozen=True):
+class RowTable(LayoutPart, frozen=True):
     """A table of a view's rows: those of the field `rows`.
 
     `columns`: those of the rows' class where not given. `otherwise`: a template or a function, the
@@ -101,7 +101,7 @@ class Section(Part, frozen=True):
     otherwise: str | Callable[[Any], object] = ""
 
 
-class Line(Part, frozen=True):
+class TextLine(LayoutPart, frozen=True):
     """One line of text: a template of the view's fields, or a function of the view.
 
     `unbroken`: not broken into lines where the screen ends, for paths and commands to copy.
@@ -112,7 +112,7 @@ class Line(Part, frozen=True):
     unbroken: bool = False
 
 
-class Lines(Part, frozen=True):
+class ItemLines(LayoutPart, frozen=True):
     """One line for each item of the cell `items`: by `form`, a template or a function of it.
 
     In a template `{}` is the item, and `{name}` a field of it. What rich itself draws, such as
@@ -125,24 +125,24 @@ class Lines(Part, frozen=True):
     unbroken: bool = False
 
 
-class Blank(Part, frozen=True):
+class BlankLine(LayoutPart, frozen=True):
     """A blank line, whatever is above it and below it."""
 
 
-class Inner(Part, frozen=True):
+class InnerView(LayoutPart, frozen=True):
     """A field that is a view itself, by its own layout."""
 
     view: Cell
 
 
-class Each(Part, frozen=True):
+class ForEach(LayoutPart, frozen=True):
     """The same parts for each item of the cell `items`; in them, the item is the view."""
 
     items: Cell
-    layout: tuple[Part, ...]
+    layout: tuple[LayoutPart, ...]
 
 
-Layout: TypeAlias = tuple[Part, ...]
+Layout: TypeAlias = tuple[LayoutPart, ...]
 
 
 Columns: TypeAlias = tuple[Column, ...]

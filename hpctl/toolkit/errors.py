@@ -13,11 +13,11 @@ class Unavailable(HpctlError):
     """A read failed: nothing may be concluded from it, least of all that a thing is absent."""
 
 
-class Interrupted(Unavailable):
+class ReadInterrupted(Unavailable):
     """A long read was given up: something has happened that is more urgent."""
 
 
-class Refused(HpctlError):
+class CallRefused(HpctlError):
     """The answer to a call is no. `code` is the service's own word for it.
 
     An order that is refused was certainly not taken.
@@ -28,11 +28,11 @@ class Refused(HpctlError):
         self.code = code
 
 
-class Absent(Refused):
+class ResourceNotFound(CallRefused):
     """What a call names is not there: a cluster, a subnet, a role, a bucket."""
 
 
-class InDoubt(HpctlError):
+class OrderInDoubt(HpctlError):
     """An order was sent, and may or may not be taken: look before it is repeated."""
 
 

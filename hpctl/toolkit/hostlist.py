@@ -55,7 +55,7 @@ def fold_hostlist(names: Iterable[str]) -> str:
     groups: dict[tuple[str, int], set[int]] = {}
     whole: set[str] = set()
     for name in names:
-        if not valid_name(name):
+        if not is_host_name(name):
             raise HostlistError("not a host name", name)
         match = _TAIL.match(name)
         if match is None or not match[1] or len(match[2]) > _MAX_DIGITS:
@@ -69,12 +69,12 @@ def fold_hostlist(names: Iterable[str]) -> str:
     return ",".join(parts)
 
 
-def fold_shown(names: Sequence[str]) -> str:
+def format_node_names(names: Sequence[str]) -> str:
     """Return names for people: as a hostlist, or with commas where one is not plainly a name."""
-    return fold_hostlist(names) if all(map(valid_name, names)) else ", ".join(names)
+    return fold_hostlist(names) if all(map(is_host_name, names)) else ", ".join(names)
 
 
-def valid_name(name: str) -> bool:
+def is_host_name(name: str) -> bool:
     """Return whether this is plainly one host name: letters, digits, `_`, `.` and `-` inside."""
     return len(name) <= 255 and _NAME.match(name) is not None
 
@@ -140,7 +140,7 @@ def _expand_part(part: str) -> Iterator[str]:
             raise HostlistError("not a host name", piece)
     for combination in product(*pieces):
         name = "".join(combination)
-        if not valid_name(name):
+        if not is_host_name(name):
             raise HostlistError("not a host name", name)
         yield name
 

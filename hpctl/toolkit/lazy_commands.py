@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpctl.toolkit.interrupts import by_ctrl_c
+from hpctl.toolkit.interrupts import is_ctrl_c_answer
 
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
             click.echo("hpctl: interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except click.Abort as abort:
-            if not by_ctrl_c(abort):
+            if not is_ctrl_c_answer(abort):
                 raise
             # The cursor stands behind the question still.
             click.echo("\nhpctl: interrupted, nothing was done", err=True)

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import click
 
-from hpctl.toolkit.bounds import add_seconds, duration_s, in_utc, json_safe, make_printable
-from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.bounds import (
+    add_seconds,
+    convert_to_utc,
+    escape_json,
+    make_printable,
+    parse_duration,
+)
+from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.interrupts import by_ctrl_c
+from hpctl.toolkit.interrupts import is_ctrl_c_answer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +50,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What the exit code of every command means."""
 
     FINE = 0
@@ -90,7 +96,7 @@ def to_json(schema: str, view: object) -> str:
     import msgspec
 
     body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
-    return json_safe(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
+    return escape_json(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
 
 
 @overload
@@ -115,7 +121,7 @@ def show_view(
         _draw_view(make_console(), draw or draw_declared, view)
 
 
-def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
+def draw_on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
     """Draw where questions are asked: standard output is for the result."""
     # As wide as the result, so that both read alike.
     _draw_view(make_console(err=True, width=make_console().width), draw, value)
@@ -189,10 +195,10 @@ def confirm(question: str, *, abort: bool = False) -> bool:
     try:
         return click.confirm(make_printable(question, lines=True), abort=abort, err=True)
     except click.Abort as aborted:
-        if not abort or by_ctrl_c(aborted):
+        if not abort or is_ctrl_c_answer(aborted):
             raise
         echo("\n" + NOT_CONFIRMED, err=True)
-        raise click.exceptions.Exit(Exit.PROBLEM) from None
+        raise click.exceptions.Exit(ExitCode.PROBLEM) from None
 
 
 def prompt(question: str, **how: Any) -> Any:
@@ -212,17 +218,17 @@ def fold_text(text: str, more: int = 0) -> str:
     ).rstrip("\0")
 
 
-def choose_worst_exit(verdicts: Iterable[str]) -> Exit:
+def choose_worst_exit(verdicts: Iterable[str]) -> ExitCode:
     """Return the worst exit: a failure outweighs an unknown; warnings and notes only are fine."""
     found = set(verdicts)
     if "fail" in found:
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if "unknown" in found else Exit.FINE
+        return ExitCode.PROBLEM
+    return ExitCode.CANNOT_TELL if "unknown" in found else ExitCode.FINE
 
 
-def exit_with(code: Exit) -> None:
+def exit_with(code: ExitCode) -> None:
     """End the command with its exit code; plain success just returns."""
-    if code is not Exit.FINE:
+    if code is not ExitCode.FINE:
         raise click.exceptions.Exit(code)
 
 
@@ -238,11 +244,11 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
-        ago = None if text[-1:].isdecimal() else duration_s(text)
+        ago = None if text[-1:].isdecimal() else parse_duration(text)
         if ago is not None:
             return now() - timedelta(seconds=ago)
         try:
-            at = iso_time(text)
+            at = parse_iso_time(text)
         except ValueError:
             self.fail(
                 f"{text!r} is no time: write 30min, 12h, 7d or 2026-01-31T12:00:00Z", param, ctx
@@ -264,14 +270,14 @@ class UntilType(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip()
         if text == "now":
             return now()
-        after = duration_s(text[1:]) if text[:1] == "+" and not text[-1:].isdecimal() else None
+        after = parse_duration(text[1:]) if text[:1] == "+" and not text[-1:].isdecimal() else None
         if after is not None:
             return add_seconds(now(), after)
         try:
-            at = iso_time(text)
+            at = parse_iso_time(text)
         except ValueError:
             self.fail(f"{text!r} is no time: write +2h, or 2026-01-31T12:00:00Z", param, ctx)
-        return in_utc(at)
+        return convert_to_utc(at)
 
 
 def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
@@ -282,7 +288,7 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str, *, n: int = 3
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
-def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
+def make_not_found_error(what: str, name: str, known: Iterable[str]) -> HpctlError:
     """Return the error for a name that nothing has, with the nearest ones that something has."""
     hint = suggest_names(name, known, f"Run `hpctl {what}` to see the names.")
     return HpctlError(f"`hpctl {what}` lists no {name!r}", hint)

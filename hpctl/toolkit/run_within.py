@@ -9,7 +9,7 @@ from typing import IO
 from hpctl.toolkit.bounded_child import BoundedChild
 
 
-def run_within(
+def run_with_timeout(
     command: Sequence[str], seconds: float, *, out: IO[bytes], error: IO[bytes] | int | None = None
 ) -> int | None:
     """Run a program with its output in a file and return its exit code; None after `seconds`.

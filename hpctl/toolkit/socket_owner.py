@@ -25,7 +25,10 @@ def find_peer_uid(connection: socket.socket) -> int | None:
     """
     own, other = _write_address(connection.getsockname()), _write_address(connection.getpeername())
     for fields in _read_sockets():
-        if _normalize(fields[_LOCAL]) == other and _normalize(fields[_REMOTE]) == own:
+        if (
+            _normalize_address(fields[_LOCAL]) == other
+            and _normalize_address(fields[_REMOTE]) == own
+        ):
             return int(fields[_UID])
     return None
 
@@ -46,7 +49,7 @@ def _write_address(address: tuple[str, int]) -> str:
     packed = ipaddress.ip_address(address[0].partition("%")[0]).packed
     words = [packed[at : at + 4] for at in range(0, len(packed), 4)]
     text = "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
-    return _normalize(f"{text}:{address[1]:04X}")
+    return _normalize_address(f"{text}:{address[1]:04X}")
 
 
 _MAPPED = "".join(
@@ -54,6 +57,6 @@ _MAPPED = "".join(
 )
 
 
-def _normalize(text: str) -> str:
+def _normalize_address(text: str) -> str:
     """Return an IPv4 address that a socket of IPv6 has as IPv4's own sockets have it."""
     return text.removeprefix(_MAPPED)

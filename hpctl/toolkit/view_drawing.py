@@ -14,20 +14,20 @@ from rich.text import Text
 
 from hpctl.toolkit.declared_view import (
     BREAK,
-    Blank,
+    AgeCell,
+    BlankLine,
     Cell,
     Column,
     DeclaredView,
-    Each,
-    Fact,
-    Facts,
-    Inner,
-    Line,
-    Lines,
-    Part,
-    Section,
-    Since,
+    FactRow,
+    FactTable,
+    ForEach,
+    InnerView,
+    ItemLines,
+    LayoutPart,
+    RowTable,
     Style,
+    TextLine,
 )
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.tables import DIM, HEAD, MANY, WIDE, format_moment, format_plain_columns
@@ -41,31 +41,31 @@ def draw_view(out: Console, view: DeclaredView) -> None:
     draw_parts(out, view.layout, view)
 
 
-def draw_parts(out: Console, parts: Sequence[Part], view: object) -> None:
+def draw_parts(out: Console, parts: Sequence[LayoutPart], view: object) -> None:
     """Print parts of a view, which may have no layout."""
     for part in parts:
         if part.when is not None and not read_cell(part.when, view, view):
             continue
-        if isinstance(part, Blank):
+        if isinstance(part, BlankLine):
             out.print()
-        elif isinstance(part, Inner):
+        elif isinstance(part, InnerView):
             draw_view(out, read_cell(part.view, view, view))
-        elif isinstance(part, Each):
+        elif isinstance(part, ForEach):
             for item in read_cell(part.items, view, view) or ():
                 draw_parts(out, part.layout, item)
-        elif isinstance(part, Facts):
+        elif isinstance(part, FactTable):
             _draw_facts(out, part, view)
-        elif isinstance(part, Section):
+        elif isinstance(part, RowTable):
             _draw_section(out, part, view)
         else:
-            assert isinstance(part, Line | Lines)
+            assert isinstance(part, TextLine | ItemLines)
             _draw_lines(out, part, view)
 
 
 def read_cell(cell: Cell, row: object, view: object) -> Any:
     """Return the value of a cell of a row of a view."""
-    if isinstance(cell, Since):
-        return _time_since(cell, row, view)
+    if isinstance(cell, AgeCell):
+        return _format_time_since(cell, row, view)
     if not isinstance(cell, str):
         return cell(row)
     if "{" in cell:
@@ -80,7 +80,7 @@ def read_cell(cell: Cell, row: object, view: object) -> Any:
 
 def fill_template(template: str, row: object) -> str:
     """Return a template with a row's fields: `{name}`, or `{}` for the row itself."""
-    return _TEMPLATES.vformat(template, (row,), _FieldsOf(row))
+    return _TEMPLATES.vformat(template, (row,), _RowFields(row))
 
 
 def format_value(value: object) -> str | Text:
@@ -96,7 +96,7 @@ def format_value(value: object) -> str | Text:
     return str(value)
 
 
-def section_texts(section: Section, view: object) -> tuple[list[str], list[list[str]]]:
+def format_section(section: RowTable, view: object) -> tuple[list[str], list[list[str]]]:
     """Return the headings of a section and its rows as plain text; both empty where it has no
     rows."""
     rows = _list_rows(section, view)
@@ -106,20 +106,20 @@ def section_texts(section: Section, view: object) -> tuple[list[str], list[list[
     texts = []
     for row in rows:
         texts.append([str(_format_column_value(column, row, view)) for column in columns])
-    return [heading_text(column, view) for column in columns], texts
+    return [format_heading(column, view) for column in columns], texts
 
 
-def fact_texts(part: Facts, view: object) -> list[tuple[str, str]]:
+def format_facts(part: FactTable, view: object) -> list[tuple[str, str]]:
     """Return the names of facts with their values as plain text, without those that have none."""
     return [(fact.name, str(value)) for fact, value in _list_known_facts(part, view) if value]
 
 
-def heading_text(column: Column, view: object) -> str:
+def format_heading(column: Column, view: object) -> str:
     """Return the heading of a column of a view's table."""
     return fill_template(column.heading, view)
 
 
-def _time_since(cell: Since, row: object, view: object) -> str:
+def _format_time_since(cell: AgeCell, row: object, view: object) -> str:
     start = _read_field(row, cell.start)
     if start is None:
         return "never"
@@ -133,17 +133,17 @@ def _read_field(row: object, name: str) -> Any:
     return row.get(name) if isinstance(row, Mapping) else getattr(row, name)
 
 
-class _Templates(Formatter):
+class _TemplateFormatter(Formatter):
     def format_field(self, value: object, format_spec: str) -> str:
         if value is None or not format_spec:
             return str(format_value(value))
         return format(value, format_spec)
 
 
-_TEMPLATES = _Templates()
+_TEMPLATES = _TemplateFormatter()
 
 
-class _FieldsOf(Mapping[str, object]):
+class _RowFields(Mapping[str, object]):
     """A row's fields by their names."""
 
     def __init__(self, row: object) -> None:
@@ -182,19 +182,19 @@ def _format_cell(column: Column, row: object, view: object) -> str | Text:
     return _style_value(_format_column_value(column, row, view), column.style, row)
 
 
-def _list_rows(section: Section, view: object) -> list[object]:
+def _list_rows(section: RowTable, view: object) -> list[object]:
     if section.when is not None and not read_cell(section.when, view, view):
         return []
     return list(read_cell(section.rows, view, view) or ())
 
 
-def _list_columns(section: Section, rows: Sequence[object], view: object) -> list[Column]:
+def _list_columns(section: RowTable, rows: Sequence[object], view: object) -> list[Column]:
     """Return the columns of a table of these rows, those for wide screens among them."""
     declared: Sequence[Column] = section.columns or type(rows[0]).columns  # type: ignore[attr-defined]
     return [one for one in declared if one.when is None or read_cell(one.when, view, view)]
 
 
-def _print_part_heading(out: Console, part: Part, view: object) -> None:
+def _print_part_heading(out: Console, part: LayoutPart, view: object) -> None:
     """Print what is above a part."""
     if part.gap or part.title:
         out.print()
@@ -202,11 +202,11 @@ def _print_part_heading(out: Console, part: Part, view: object) -> None:
         out.print(_format_part_text(part.title, view), style=HEAD)
 
 
-def _indent_part(what: RenderableType, part: Part) -> RenderableType:
+def _indent_part(what: RenderableType, part: LayoutPart) -> RenderableType:
     return Padding(what, (0, 0, 0, part.indent)) if part.indent else what
 
 
-def _list_known_facts(part: Facts, view: object) -> list[tuple[Fact, str | Text]]:
+def _list_known_facts(part: FactTable, view: object) -> list[tuple[FactRow, str | Text]]:
     """Return the facts that have a value, each with it, and the breaks between them."""
     values = [
         (fact, "" if fact == BREAK else format_value(read_cell(fact.cell, view, view)))
@@ -215,7 +215,7 @@ def _list_known_facts(part: Facts, view: object) -> list[tuple[Fact, str | Text]
     return [(fact, value) for fact, value in values if value or fact == BREAK]
 
 
-def _draw_facts(out: Console, part: Facts, view: object) -> None:
+def _draw_facts(out: Console, part: FactTable, view: object) -> None:
     table = _build_table([Column("", "name"), Column("", "value", fold=True)], view)
     for fact, value in _list_known_facts(part, view):
         table.add_row(Text(fact.name, DIM), _style_value(value, fact.style, view))
@@ -224,7 +224,7 @@ def _draw_facts(out: Console, part: Facts, view: object) -> None:
         out.print(_indent_part(table, part))
 
 
-def _draw_section(out: Console, part: Section, view: object) -> None:
+def _draw_section(out: Console, part: RowTable, view: object) -> None:
     rows = _list_rows(part, view)
     if not rows:
         if part.otherwise:
@@ -234,7 +234,7 @@ def _draw_section(out: Console, part: Section, view: object) -> None:
     is_wide = out.width >= WIDE
     columns = [one for one in _list_columns(part, rows, view) if is_wide or not one.wide]
     if len(rows) > MANY:
-        texts = [tuple(heading_text(one, view) for one in columns)]
+        texts = [tuple(format_heading(one, view) for one in columns)]
         for row in rows:
             values = (_format_column_value(one, row, view) for one in columns)
             texts.append(tuple(map(_join_lines, values)))
@@ -257,7 +257,7 @@ def _build_table(columns: Sequence[Column], view: object) -> Table:
     table.show_header = any(column.heading for column in columns)
     for column in columns:
         table.add_column(
-            heading_text(column, view),
+            format_heading(column, view),
             justify="right" if column.right else "left",
             no_wrap=not column.fold,
             overflow="fold" if column.fold else "ellipsis",
@@ -265,20 +265,20 @@ def _build_table(columns: Sequence[Column], view: object) -> Table:
     return table
 
 
-def _draw_lines(out: Console, part: Line | Lines, view: object) -> None:
-    lines = _one_line(part, view) if isinstance(part, Line) else _list_items(part, view)
+def _draw_lines(out: Console, part: TextLine | ItemLines, view: object) -> None:
+    lines = _draw_line(part, view) if isinstance(part, TextLine) else _list_items(part, view)
     if lines:
         _print_part_heading(out, part, view)
     for line in lines:
         out.print(_indent_part(line, part), soft_wrap=part.unbroken)
 
 
-def _one_line(part: Line, view: object) -> list[RenderableType]:
+def _draw_line(part: TextLine, view: object) -> list[RenderableType]:
     text = _format_part_text(part.text, view)
     return [_style_value(format_value(text), part.style, view)] if text else []
 
 
-def _list_items(part: Lines, view: object) -> list[RenderableType]:
+def _list_items(part: ItemLines, view: object) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for item in read_cell(part.items, view, view) or ():
         if isinstance(item, ConsoleRenderable):

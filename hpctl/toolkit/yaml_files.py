@@ -21,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import duration_s
+from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.errors import FileProblems
 
 Place = tuple[str | int, ...]
@@ -232,7 +232,7 @@ def _convert_value(  # noqa: C901 -- one branch for each kind of type
             raise msgspec.ValidationError(f"should be a finite number (given {data})")
         if isinstance(data, str) and any(getattr(one, "title", "") == "seconds" for one in meta):
             data = _parse_seconds(data)
-        if isinstance(data, list) and _is_listed(base):
+        if isinstance(data, list) and _is_list_type(base):
             msgspec.convert(data, _add_bounds(list[Any], meta))
             entries = [
                 _convert_value(inner[0], one, (*place, n), problems) for n, one in enumerate(data)
@@ -258,7 +258,7 @@ def _add_bounds(kind: Any, meta: list[Any]) -> Any:
     return Annotated[parts] if meta else kind
 
 
-def _is_listed(base: Any) -> bool:
+def _is_list_type(base: Any) -> bool:
     """Return whether a type has any number of entries, all of one type."""
     inner = get_args(base)
     return get_origin(base) in (list, set, frozenset) or inner[1:] == (...,)
@@ -281,7 +281,7 @@ def _is_class(kind: Any) -> bool:
 
 
 def _parse_seconds(text: str) -> float:
-    seconds = duration_s(text)
+    seconds = parse_duration(text)
     if seconds is None:
         wrong = f"is no time: write seconds, or 30s, 10m, 2h, 1d{_quote_value(text)}"
         raise msgspec.ValidationError(wrong)

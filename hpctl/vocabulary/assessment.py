@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.identity import Generation, RuleId
+from hpctl.vocabulary.identity import NodeGeneration, RuleId
 from hpctl.vocabulary.model import Finding
 
 
@@ -55,7 +55,7 @@ class FaultClass(Struct, frozen=True):
     source: str = ""
 
 
-class Condition(StrEnum):
+class NodeCondition(StrEnum):
     """An assessment in one word."""
 
     HEALTHY = "healthy"
@@ -76,8 +76,8 @@ class Assessment(Struct, frozen=True):
     `also`: the other rules that call it faulty besides `fault`, and since when.
     """
 
-    generation: Generation
-    condition: Condition
+    generation: NodeGeneration
+    condition: NodeCondition
     since: datetime
     fault: FaultClass | None = None
     findings: tuple[Finding, ...] = ()

@@ -13,7 +13,7 @@ from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase, NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, find_next_phase
 
 
 class ChangeKind(StrEnum):
@@ -138,7 +138,7 @@ class ChangeOpened(Struct, frozen=True):
     own: bool = True
 
 
-class Change(Struct, frozen=True):
+class ClusterChange(Struct, frozen=True):
     """One change as the journal tells it."""
 
     opened: ChangeOpened
@@ -165,15 +165,15 @@ class Change(Struct, frozen=True):
         about = self.opened
         return f"{about.kind} {about.node or about.group}"
 
-    def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> ClusterChange:
         """Return the change after a signal. Raises IllegalSignal for what is not in the table."""
         signal = ChangeSignal(seen)
-        phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
+        phase = find_next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
 
-def expects_instances(change: Change) -> bool:
+def expects_instances(change: ClusterChange) -> bool:
     """Return whether instances may be coming: an order was taken, or its outcome is unknown."""
     return any(s.in_doubt or s.accepted for s in change.steps if s.kind is StepKind.ADD)
 
@@ -190,7 +190,7 @@ _PHASES: Final[Mapping[NodePhase, ChangePhase]] = {
 }
 
 
-def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
+def find_removal_phase(rec: NodeRecovery) -> ChangePhase:
     """Return the phase of a group's change of size that a node recovery carries out."""
     drained = rec.phase in (NodePhase.CORDONED, NodePhase.VACATED)
     if drained and rec.steps and rec.steps[-1].kind is StepKind.RETURN:
@@ -198,21 +198,21 @@ def phase_of_removal(rec: NodeRecovery) -> ChangePhase:
     return _PHASES.get(rec.phase, ChangePhase.GIVING_BACK)
 
 
-def kind_of_removal(rec: NodeRecovery) -> ChangeKind:
+def find_removal_kind(rec: NodeRecovery) -> ChangeKind:
     """Return what changes by a node recovery of capacity's."""
     return ChangeKind.REMOVE if rec.rule == SCALE_DOWN else ChangeKind.RETURN
 
 
-def is_window(change: Change) -> bool:
+def is_maintenance_window(change: ClusterChange) -> bool:
     """Return whether it is a maintenance window."""
     return change.opened.kind is ChangeKind.MAINTENANCE
 
 
-def has_begun(window: Change) -> bool:
+def has_window_begun(window: ClusterChange) -> bool:
     """Return whether a maintenance window has begun, whatever became of it since."""
     return any(move.signal == ChangeSignal.BEGAN for move in window.trail)
 
 
-def open_change(event: ChangeOpened) -> Change:
+def open_change(event: ChangeOpened) -> ClusterChange:
     """Return a change at its beginning."""
-    return Change(event, ChangePhase.OPEN, event.at)
+    return ClusterChange(event, ChangePhase.OPEN, event.at)

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from hpctl.toolkit.bounds import parse_count
-from hpctl.vocabulary.identity import Generation, RecoveryId
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.identity import NodeGeneration, RecoveryId
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 EVIDENCE_CHECK: Final = "node.evidence"
 """The check of the finding in which an agent answers; its device is the recovery's id."""
@@ -40,7 +40,7 @@ class EvidenceOrder(Struct, frozen=True, forbid_unknown_fields=True):
     the fault was first seen. `remedy` and `why` are what the node writes into its own log."""
 
     recovery: Annotated[str, Meta(pattern=r"^[a-z]{1,8}-[0-9a-f]{1,32}\Z")]
-    generation: Generation
+    generation: NodeGeneration
     until: float
     since: float
     remedy: _Word
@@ -55,7 +55,7 @@ class KeptArchive(Struct, frozen=True):
     sha256: str
 
 
-def is_bucket(place: str) -> bool:
+def is_s3_location(place: str) -> bool:
     """Return whether a place of evidence is in S3."""
     return place.startswith("s3://")
 
@@ -65,17 +65,17 @@ def name_archive(recovery: str) -> str:
     return f"{recovery}.tar.gz"
 
 
-def find_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+def find_evidence_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
     """Return what a node's agent says of the evidence that a recovery ordered; None: nothing
     yet."""
     return next((f for f in findings if f.check == EVIDENCE_CHECK and f.device == recovery), None)
 
 
-def is_well_formed(answer: Finding) -> bool:
+def is_valid_answer(answer: Finding) -> bool:
     """Return whether an answer says that an archive of a possible size was kept."""
     match = _ANSWER.fullmatch(answer.evidence)
     bounded = match is not None and parse_count(match[1]) <= MOST_BYTES
-    return answer.code == KEPT and answer.verdict is Verdict.OK and bounded
+    return answer.code == KEPT and answer.verdict is DeviceVerdict.OK and bounded
 
 
 def describe_archive(size: int, sha256: str) -> str:
@@ -83,7 +83,7 @@ def describe_archive(size: int, sha256: str) -> str:
     return f"{size} bytes, sha256 {sha256}"
 
 
-def parse_trail(why: str) -> KeptArchive | None:
+def parse_kept_archive(why: str) -> KeptArchive | None:
     """Return the archive that the reason of a recovery's move names; None where it names none."""
     match = _TRAIL.fullmatch(why)
     return KeptArchive(match[1], parse_count(match[2]), match[3]) if match else None

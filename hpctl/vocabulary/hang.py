@@ -29,7 +29,7 @@ class Hang(Struct, frozen=True):
     other: str = ""
 
 
-class Standstill(Struct, frozen=True):
+class StalledRun(Struct, frozen=True):
     """A run of which nothing works. `since`: when it was last seen at work, or first looked at.
     `why`: what its processes do instead, as the agents of its nodes count them."""
 

@@ -28,7 +28,7 @@ RecoveryId = NewType("RecoveryId", str)
 RuleId = NewType("RuleId", str)
 
 
-class Generation(Struct, frozen=True):
+class NodeGeneration(Struct, frozen=True):
     """The thing that can be sick: one boot of one instance under one node name."""
 
     node: NodeName
@@ -36,7 +36,7 @@ class Generation(Struct, frozen=True):
     boot: BootId
 
 
-class Attempt(Struct, frozen=True):
+class JobAttempt(Struct, frozen=True):
     """One run of one job. Job ids are reused; with the submit time they are not."""
 
     job: JobId

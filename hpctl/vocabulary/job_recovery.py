@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from hpctl.toolkit import bounds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
-from hpctl.vocabulary.recovery import StepRecord, Trail, next_phase
-from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.recovery import StepRecord, Trail, find_next_phase
+from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.trouble import Trouble
 
 
@@ -112,7 +112,7 @@ class JobRecovery(Struct, frozen=True):
     where the run's own `trouble` is; see `journal.JobRecoveryOpened`."""
 
     id: RecoveryId
-    attempt: Attempt
+    attempt: JobAttempt
     cause: RecoveryId
     bad_nodes: tuple[NodeName, ...]
     opened: datetime
@@ -125,7 +125,7 @@ class JobRecovery(Struct, frozen=True):
     save_signal: str = ""
     over_budget: str = ""
     trouble: Trouble | None = None
-    action: Action = Action.NONE
+    action: RunAction = RunAction.NONE
     exclude: tuple[NodeName, ...] = ()
     start_at: datetime | None = None
     supervised: bool = False
@@ -173,7 +173,7 @@ class JobRecovery(Struct, frozen=True):
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
         """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = JobSignal(seen)
-        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
+        phase = find_next_phase(TRANSITIONS, self.id, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
 
@@ -189,7 +189,7 @@ class RequestedAction(StrEnum):
     """Put the job back in the queue, held, with the reason where its owner reads it."""
 
 
-_WISHES = {Action.REQUEUE: RequestedAction.REQUEUE, Action.HOLD: RequestedAction.HOLD}
+_WISHES = {RunAction.REQUEUE: RequestedAction.REQUEUE, RunAction.HOLD: RequestedAction.HOLD}
 
 
 class JobReport(Struct, frozen=True):
@@ -204,7 +204,7 @@ class JobReport(Struct, frozen=True):
     job: JobId
     restarts: int
     trouble: Trouble | None = None
-    action: Action = Action.NONE
+    action: RunAction = RunAction.NONE
     why: str = ""
     wish: RequestedAction = RequestedAction.NONE
     exclude: tuple[NodeName, ...] = ()
@@ -220,7 +220,7 @@ class JobReport(Struct, frozen=True):
         supervisor does: nothing was done about it, and nothing is asked for."""
         return (
             self.trouble is not None
-            and self.action is Action.NONE
+            and self.action is RunAction.NONE
             and self.wish is RequestedAction.NONE
         )
 

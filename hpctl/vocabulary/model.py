@@ -14,10 +14,10 @@ from msgspec import Struct, field
 
 from hpctl.toolkit import bounds
 from hpctl.toolkit.compat import StrEnum
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 
 
-class Verdict(StrEnum):
+class DeviceVerdict(StrEnum):
     """What one check says of one device."""
 
     OK = "ok"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Clears(StrEnum):
+class ClearCondition(StrEnum):
     """What ends a finding."""
 
     BOOT = "boot"
@@ -61,7 +61,7 @@ class Finding(Struct, frozen=True):
     """
 
     check: str
-    verdict: Verdict
+    verdict: DeviceVerdict
     first: datetime
     last: datetime
     device: str = ""
@@ -69,7 +69,7 @@ class Finding(Struct, frozen=True):
     detail: str = ""
     evidence: str = ""
     count: int = 1
-    clears: Clears = Clears.BOOT
+    clears: ClearCondition = ClearCondition.BOOT
     job: str = ""
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Finding(Struct, frozen=True):
         bounds.clean_texts(self, "device", "code", "detail", "evidence")
 
 
-class Report(Struct, frozen=True):
+class AgentReport(Struct, frozen=True):
     """What an agent sends: facts about one generation, never a recommendation.
 
     `seq` grows by one a report within one agent run; `agent_start` tells the runs apart.
@@ -95,14 +95,14 @@ class Report(Struct, frozen=True):
     gauges: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> NodeGeneration:
         """Return the generation that the report speaks of."""
-        return Generation(self.node, self.instance, self.boot)
+        return NodeGeneration(self.node, self.instance, self.boot)
 
 
-class Health(Struct, frozen=True):
+class NodeHealth(Struct, frozen=True):
     """All that the head node knows from a node's agent: its latest generation, folded."""
 
-    generation: Generation
+    generation: NodeGeneration
     last_heard: datetime
     findings: tuple[Finding, ...] = ()

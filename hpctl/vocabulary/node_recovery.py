@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.identity import Generation, LogicalId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.identity import LogicalId, NodeGeneration, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.model import Finding
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, find_next_phase
 
 
 class NodePhase(StrEnum):
@@ -210,8 +210,8 @@ class NodeRecovery(Struct, frozen=True):
     """
 
     id: RecoveryId
-    opened_for: Generation
-    generation: Generation
+    opened_for: NodeGeneration
+    generation: NodeGeneration
     rule: RuleId
     meaning: str
     urgency: Urgency
@@ -314,11 +314,11 @@ class NodeRecovery(Struct, frozen=True):
         return any(s.kind in FELT for s in self.steps)
 
     def on(
-        self, seen: str, at: datetime, why: str, now_is: Generation | None = None
+        self, seen: str, at: datetime, why: str, now_is: NodeGeneration | None = None
     ) -> NodeRecovery:
         """Return the recovery after a signal. Raises IllegalSignal for a pair not in the table."""
         signal = NodeSignal(seen)
-        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
+        phase = find_next_phase(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
         return replace(
             self,

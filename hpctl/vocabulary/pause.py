@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from hpctl.toolkit.bounds import in_utc, make_printable
+from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 
@@ -28,7 +28,7 @@ def _expand_scope(scope: str) -> frozenset[NodeName]:
     return frozenset(map(NodeName, expand_hostlist(scope)))
 
 
-class PauseAsked(Struct, frozen=True, forbid_unknown_fields=True):
+class PauseRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What `hpctl pause` and `hpctl unpause` ask for. Without nodes and partition: the cluster."""
 
     nodes: str = ""
@@ -109,32 +109,32 @@ Pauses = Mapping[str, Pause]
 """The newest pause of each scope, ended ones included."""
 
 
-def read_asked(detail: str) -> PauseAsked:
+def parse_pause_request(detail: str) -> PauseRequest:
     """Read what a request carries; nothing stands for the whole cluster.
 
     Raises ValueError with the reason.
     """
     if not detail:
-        return PauseAsked()
+        return PauseRequest()
     try:
-        asked = msgspec.json.decode(detail, type=PauseAsked)
+        asked = msgspec.json.decode(detail, type=PauseRequest)
         asked.scope  # noqa: B018 -- raises
     except (msgspec.MsgspecError, HostlistError) as error:
         raise ValueError(f"not a pause: {error}") from error
-    return PauseAsked(
+    return PauseRequest(
         asked.nodes,
         make_printable(asked.partition)[:WHY_CHARS],
         make_printable(asked.why)[:WHY_CHARS],
-        in_utc(asked.until) if asked.until is not None else None,
+        convert_to_utc(asked.until) if asked.until is not None else None,
     )
 
 
-def find_active(pauses: Pauses, now: datetime) -> list[Pause]:
+def find_active_pauses(pauses: Pauses, now: datetime) -> list[Pause]:
     """Return the pauses in force, that of the whole cluster first."""
     return [pauses[scope] for scope in sorted(pauses) if pauses[scope].is_active(now)]
 
 
-def find_whole(pauses: Pauses, now: datetime) -> Pause | None:
+def find_cluster_pause(pauses: Pauses, now: datetime) -> Pause | None:
     """Return the pause of the whole cluster that is in force."""
     pause = pauses.get("")
     return pause if pause is not None and pause.is_active(now) else None
@@ -147,13 +147,13 @@ def find_pause(
     partitions: Collection[str] = (),
 ) -> Pause | None:
     """Return the first pause in force that covers one of these nodes or partitions."""
-    for pause in find_active(pauses, now):
+    for pause in find_active_pauses(pauses, now):
         if _covers_any(pause, nodes, partitions):
             return pause
     return None
 
 
-def find_resumption(
+def find_pause_end(
     pauses: Pauses,
     now: datetime,
     nodes: Collection[NodeName] = (),
@@ -185,7 +185,7 @@ def lift_pauses(pauses: Pauses, scope: str, at: datetime) -> dict[str, Pause]:
     if not scope or scope.startswith(OF_PARTITION):
         return changed
     named = set(expand_hostlist(scope))
-    for one in find_active(pauses, at):
+    for one in find_active_pauses(pauses, at):
         if named.isdisjoint(one.nodes):
             continue
         changed.update(end_pause(pauses, one.scope, at))

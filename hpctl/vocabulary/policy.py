@@ -145,7 +145,7 @@ class Mode(StrEnum):
     """hpctl reboots and replaces. Refused while the cluster's NodeRecovery is Automatic."""
 
 
-class Unrecoverable(StrEnum):
+class UnrecoverableJobAction(StrEnum):
     """What happens to jobs on a faulty node that Slurm cannot run again."""
 
     WAIT = "wait"
@@ -171,7 +171,7 @@ class NodePolicy(Struct, frozen=True):
     verify_healthy_s: SecondsOrNone = 30.0
     maintenance_lead_s: SecondsOrNone = 300.0
     """So long before a maintenance reservation begins its nodes are left alone already."""
-    unrecoverable_jobs: Unrecoverable = Unrecoverable.WAIT
+    unrecoverable_jobs: UnrecoverableJobAction = UnrecoverableJobAction.WAIT
     step_retry_s: Seconds = 10.0
     step_attempts: Count = 5
     doubt_window_s: Seconds = 180.0
@@ -229,7 +229,7 @@ class HangPolicy(Struct, frozen=True):
     shown_s: Seconds = 60.0
 
 
-class Budgets(Struct, frozen=True):
+class TreatmentBudgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned.
 
     `drain_min` and `drain_fraction` bound how many nodes of the cluster, and of each partition, are
@@ -263,7 +263,7 @@ class FactAges(Struct, frozen=True):
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
-class Override(Struct, frozen=True):
+class FaultClassOverride(Struct, frozen=True):
     """What a site changes in one row of the fault catalogue, or a row that it adds; None keeps
     what is shipped.
 
@@ -277,7 +277,7 @@ class Override(Struct, frozen=True):
     meaning: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
-class IdlePolicy(Struct, frozen=True):
+class BurnInPolicy(Struct, frozen=True):
     """Burn-in of idle nodes by `acceptance.command`, which gives way to any user's job; off while
     `every_s`, the time from one test of a node to its next, is 0 (docs/grey.md).
 
@@ -295,18 +295,18 @@ class IdlePolicy(Struct, frozen=True):
     qos: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
 
 
-class Policy(Struct, frozen=True):
+class RecoveryPolicy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
     mode: Mode = Mode.OBSERVE
     partitions: frozenset[str] = frozenset()
     node: NodePolicy = field(default_factory=NodePolicy)
     job: JobPolicy = field(default_factory=JobPolicy)
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: TreatmentBudgets = field(default_factory=TreatmentBudgets)
     ages: FactAges = field(default_factory=FactAges)
     hangs: HangPolicy = field(default_factory=HangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
-    idle: IdlePolicy = field(default_factory=IdlePolicy)
+    idle: BurnInPolicy = field(default_factory=BurnInPolicy)
     acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     evidence: EvidencePolicy = field(default_factory=EvidencePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)

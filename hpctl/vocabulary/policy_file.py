@@ -22,11 +22,18 @@ from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.hostlist import MAX_HOSTS
 from hpctl.toolkit.yaml_files import Reads
 from hpctl.vocabulary.policy import Seconds, SecondsOrNone
-from hpctl.vocabulary.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.run_policy import (
+    DEFAULTS,
+    RESTARTS,
+    Backoff,
+    RunAction,
+    RunPolicy,
+    TroubleTreatment,
+)
 from hpctl.vocabulary.trouble import TroubleKind
 
-_GENTLEST_FIRST = list(Action)
-_T = TypeVar("_T", Backoff, Treatment)
+_GENTLEST_FIRST = list(RunAction)
+_T = TypeVar("_T", Backoff, TroubleTreatment)
 
 Factor = Annotated[float, Meta(ge=1, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -60,18 +67,18 @@ def _parse_command(value: Any) -> Any:
     return shlex.split(value) if isinstance(value, str) else value
 
 
-def _one_or_more(value: Any) -> Any:
+def _convert_to_list(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
 def _parse_ladder(value: Any) -> Any:
     """`hold` or `[step, hold]`, the gentlest first."""
-    ladder = _one_or_more(value)
+    ladder = _convert_to_list(value)
     known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
     for gentle, harsh in pairwise(known):
         if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
             raise ValueError(f"goes from the gentlest on: {harsh} cannot follow {gentle}")
-        if gentle in (Action.NONE, Action.END, Action.HOLD):
+        if gentle in (RunAction.NONE, RunAction.END, RunAction.HOLD):
             raise ValueError(f"nothing can follow {gentle}")
     return ladder
 
@@ -80,7 +87,7 @@ def _parse_rule_names(value: Any) -> Any:
     """Return one name of log rules, or several: each a preset or an absolute path."""
     from hpctl.vocabulary.log_presets import PRESETS
 
-    rules = _one_or_more(value)
+    rules = _convert_to_list(value)
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
             guess = yaml_files.suggest_word(rule, list(PRESETS))
@@ -101,7 +108,7 @@ class TreatmentSection(Struct, frozen=True, omit_defaults=True):
 
     READS: ClassVar[Reads] = {"ladder": _parse_ladder}
 
-    ladder: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=20)] | None = None
+    ladder: Annotated[tuple[RunAction, ...], Meta(min_length=1, max_length=20)] | None = None
     backoff: bool | None = None
     exclude: Count | None = None
     save_first: bool | None = None
@@ -119,8 +126,8 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
 
     READS: ClassVar[Reads] = {
         "nodes": _parse_range,
-        "final_exit_codes": _one_or_more,
-        "corruption_exit_codes": _one_or_more,
+        "final_exit_codes": _convert_to_list,
+        "corruption_exit_codes": _convert_to_list,
         "log_rules": _parse_rule_names,
         "notify": _parse_command,
     }
@@ -158,7 +165,8 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
             raise ValueError("on.final asks not to be run again: change final_exit_codes instead")
 
     def compact(self) -> dict[str, object]:
-        """Only what is set, as JSON: what a job's Comment holds. `from_json` reads it back."""
+        """Only what is set, as JSON: what a job's Comment holds. `parse_policy_json` reads it
+        back."""
         keys: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
         return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
 
@@ -173,7 +181,7 @@ def parse_policy(text: str, place: str = "<text>") -> PolicyFile:
     return yaml_files.parse_struct(PolicyFile, text, place, PolicyError)
 
 
-def from_json(keys: object) -> PolicyFile:
+def parse_policy_json(keys: object) -> PolicyFile:
     """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
     found, problems = yaml_files.build_struct(PolicyFile, keys)
     if found is None:
@@ -235,7 +243,7 @@ def format_example() -> str:
     return "\n".join(out) + "\n"
 
 
-def _format_treatment(treatment: Treatment) -> str:
+def _format_treatment(treatment: TroubleTreatment) -> str:
     keys = {name: getattr(treatment, name) for name in TreatmentSection.__struct_fields__}
     return _format_flow_yaml(
         {name: value for name, value in keys.items() if value is not False and value != 0}

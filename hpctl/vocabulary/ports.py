@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from hpctl.vocabulary.cloud_facts import ProviderView
     from hpctl.vocabulary.evidence import EvidenceOrder
-    from hpctl.vocabulary.identity import Attempt, InstanceId, JobId, NodeName, RecoveryId
+    from hpctl.vocabulary.identity import InstanceId, JobAttempt, JobId, NodeName, RecoveryId
     from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
     from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -83,10 +83,10 @@ class Scheduler(Protocol):
         back in service (no DRAIN, no FAIL, no DOWN) is Accepted.
         """
 
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+    def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """Send a signal (`USR1`) to batch script and steps of a running job. Not convergent."""
 
-    def requeue(self, attempt: Attempt) -> Outcome:
+    def requeue(self, attempt: JobAttempt) -> Outcome:
         """Put an ended or running batch job back in the queue.
 
         Rejected("completing", transient) while COMPLETING, whatever the release: on most it
@@ -126,7 +126,7 @@ class Scheduler(Protocol):
     def hold(self, job: JobId, why: str) -> Outcome:
         """User-hold a pending job and write `why` where its owner reads it (Comment)."""
 
-    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
         """Cancel this attempt of a job, or the next one while it waits in the queue; `why` goes
         into its Comment.
 
@@ -134,7 +134,7 @@ class Scheduler(Protocol):
         runs, or the job id is another submission's by now.
         """
 
-    def note(self, attempt: Attempt, why: str) -> Outcome:
+    def note(self, attempt: JobAttempt, why: str) -> Outcome:
         """Write `why` into the Comment of a job, whichever of its attempts it is at by now.
 
         The registration and the owner's own text stay; what an earlier note or hold wrote makes
@@ -185,7 +185,7 @@ class Scheduler(Protocol):
         """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
-class Provider(Protocol):
+class CloudProvider(Protocol):
     """The cloud that owns the instances."""
 
     @property
@@ -223,7 +223,7 @@ class Agents(Protocol):
         """Have nodes keep what they show. Outcomes as of `reset`."""
 
 
-class Service(Protocol):
+class ServiceClient(Protocol):
     """One AWS service in its own terms: `operation` and `request` as boto3's client takes them.
 
     For `hpctl cluster` and its siblings, which an operator runs; the daemon's orders to HyperPod
@@ -234,7 +234,7 @@ class Service(Protocol):
         """Return the answer to a call that changes nothing: `read("describe_cluster",
         ClusterName=...)`.
 
-        Retried, bounded and jittered. Raises Absent, Refused, Unavailable.
+        Retried, bounded and jittered. Raises ResourceNotFound, Refused, Unavailable.
         """
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
@@ -244,7 +244,7 @@ class Service(Protocol):
         """Return the answer to a call that changes something.
 
         Sent again only where it certainly was not taken (throttled, no connection). Raises
-        Absent, Refused, InDoubt.
+        Absent, Refused, OrderInDoubt.
         """
 
 
@@ -255,7 +255,7 @@ class Aws(Protocol):
     def region(self) -> str:
         """Return its name. Raises HpctlError where nothing names one."""
 
-    def service(self, name: str) -> Service:
+    def service(self, name: str) -> ServiceClient:
         """Return a service by boto3's name. Raises HpctlError where no client can be made."""
 
 

@@ -17,8 +17,8 @@ from hpctl.vocabulary.evidence import EvidenceOrder
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
@@ -110,7 +110,7 @@ class Trail(Struct, frozen=True):
     why: str
 
 
-class Move(Struct, frozen=True):
+class PhaseMove(Struct, frozen=True):
     """The facts say that the recovery is in its next phase."""
 
     signal: StrEnum
@@ -119,7 +119,7 @@ class Move(Struct, frozen=True):
     """What the tests of a node found, for the move that rests on them."""
 
 
-class Do(Struct, frozen=True):
+class StartStep(Struct, frozen=True):
     """One effect to bring about now."""
 
     kind: StepKind
@@ -174,7 +174,7 @@ class RequeueInterval(StrEnum):
     """Many times a second: slurmctld is about to change its mind."""
 
 
-class Wait(Struct, frozen=True):
+class WaitUntil(Struct, frozen=True):
     """Nothing to do before `until` unless a fact changes."""
 
     until: datetime
@@ -182,7 +182,7 @@ class Wait(Struct, frozen=True):
     look: RequeueInterval = RequeueInterval.WOKEN
 
 
-Next = Move | Do | Wait
+Next = PhaseMove | StartStep | WaitUntil
 
 
 class IllegalSignal(Exception):
@@ -192,7 +192,7 @@ class IllegalSignal(Exception):
 P = TypeVar("P")
 
 
-def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
+def find_next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
     """Return where a table leads. Raises IllegalSignal for phase and signal that are not in it."""
     phase = table.get(at)
     if phase is None:
@@ -200,7 +200,7 @@ def next_phase(table: Mapping[Any, P], rid: RecoveryId, *at: StrEnum) -> P:
     return phase
 
 
-class Repeat(Struct, frozen=True):
+class RepeatRule(Struct, frozen=True):
     """How a step is repeated: seconds between attempts, how many, and the window of doubt."""
 
     retry_s: float
@@ -208,7 +208,7 @@ class Repeat(Struct, frozen=True):
     doubt_window_s: float
 
 
-def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
+def extend_deadline(deadline: datetime, able_since: datetime | None, grace_s: float) -> datetime:
     """Return a deadline, or `grace_s` after hpctl could look and act again, whichever is later.
 
     What ended while the daemon did not run shows itself only then, and what a pause has kept from
@@ -217,7 +217,7 @@ def in_time(deadline: datetime, able_since: datetime | None, grace_s: float) -> 
     return deadline if able_since is None else max(deadline, add_seconds(able_since, grace_s))
 
 
-def last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
+def find_last_step(steps: tuple[StepRecord, ...], kind: StepKind) -> StepRecord | None:
     """Return the newest attempt at one kind of step."""
     for record in reversed(steps):
         if record.kind is kind:
@@ -243,20 +243,20 @@ def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
     steps: tuple[StepRecord, ...],
     kind: StepKind,
     target: str,
-    repeat: Repeat,
+    repeat: RepeatRule,
     now: datetime,
     why: str = "",
-) -> Do | Wait | Outcome:
+) -> StartStep | WaitUntil | Outcome:
     """The next thing to do about a step whose effect has not been observed yet.
 
     Answers Do (take the step, or take it again), Wait (give its effect time to be seen), or the
     last Outcome where trying again is not for us to decide: a permanent rejection, or no
     attempt left. The caller has looked for the effect first; being here means it is not there.
     """
-    last = last_step(steps, kind)
+    last = find_last_step(steps, kind)
     if last is None or last.target != target:
-        return Do(kind, target, 1, why)
-    again = Do(kind, target, last.attempt + 1, why)
+        return StartStep(kind, target, 1, why)
+    again = StartStep(kind, target, last.attempt + 1, why)
     # A second reboot or signal is felt a second time, so doubt earns one more try, not many.
     blind = last.in_doubt and kind in (StepKind.REBOOT, StepKind.SIGNAL)
     spent = last.attempt >= (min(2, repeat.attempts) if blind else repeat.attempts)
@@ -274,7 +274,7 @@ def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
         waited = repeat.doubt_window_s if patience else repeat.retry_s
     ready = add_seconds(last.resolved or last.started, waited)
     if now < ready:
-        return Wait(
+        return WaitUntil(
             ready, f"{kind} was tried; its effect is not seen yet", look=RequeueInterval.SOON
         )
     if spent:
@@ -282,7 +282,7 @@ def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
     return again
 
 
-class Stepped(Protocol):
+class HasSteps(Protocol):
     """A recovery or a change, as far as its steps go."""
 
     @property
@@ -294,29 +294,31 @@ class Stepped(Protocol):
         """Return what it has begun, oldest first."""
 
 
-R = TypeVar("R", bound=Stepped)
+R = TypeVar("R", bound=HasSteps)
 F = TypeVar("F")
 
 
-class Case(Struct, Generic[R, F], frozen=True):
+class RecoveryCase(Struct, Generic[R, F], frozen=True):
     """One recovery or change, what is known now, and until when its phase may last."""
 
     rec: R
     facts: F
-    policy: Policy
+    policy: RecoveryPolicy
     now: datetime
     deadline: datetime
-    repeat: Repeat
+    repeat: RepeatRule
 
     def last(self, kind: StepKind) -> StepRecord | None:
         """Return the newest attempt at one kind of step."""
-        return last_step(self.rec.steps, kind)
+        return find_last_step(self.rec.steps, kind)
 
-    def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> Wait:
+    def wait(self, why: str, look: RequeueInterval = RequeueInterval.WOKEN) -> WaitUntil:
         """Until the phase's deadline."""
-        return Wait(self.deadline, why, look)
+        return WaitUntil(self.deadline, why, look)
 
-    def attempt(self, kind: StepKind, target: str, why: str = "") -> Do | Wait | Outcome:
+    def attempt(
+        self, kind: StepKind, target: str, why: str = ""
+    ) -> StartStep | WaitUntil | Outcome:
         """`attempt_step` of this recovery."""
         return attempt_step(self.rec.steps, kind, target, self.repeat, self.now, why)
 
@@ -333,16 +335,16 @@ class Case(Struct, Generic[R, F], frozen=True):
         us to decide."""
         answer = self.attempt(kind, target, why)
         if isinstance(answer, Outcome):
-            return Move(refused, f"{cannot}: {answer_text(answer)}")
-        return replace(answer, **details) if isinstance(answer, Do) else answer
+            return PhaseMove(refused, f"{cannot}: {format_answer(answer)}")
+        return replace(answer, **details) if isinstance(answer, StartStep) else answer
 
     def limit_wait(self, answer: Next, too_late: StrEnum) -> Next:
         """Return the answer, or a move by `too_late` where it waits and the phase has lasted too
         long."""
-        if not isinstance(answer, Wait):
+        if not isinstance(answer, WaitUntil):
             return answer
         if self.now >= self.deadline:
-            return Move(too_late, f"{self.rec.phase} for too long: {answer.why}")
+            return PhaseMove(too_late, f"{self.rec.phase} for too long: {answer.why}")
         return replace(answer, until=min(answer.until, self.deadline))
 
 
@@ -353,17 +355,17 @@ def describe_takeover(node: SlurmNode | None, owner: RecoveryId) -> str:
         return ""
     if node.in_service:
         return "another user or tool resumed the node"
-    if reason_owner(node.reason) != owner:
+    if parse_reason_owner(node.reason) != owner:
         return f"another user or tool changed the Reason to {node.reason!r}"
     return "" if node.closed else "another user or tool lifted the drain of the node, which is DOWN"
 
 
-def answer_text(outcome: Outcome) -> str:
+def format_answer(outcome: Outcome) -> str:
     """Return what came back, in the words of the system that answered."""
     return f"{outcome.code} {outcome.detail}".strip()
 
 
-def recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) -> RecoveryId:
+def make_recovery_id(kind: str, *parts: object, known: Container[RecoveryId] = ()) -> RecoveryId:
     """Return a short id derived from what it is for: the same decision has the same id.
 
     Never one of those that are `known`: eight digits meet again within some ten thousand ids, and

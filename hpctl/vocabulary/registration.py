@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.run_policy import RunPolicy
 
 COMMENT_PREFIX: Final = "hpctl:"
@@ -42,7 +42,7 @@ class Registration(Struct, frozen=True):
     save_signal: str = ""
     supervised: bool = False
     preflight: str = ""
-    fast: FastSaves | None = None
+    fast: FastSaveOptions | None = None
     flaw: str = ""
 
     def fields(self) -> dict[str, object]:
@@ -61,7 +61,7 @@ class Registration(Struct, frozen=True):
         return {key: value for key, value in values.items() if value}
 
 
-class Ruled(Struct, frozen=True):
+class EffectivePolicy(Struct, frozen=True):
     """The policy under which one job is treated; `note` where its own part could not be used."""
 
     policy: RunPolicy = field(default_factory=RunPolicy)
@@ -152,13 +152,13 @@ class _RegistrationReader:
         self._note_problem("spares", "a number of nodes")
         return 0
 
-    def fast(self) -> FastSaves | None:
+    def fast(self) -> FastSaveOptions | None:
         """Return what is asked of fast saves; None where nothing is or it cannot be read."""
         value = self._found.get("fast")
         if not value:
             return None
         try:
-            return msgspec.convert(value, FastSaves)
+            return msgspec.convert(value, FastSaveOptions)
         except msgspec.ValidationError:
             self._note_problem("fast", "what fast saves take")
             return None

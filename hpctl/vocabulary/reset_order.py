@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 
 MOST_GPUS: Final = 32
 
@@ -18,6 +18,6 @@ class ResetOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Reset the GPUs at these PCI addresses (all where none is named). `until`: Unix seconds."""
 
     recovery: _Word
-    generation: Generation
+    generation: NodeGeneration
     until: float
     devices: Annotated[tuple[_Word, ...], Meta(max_length=MOST_GPUS)] = ()

@@ -10,7 +10,7 @@ from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE, TroubleKind
 
 
-class Action(StrEnum):
+class RunAction(StrEnum):
     """What may be done, gentlest first. An answer is the gentlest that is possible and useful."""
 
     NONE = "none"
@@ -29,11 +29,11 @@ class Action(StrEnum):
     """Stop, and tell the user why."""
 
 
-RESTARTS: Final = frozenset({Action.PROCESS, Action.STEP, Action.REQUEUE})
+RESTARTS: Final = frozenset({RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE})
 """The actions that run the program again, and that the budgets count."""
 
 
-STOPS: Final = frozenset({Action.END, Action.HOLD})
+STOPS: Final = frozenset({RunAction.END, RunAction.HOLD})
 """The actions after which a job runs again only if a person has it run again."""
 
 
@@ -49,7 +49,7 @@ class Backoff(Struct, frozen=True):
     cap_s: float = 1800.0
 
 
-class Treatment(Struct, frozen=True):
+class TroubleTreatment(Struct, frozen=True):
     """What one kind of trouble gets.
 
     `ladder`: the actions in order; each repeat without progress climbs one rung, impossible ones
@@ -62,7 +62,7 @@ class Treatment(Struct, frozen=True):
     its own). `why` argues for a default.
     """
 
-    ladder: tuple[Action, ...]
+    ladder: tuple[RunAction, ...]
     backoff: bool = False
     exclude: int = 0
     save_first: bool = False
@@ -71,97 +71,99 @@ class Treatment(Struct, frozen=True):
     why: str = ""
 
 
-_ALL: Final = (Action.PROCESS, Action.STEP, Action.REQUEUE, Action.END)
+_ALL: Final = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE, RunAction.END)
 
 
-_ONCE_MORE: Final = (Action.STEP, Action.REQUEUE, Action.END)
+_ONCE_MORE: Final = (RunAction.STEP, RunAction.REQUEUE, RunAction.END)
 
 
-DEFAULTS: Final[Mapping[TroubleKind, Treatment]] = {
-    TroubleKind.NODE: Treatment(
-        (Action.STEP, Action.REQUEUE),
+DEFAULTS: Final[Mapping[TroubleKind, TroubleTreatment]] = {
+    TroubleKind.NODE: TroubleTreatment(
+        (RunAction.STEP, RunAction.REQUEUE),
         exclude=1,
         save_first=True,
         why="The node failed, not the program: waiting does not help.",
     ),
-    TroubleKind.CRASH: Treatment(
+    TroubleKind.CRASH: TroubleTreatment(
         _ALL,
         backoff=True,
         hold_same=True,
         why="Most crashes are transient; a repeat from the same checkpoint is a bug.",
     ),
-    TroubleKind.GPU_MEMORY: Treatment(
+    TroubleKind.GPU_MEMORY: TroubleTreatment(
         _ONCE_MORE,
         hold_same=True,
         why="One restart frees leaks and fragments; then the batch is too large for the GPU.",
     ),
-    TroubleKind.HOST_MEMORY: Treatment(
+    TroubleKind.HOST_MEMORY: TroubleTreatment(
         _ONCE_MORE,
         hold_same=True,
         why="One restart frees leaks and other people's memory; then it asked for too little.",
     ),
-    TroubleKind.CUDA: Treatment(
+    TroubleKind.CUDA: TroubleTreatment(
         _ONCE_MORE,
         exclude=1,
         why="An error that names the device is the node's until it follows the program elsewhere.",
     ),
-    TroubleKind.NETWORK: Treatment(
+    TroubleKind.NETWORK: TroubleTreatment(
         _ONCE_MORE,
         backoff=True,
         exclude=2,
         why="The reporting rank is often not the cause: a second report excludes the node.",
     ),
-    TroubleKind.HANG: Treatment(
+    TroubleKind.HANG: TroubleTreatment(
         _ALL,
         exclude=2,
         why="A race passes with a restart; a node named twice is more than bad luck. Hung ranks"
         " cannot save, so none is asked to.",
     ),
-    TroubleKind.NAN: Treatment(
+    TroubleKind.NAN: TroubleTreatment(
         _ONCE_MORE,
         hold_same=True,
         why="Once it may be a bad GPU or batch; twice from the same checkpoint is the model."
         " Never saved first: the weights are corrupt.",
     ),
-    TroubleKind.SPIKE: Treatment((Action.NOTIFY,), why="Most spikes recover without action."),
-    TroubleKind.SLOW: Treatment(
-        (Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."
+    TroubleKind.SPIKE: TroubleTreatment(
+        (RunAction.NOTIFY,), why="Most spikes recover without action."
     ),
-    TroubleKind.UPLOAD: Treatment(
-        (Action.NOTIFY,), why="Training continues; tiers hold the checkpoint."
+    TroubleKind.SLOW: TroubleTreatment(
+        (RunAction.NOTIFY,), why="Slow steps are still steps; a restart loses some."
     ),
-    TroubleKind.STORAGE: Treatment(
-        (Action.REQUEUE,),
+    TroubleKind.UPLOAD: TroubleTreatment(
+        (RunAction.NOTIFY,), why="Training continues; tiers hold the checkpoint."
+    ),
+    TroubleKind.STORAGE: TroubleTreatment(
+        (RunAction.REQUEUE,),
         backoff=True,
         exclude=2,
         why="File systems recover in minutes; other jobs can use the nodes. A stale mount is"
         " one node's.",
     ),
-    TroubleKind.DISK_FULL: Treatment(
-        (Action.HOLD,),
+    TroubleKind.DISK_FULL: TroubleTreatment(
+        (RunAction.HOLD,),
         why="A full file system stays full until its owner makes room: a restart would fail at its"
         " next save.",
     ),
-    TroubleKind.CORRUPTION: Treatment(
-        (Action.REQUEUE,),
+    TroubleKind.CORRUPTION: TroubleTreatment(
+        (RunAction.REQUEUE,),
         exclude=1,
         why="Wrong results are worse than none: exclude the node at once.",
     ),
-    TroubleKind.NO_PROGRESS: Treatment(
-        (Action.STEP, Action.REQUEUE, Action.HOLD),
+    TroubleKind.NO_PROGRESS: TroubleTreatment(
+        (RunAction.STEP, RunAction.REQUEUE, RunAction.HOLD),
         backoff=True,
         why="An exit without progress may follow a lost node; the third is a finished or"
         " broken program, which a person must tell apart: with exit code 0 Slurm would call it"
         " COMPLETED.",
     ),
-    TroubleKind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
-    TroubleKind.TIME_LIMIT: Treatment(
-        (Action.REQUEUE,), save_first=True, why="The next run continues from the checkpoint."
+    TroubleKind.PREEMPTED: TroubleTreatment((RunAction.NONE,), why="Slurm requeues it itself."),
+    TroubleKind.TIME_LIMIT: TroubleTreatment(
+        (RunAction.REQUEUE,), save_first=True, why="The next run continues from the checkpoint."
     ),
-    TroubleKind.KILLED: Treatment(
+    TroubleKind.KILLED: TroubleTreatment(
         _ONCE_MORE, backoff=True, why="One kill may be a mistake; a second is intended."
     ),
-    TroubleKind.FINAL: Treatment((Action.NONE,), why="It asked not to be run again."),
+    TroubleKind.FINAL: TroubleTreatment((RunAction.NONE,), why="It asked not to be run again."),
 }
 """What a careful person would choose. Documented, with the reasons, in docs/policies.md."""
 
@@ -227,17 +229,17 @@ class RunPolicy(Struct, frozen=True):
     hang_floor_s: float = 60.0
     hang_factor: float = 3.0
     hang_start_s: float = 1800.0
-    treatments: Mapping[TroubleKind, Treatment] = field(default_factory=dict)
+    treatments: Mapping[TroubleKind, TroubleTreatment] = field(default_factory=dict)
     """Only where they differ from the defaults (`DEFAULTS`)."""
     log_rules: tuple[str, ...] = ()
     """Names of presets, or absolute paths of rule files."""
     notify: tuple[str, ...] = ()
 
-    def treatment(self, kind: TroubleKind) -> Treatment:
+    def treatment(self, kind: TroubleKind) -> TroubleTreatment:
         """Return what this policy, or the default, says of a kind."""
         return self.treatments.get(kind) or DEFAULTS[kind]
 
-    def last_resort(self, kind: TroubleKind) -> Action:
+    def last_resort(self, kind: TroubleKind) -> RunAction:
         """Return END or HOLD: how a job is stopped that a budget forbids to restart.
 
         By the end of the kind's ladder, or of its default ladder where that ends with neither.
@@ -246,7 +248,7 @@ class RunPolicy(Struct, frozen=True):
         for treatment in (self.treatment(kind), DEFAULTS[kind]):
             if treatment.ladder[-1] in STOPS:
                 return treatment.ladder[-1]
-        return Action.HOLD
+        return RunAction.HOLD
 
 
 class RunDecision(Struct, frozen=True):
@@ -258,7 +260,7 @@ class RunDecision(Struct, frozen=True):
     long to let the ranks save first, 0 for not at all.
     """
 
-    action: Action
+    action: RunAction
     why: str
     after_s: float = 0.0
     exclude: tuple[NodeName, ...] = ()

@@ -9,9 +9,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from hpctl.toolkit.job_ids import format_component, format_task
-from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
 from hpctl.vocabulary.exclusion_mark import read_excluded
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.isolation import InconsistentState
 
 
@@ -175,7 +175,7 @@ class SlurmJob(Struct, frozen=True):
     comment: str = ""
     uid: int | None = None
     wants: int = 0
-    asks: Demand | None = None
+    asks: JobDemand | None = None
     ran_from: datetime | None = None
     completing_on: tuple[NodeName, ...] = ()
     """Of a COMPLETING job the nodes that have not finished, where that was read."""
@@ -199,9 +199,9 @@ class SlurmJob(Struct, frozen=True):
         return str(self.id)
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> JobAttempt:
         """Return which run this is."""
-        return Attempt(self.id, self.submit, self.restarts)
+        return JobAttempt(self.id, self.submit, self.restarts)
 
     @property
     def configuring(self) -> bool:
@@ -303,7 +303,7 @@ class Reservation(Struct, frozen=True):
     maintenance: bool = False
 
 
-def reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[NodeName, ...]]:
+def map_reserved_nodes(reservations: Mapping[str, Reservation]) -> dict[str, tuple[NodeName, ...]]:
     """Return the nodes of each reservation, by its name."""
     return {name: one.nodes for name, one in reservations.items()}
 

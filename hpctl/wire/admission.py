@@ -33,10 +33,10 @@ _FIRST_MESSAGE = 4096
 def create_peer_name(secret: str) -> str:
     """Return a name that counts once, for `server_hostname` of a client's TLS."""
     number = secrets.token_hex(12)
-    return f"{number}.{_seal(secret, number)}"
+    return f"{number}.{_sign_peer_name(secret, number)}"
 
 
-def _seal(secret: str, number: str) -> str:
+def _sign_peer_name(secret: str, number: str) -> str:
     text = f"hpctl admission\0{number}".encode()
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()[:40]
 
@@ -65,16 +65,16 @@ class AdmissionPool:
         with self._lock:
             counts = Counter(self._waiting.values())
             if counts[address] >= UNPROVEN_BY_ADDRESS:
-                self._make_room(address)
+                self._shut_down_oldest(address)
             elif len(self._waiting) >= self._most:
-                self._make_room(counts.most_common(1)[0][0])
+                self._shut_down_oldest(counts.most_common(1)[0][0])
             self._waiting[connection] = address
 
     def hear(self, connection: socket.socket) -> None:
         """Look at the first message of a connection, which is there and stays there to be read."""
         with self._lock:
             if connection in self._waiting:
-                self._keep_named(connection)
+                self._keep_named_peer(connection)
 
     def release(self, connection: socket.socket) -> None:
         """Let a connection go, which is proven or ends. Always before it is closed, and before a
@@ -91,34 +91,34 @@ class AdmissionPool:
         with self._lock:
             counts = Counter(self._waiting.values())
             if counts:
-                self._make_room(counts.most_common(1)[0][0])
+                self._shut_down_oldest(counts.most_common(1)[0][0])
 
-    def _make_room(self, address: str) -> None:
+    def _shut_down_oldest(self, address: str) -> None:
         """Shut down the oldest connection of an address that is no peer's by its first message."""
         for held in [held for held, whose in self._waiting.items() if whose == address]:
-            if not self._keep_named(held):
+            if not self._keep_named_peer(held):
                 del self._waiting[held]
-                _shut_down(held)
+                _shut_down_connection(held)
                 return
 
-    def _keep_named(self, connection: socket.socket) -> bool:
+    def _keep_named_peer(self, connection: socket.socket) -> bool:
         """Keep a connection out of the strangers' room where it has named itself as a peer."""
-        first = _peek(connection)
-        if not any(self._take_name(*found.groups()) for found in _NAME.finditer(first)):
+        first = _peek_bytes(connection)
+        if not any(self._accept_peer_name(*found.groups()) for found in _NAME.finditer(first)):
             return False
         self._waiting.pop(connection)
         if len(self._named) >= self._most:
             oldest = next(iter(self._named))
             del self._named[oldest]
-            _shut_down(oldest)
+            _shut_down_connection(oldest)
         self._named[connection] = None
         return True
 
-    def _take_name(self, number: bytes, seal: bytes) -> bool:
+    def _accept_peer_name(self, number: bytes, seal: bytes) -> bool:
         """Return whether the name is a peer's, and is heard for the first time."""
         if number in self._names:
             return False
-        if not hmac.compare_digest(seal, _seal(self._secret, number.decode()).encode()):
+        if not hmac.compare_digest(seal, _sign_peer_name(self._secret, number.decode()).encode()):
             return False
         if len(self._names) >= _NAMES:
             del self._names[next(iter(self._names))]
@@ -126,7 +126,7 @@ class AdmissionPool:
         return True
 
 
-def _peek(connection: socket.socket) -> bytes:
+def _peek_bytes(connection: socket.socket) -> bytes:
     """Return what can be read now, and leave it there."""
     # The connection's own thread has given it a limit, for which recv() would wait.
     ready = select.poll()
@@ -137,7 +137,7 @@ def _peek(connection: socket.socket) -> bytes:
         return b""
 
 
-def _shut_down(connection: socket.socket) -> None:
+def _shut_down_connection(connection: socket.socket) -> None:
     """End a connection. Its own thread or task closes it: until then its descriptor is its own."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -42,15 +42,15 @@ from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.model import AgentReport
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.stack_request import StackRequest
 
 _T = TypeVar("_T")
 
 
-class Refusal(HpctlError):
+class RequestRefusal(HpctlError):
     """A request that is not authenticated or not taken whole, with its HTTP status and code.
 
     `more` are further keys of the answer.
@@ -87,23 +87,25 @@ async def read_body(announced: str, receive: Receive, bounds: BodyBounds) -> byt
 
     `announced` is its Content-Length. Raises Refusal: too_large, slow_body or disconnected.
     """
-    over = Refusal(413, "too_large", bounds.too_large, bounds.hint)
+    over = RequestRefusal(413, "too_large", bounds.too_large, bounds.hint)
     if parse_count(announced) > bounds.most:
         raise over
     try:
         return await asyncio.wait_for(_collect_body(receive, bounds.most, over), bounds.within_s)
     except asyncio.TimeoutError as error:
         text = f"the body did not arrive within {bounds.within_s:.0f} s"
-        raise Refusal(408, "slow_body", text) from error
+        raise RequestRefusal(408, "slow_body", text) from error
 
 
-async def _collect_body(receive: Receive, most: int, over: Refusal) -> bytes:
+async def _collect_body(receive: Receive, most: int, over: RequestRefusal) -> bytes:
     body = bytearray()
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.detach_channel":
-            raise Refusal(400, "disconnected", "the client disconnected before the body ended")
+            raise RequestRefusal(
+                400, "disconnected", "the client disconnected before the body ended"
+            )
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
@@ -115,7 +117,7 @@ LASTS_S = 300.0
 """As long as a MUNGE credential by default: what a stolen key could be used for is the same."""
 
 
-class Session(Struct, frozen=True):
+class AgentSession(Struct, frozen=True):
     """What was proved when it was opened. `address` is Slurm's for the node, `peer` TCP's."""
 
     node: NodeName
@@ -129,7 +131,7 @@ class Session(Struct, frozen=True):
         return f"{wire.SESSION_SCHEME} {wire.sign_body(self.secret, answer)}"
 
 
-class Sessions:
+class AgentSessions:
     """All open sessions. Safe in any thread; nothing here blocks.
 
     Asking munged takes a fifth of a millisecond of processor time, an HMAC a few microseconds. A
@@ -143,20 +145,22 @@ class Sessions:
     ) -> None:
         self.lasts_s = lasts_s
         self._monotonic = monotonic
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, AgentSession] = {}
         self._of_node: dict[NodeName, str] = {}
 
     def open(self, node: NodeName, address: str, peer: str) -> tuple[str, bytes]:
         """Return a new session's id and key; the node's former session ends."""
         name, secret = secrets.token_hex(16), secrets.token_bytes(wire.KEY_BYTES)
-        self._open[name] = Session(node, address, peer, secret, self._monotonic() + self.lasts_s)
+        self._open[name] = AgentSession(
+            node, address, peer, secret, self._monotonic() + self.lasts_s
+        )
         former = self._of_node.get(node)
         self._of_node[node] = name
         if former is not None:
             self._open.pop(former, None)
         return name, secret
 
-    def verify(self, authorization: str, body: bytes, peer: str) -> Session:
+    def verify(self, authorization: str, body: bytes, peer: str) -> AgentSession:
         """Return the session within which a body was sent. Raises Refusal.
 
         `authorization` is the whole header, of wire.SESSION_SCHEME.
@@ -165,15 +169,15 @@ class Sessions:
         session = self._open.get(name)
         if session is None:
             hint = "Open another with a MUNGE credential: agents do so by themselves."
-            raise Refusal(401, "unknown_session", "no such session is open", hint)
+            raise RequestRefusal(401, "unknown_session", "no such session is open", hint)
         if self._monotonic() >= session.until:
             message = f"the session of {session.node} is over after {self.lasts_s:.0f} s"
-            raise Refusal(401, "expired_session", message)
+            raise RequestRefusal(401, "expired_session", message)
         if not hmac.compare_digest(wire.sign_body(session.secret, body).encode(), proof.encode()):
-            raise Refusal(401, "bad_mac", "the body was not signed with the session's key")
+            raise RequestRefusal(401, "bad_mac", "the body was not signed with the session's key")
         if peer != session.peer:
             message = f"the session of {session.node} was opened from {session.peer}, not {peer}"
-            raise Refusal(401, "moved_session", message)
+            raise RequestRefusal(401, "moved_session", message)
         return session
 
 
@@ -189,7 +193,7 @@ AddressOf = Callable[[NodeName], str | None]
 Raises Unavailable while Slurm has not answered yet: the agent then tries again."""
 
 
-class Leading(Struct):
+class LeadershipNotice(Struct):
     """Whether this host's daemon leads, as it said last: good until a monotonic time, for one that
     is frozen takes nothing back. `leader`: HOST:PORT of the one that does, where it is known."""
 
@@ -211,7 +215,7 @@ class Leading(Struct):
             # One that has fallen silent while it led named itself last.
             leader = "" if self.until else self.leader
             where = f"{leader} leads" if leader else "no leader is known"
-            raise Refusal(
+            raise RequestRefusal(
                 421,
                 "not_leader",
                 f"this head node's daemon is the standby: {where}",
@@ -228,8 +232,8 @@ class IntakeSettings(Struct, frozen=True):
     threads: int = 4
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
-    leading: Leading = field(default_factory=Leading)
-    asks: dict[NodeName, StackAsk] = field(default_factory=dict)
+    leading: LeadershipNotice = field(default_factory=LeadershipNotice)
+    asks: dict[NodeName, StackRequest] = field(default_factory=dict)
     """What agents are asked with the answer to their reports and heartbeats; others change it."""
 
     def prove(self, uid: int, answer: bytes) -> str:
@@ -242,10 +246,10 @@ class IntakeSettings(Struct, frozen=True):
             return ""
 
 
-class Proved(Struct, frozen=True):
+class ProvedMessage(Struct, frozen=True):
     """What a MUNGE credential proves: who says what, and from which of Slurm's addresses."""
 
-    message: wire.Message
+    message: wire.AgentMessage
     uid: int
     address: str
 
@@ -263,7 +267,7 @@ class Authenticator:
 
     def __init__(self, settings: IntakeSettings, address_of: AddressOf) -> None:
         self._settings, self._address_of = settings, address_of
-        self._sessions = Sessions(settings.session_s)
+        self._sessions = AgentSessions(settings.session_s)
         self._reports = RateLimiter(REPORTS, REPORTS_A_SECOND)
 
     def verify(self, authorization: str, body: bytes) -> munge.Credential:
@@ -271,35 +275,35 @@ class Authenticator:
         credential = verify_body(authorization, body, self._settings.munge_socket)
         if credential.uid not in self._settings.allowed_uids:
             hint = "The agent runs as root; other users may not report."
-            raise Refusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
+            raise RequestRefusal(403, "forbidden_uid", f"uid {credential.uid} may not report", hint)
         return credential
 
-    def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
+    def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> ProvedMessage:
         """Return what was sent from a TCP address with an authenticated credential. Raises
         Refusal."""
         message = self._read_message(body)
         node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)
-        self._check_pace(message)
-        return Proved(message, credential.uid, address)
+        self._check_report_rate(message)
+        return ProvedMessage(message, credential.uid, address)
 
-    def session(self, authorization: str, body: bytes, peer: str) -> Session:
+    def session(self, authorization: str, body: bytes, peer: str) -> AgentSession:
         """Return the session within which a body was sent from a TCP address. Raises Refusal."""
         return self._sessions.verify(authorization, body, peer)
 
-    def within_session(self, session: Session, body: bytes) -> wire.Message:
+    def within_session(self, session: AgentSession, body: bytes) -> wire.AgentMessage:
         """Return what was sent within a session. Raises Refusal."""
         message = self._read_message(body)
         if message.content.node != session.node:
             text = f"the session is that of {session.node}, the body names {message.content.node}"
-            raise Refusal(403, "forged_node", text)
-        if self._slurm_address(session.node) != session.address:
+            raise RequestRefusal(403, "forged_node", text)
+        if self._find_slurm_address(session.node) != session.address:
             text = f"Slurm has {session.node} at another address now than {session.address}"
-            raise Refusal(401, "moved_session", text)
-        self._check_pace(message)
+            raise RequestRefusal(401, "moved_session", text)
+        self._check_report_rate(message)
         return message
 
-    def open_session(self, proved: Proved, peer: str) -> wire.SessionGrant | None:
+    def open_session(self, proved: ProvedMessage, peer: str) -> wire.SessionGrant | None:
         """Return a session for who sent that, or None where munged cannot wrap its key: the agent
         continues with credentials then."""
         name, secret = self._sessions.open(proved.node, proved.address, peer)
@@ -312,19 +316,21 @@ class Authenticator:
             return None
         return wire.SessionGrant(name, wrapped, self._sessions.lasts_s)
 
-    def _read_message(self, body: bytes) -> wire.Message:
-        message = decode_body(wire.read_message, body)
+    def _read_message(self, body: bytes) -> wire.AgentMessage:
+        message = decode_body(wire.decode_message, body)
         start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
             text = f"the agent says that it started at {start.isoformat()}, which is in the future"
-            raise Refusal(403, "future_start", text, "Compare the clocks of both hosts.")
+            raise RequestRefusal(403, "future_start", text, "Compare the clocks of both hosts.")
         return message
 
-    def _check_pace(self, message: wire.Message) -> None:
+    def _check_report_rate(self, message: wire.AgentMessage) -> None:
         """Heartbeats cost nothing, reports a write each."""
         node = message.content.node
-        if isinstance(message.content, Report) and not self._reports.take(node):
-            raise Refusal(429, "too_many", f"too many reports of {node}", "The next is taken soon.")
+        if isinstance(message.content, AgentReport) and not self._reports.take(node):
+            raise RequestRefusal(
+                429, "too_many", f"too many reports of {node}", "The next is taken soon."
+            )
 
     def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:
         """Slurm's address of the node, which munged's and TCP's must be.
@@ -332,14 +338,14 @@ class Authenticator:
         A user with the MUNGE key, as root of any node has, makes munged say any origin: by the
         TCP peer a node is distinguished from another that has the key as well.
         """
-        address = self._slurm_address(node)
+        address = self._find_slurm_address(node)
         known = _resolve_addresses(address)
         for whence, what, hint in (
             (str(origin), "credential", "give its munged --origin with the address Slurm has."),
             (peer, "connection", "let Slurm have the address from which it reaches this host."),
         ):
             if whence not in map(str, known):
-                raise Refusal(
+                raise RequestRefusal(
                     403,
                     "forged_node",
                     f"the {what} comes from {whence}, Slurm has {node} at {address}",
@@ -347,14 +353,14 @@ class Authenticator:
                 )
         return address
 
-    def _slurm_address(self, node: NodeName) -> str:
+    def _find_slurm_address(self, node: NodeName) -> str:
         try:
             address = self._address_of(node)
         except Unavailable as error:
-            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
+            raise RequestRefusal(503, "slurm_unavailable", str(error), error.hint) from error
         if address is None:
             hint = "The agent asks Slurm for its name; --node must be a NodeName of slurm.conf."
-            raise Refusal(403, "unknown_node", f"Slurm knows no node {node}", hint)
+            raise RequestRefusal(403, "unknown_node", f"Slurm knows no node {node}", hint)
         return address
 
 
@@ -363,16 +369,16 @@ def verify_body(authorization: str, body: bytes, munge_socket: Path | None) -> m
     scheme, _, text = authorization.partition(" ")
     if scheme != wire.AUTH_SCHEME or not text:
         hint = "Send `Authorization: MUNGE <credential>`."
-        raise Refusal(401, "missing_credential", "the request carries no credential", hint)
+        raise RequestRefusal(401, "missing_credential", "the request carries no credential", hint)
     try:
         credential = munge.decode_credential(text, munge_socket)
     except munge.CredentialError as error:
         status = 409 if error.code == "replayed_credential" else 401
-        raise Refusal(status, error.code, str(error), error.hint) from error
+        raise RequestRefusal(status, error.code, str(error), error.hint) from error
     except munge.MungeUnavailable as error:
-        raise Refusal(503, "munge_unavailable", str(error), error.hint) from error
+        raise RequestRefusal(503, "munge_unavailable", str(error), error.hint) from error
     if credential.payload != wire.make_credential_payload(body):
-        raise Refusal(401, "bad_digest", "the credential was made for other bytes")
+        raise RequestRefusal(401, "bad_digest", "the credential was made for other bytes")
     return credential
 
 
@@ -386,7 +392,7 @@ def decode_body(
     except wire.MalformedReportError as error:
         outside = isinstance(error, wire.InvalidReportError)
         status, code = (422, invalid) if outside else (400, error.code)
-        raise Refusal(status, code, str(error), error.hint) from error
+        raise RequestRefusal(status, code, str(error), error.hint) from error
 
 
 def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
@@ -396,4 +402,4 @@ def _resolve_addresses(address: str) -> frozenset[IPv4Address]:
     except OSError as error:
         hint = "Give the node a NodeAddr that resolves on the head node."
         message = f"NodeAddr {address!r} does not resolve: {error}"
-        raise Refusal(503, "slurm_unavailable", message, hint) from error
+        raise RequestRefusal(503, "slurm_unavailable", message, hint) from error

@@ -41,14 +41,14 @@ ROUND_S = (0.1, 0.5)
 wait for a new leader do not come all at once."""
 
 
-class Head(Struct, frozen=True):
+class HeadAddress(Struct, frozen=True):
     """Where a head node's intake listens."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, url: str) -> Head:
+    def parse(cls, url: str) -> HeadAddress:
         """From `http://host:port`. Raises HpctlError."""
         try:
             parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -64,7 +64,7 @@ class Head(Struct, frozen=True):
         return cls(host, port or DEFAULT_PORT)
 
     @classmethod
-    def here(cls, listen: str) -> Head:
+    def here(cls, listen: str) -> HeadAddress:
         """Return the daemon of this host, from its `intake.listen`."""
         host, _, port = listen.rpartition(":")
         return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
@@ -81,13 +81,13 @@ class Head(Struct, frozen=True):
 
         A daemon has proved the answer to be its own, unless it asks to be asked again. `until`:
         when to give up, by the monotonic clock; a connection is waited for `reach_s` seconds at
-        most. Raises Unreached where nothing was sent, OSError and http.client.HTTPException where
-        no answer came, Unproved, MungeUnavailable.
+        most. Raises HeadUnreachableError where nothing was sent, OSError and
+        http.client.HTTPException where no answer came, Unproved, MungeUnavailable.
         """
         credential = munge.encode_credential(wire.make_credential_payload(body), munge_socket)
         left = until - time.monotonic()
         if left <= 0:
-            raise Unreached("no time left to ask")
+            raise HeadUnreachableError("no time left to ask")
         connection = http.client.HTTPConnection(self.host, self.port, timeout=min(left, reach_s))
         authorization = f"{wire.AUTH_SCHEME} {credential}"
         headers = {"Authorization": authorization, "Content-Type": "application/json"}
@@ -95,25 +95,25 @@ class Head(Struct, frozen=True):
             try:
                 connection.connect()
             except OSError as error:
-                raise Unreached(error) from error
+                raise HeadUnreachableError(error) from error
             connection.sock.settimeout(max(until - time.monotonic(), 0.01))
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
             text = response.read(_ANSWER_BYTES)
-            if not is_transient(response.status):
+            if not is_retriable_status(response.status):
                 signed = wire.make_answer_payload(authorization, response.status, text)
-                check_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
+                check_answer_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
             return response.status, text
         finally:
             connection.close()
 
 
-class Unreached(OSError):
+class HeadUnreachableError(OSError):
     """No connection to the head node: nothing was sent."""
 
 
 def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
-    heads: Sequence[Head],
+    heads: Sequence[HeadAddress],
     path: str,
     body: bytes,
     until: float,
@@ -130,14 +130,14 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
     """
     several = len(heads) > 1
     reach_s, try_s = (REACH_S, math.inf if once else TRY_S) if several else (math.inf, math.inf)
-    head, silent, asked, standby = heads[0], None, set[Head](), b""
+    head, silent, asked, standby = heads[0], None, set[HeadAddress](), b""
     while True:
         status, text, error = NOT_LEADER, b"", None
         try:
             end = min(until, time.monotonic() + try_s)
             status, text = head.post(path, body, end, munge_socket, reach_s)
-        except (OSError, http.client.HTTPException, Unproved) as trouble:
-            if not several or (once and not isinstance(trouble, Unreached)):
+        except (OSError, http.client.HTTPException, UnprovedAnswerError) as trouble:
+            if not several or (once and not isinstance(trouble, HeadUnreachableError)):
                 raise
             error = trouble
             silent = head if isinstance(trouble.__cause__ or trouble, TimeoutError) else silent
@@ -145,7 +145,7 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
             return status, text
         asked.add(head)
         standby = text or standby
-        named = leader_named(text, heads)
+        named = find_named_leader(text, heads)
         following = heads[(heads.index(head) + 1) % len(heads)]
         goal = following if named in (None, head) else named
         # A standby names a leader that is frozen until the lease is over.
@@ -160,17 +160,17 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
             time.sleep(pause)
 
 
-def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
+def find_named_leader(text: bytes, heads: Sequence[HeadAddress]) -> HeadAddress | None:
     """Return the leader that a standby's answer names, where it is one of these: no answer, which
     may be old or a stranger's, has a credential sent anywhere else."""
     try:
-        named = Head.parse(json.loads(text)["leader"])
+        named = HeadAddress.parse(json.loads(text)["leader"])
     except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
         return None
     return named if named in heads else None
 
 
-def is_transient(status: int) -> bool:
+def is_retriable_status(status: int) -> bool:
     """Return whether the same body may be taken later: nothing rests on such an answer."""
     later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
     return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
@@ -186,16 +186,16 @@ def explain_refusal(text: bytes) -> str:
         return text[:200].decode(errors="replace")
 
 
-class Unproved(Unavailable):
+class UnprovedAnswerError(Unavailable):
     """An answer that no daemon of this cluster has proved to be its own."""
 
 
-def check_proof(
+def check_answer_proof(
     proof: str, signed: bytes, munge_socket: Path | str | None, secret: bytes | None = None
 ) -> None:
     """Whether a daemon gave an answer, `signed` being wire.answered() of it.
 
-    `secret` is the session's key, where one was used. Raises Unproved, MungeUnavailable.
+    `secret` is the session's key, where one was used. Raises UnprovedAnswerError, MungeUnavailable.
     """
     scheme, _, word = proof.partition(" ")
     if secret is not None:
@@ -203,24 +203,24 @@ def check_proof(
             wire.sign_body(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
-        raise Unproved(
+        raise UnprovedAnswerError(
             "the head node's answer cannot be trusted: it is not signed with the key of this "
             "connection",
             _HINT,
         )
     if scheme != wire.AUTH_SCHEME:
-        raise Unproved(
+        raise UnprovedAnswerError(
             "the head node's answer cannot be trusted: it has no MUNGE credential", _HINT
         )
     try:
         credential = munge.decode_credential(word, munge_socket)
     except munge.CredentialError as error:
-        raise Unproved(
+        raise UnprovedAnswerError(
             f"the head node's answer cannot be trusted: MUNGE cannot check its credential: {error}",
             _HINT,
         ) from error
-    if credential.payload != signed or credential.uid not in trusted_uids():
-        raise Unproved(
+    if credential.payload != signed or credential.uid not in list_trusted_uids():
+        raise UnprovedAnswerError(
             f"the head node's answer cannot be trusted: it came from uid {credential.uid}, which "
             "is not the user of hpctl's daemon",
             _HINT,
@@ -233,7 +233,7 @@ _HINT = (
 )
 
 
-def trusted_uids() -> set[int]:
+def list_trusted_uids() -> set[int]:
     """Return the users a daemon may run as: root, SlurmUser, and the calling user."""
     try:
         return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
@@ -246,7 +246,7 @@ def slurm_user(root: Path = Path("/")) -> str:
 
     Source: slurm.conf(5), SlurmUser: "The default value is root".
     """
-    for conf in slurm_confs(root):
+    for conf in list_slurm_conf_paths(root):
         with contextlib.suppress(OSError):
             text = conf.read_text(errors="replace")
             named = re.findall(r"(?im)^[ \t]*SlurmUser[ \t]*=[ \t]*([^\s#]+)", text)
@@ -255,7 +255,7 @@ def slurm_user(root: Path = Path("/")) -> str:
     return SLURM_USER
 
 
-def slurm_confs(root: Path = Path("/")) -> list[Path]:
+def list_slurm_conf_paths(root: Path = Path("/")) -> list[Path]:
     """Return where a slurm.conf may be: the environment's, a controller's, a configless node's."""
     own = os.environ.get("SLURM_CONF", "")
     return [root / place.lstrip("/") for place in (own, *_CONFS) if place]
@@ -265,4 +265,4 @@ def find_slurm_conf() -> Path | None:
     """Return this machine's slurm.conf, on a configless node what slurmctld has sent; None where
     there is none."""
     # Of a folder that this user may not look into, os.path says no, where pathlib raises.
-    return next((conf for conf in slurm_confs() if os.path.isfile(conf)), None)
+    return next((conf for conf in list_slurm_conf_paths() if os.path.isfile(conf)), None)

@@ -66,7 +66,7 @@ class JobChannel:
             server_hostname=peer_name,
         )
         self._lines = bytearray()
-        self._shake_hands()
+        self._run_tls_handshake()
         if on_proven is not None:
             on_proven()
             self.send({"welcome": 1})
@@ -151,7 +151,7 @@ class JobChannel:
         """End the connection."""
         self._socket.close()
 
-    def _shake_hands(self) -> None:
+    def _run_tls_handshake(self) -> None:
         while True:
             try:
                 self._tls.do_handshake()
@@ -159,13 +159,13 @@ class JobChannel:
                 self._flush_output()
                 self._read_record()
             except ssl.SSLError as error:
-                self._flush_alert()
+                self._send_tls_alert()
                 raise ChannelError("the other side does not know the secret") from error
             else:
                 self._flush_output()
                 return
 
-    def _flush_alert(self) -> None:
+    def _send_tls_alert(self) -> None:
         """Say why, to a peer that may have stopped listening."""
         with suppress(OSError):
             self._flush_output()
@@ -196,7 +196,7 @@ class JobChannel:
 
     def _fill_buffer(self, buffer: memoryview) -> None:
         while buffer:
-            self._keep_deadline()
+            self._set_handshake_timeout()
             try:
                 count = self._socket.recv_into(buffer)
             except OSError as error:
@@ -207,10 +207,10 @@ class JobChannel:
 
     def _flush_output(self) -> None:
         while content := self._outgoing.read():
-            self._keep_deadline()
+            self._set_handshake_timeout()
             self._socket.sendall(content)
 
-    def _keep_deadline(self) -> None:
+    def _set_handshake_timeout(self) -> None:
         """Let the next call end at the deadline of the handshake: a limit for each of them would
         let a peer that sends a byte at a time go on for hours."""
         if self._deadline is None:

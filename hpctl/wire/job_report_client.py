@@ -27,7 +27,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
-from hpctl.wire.heads import Head, ask_leader, explain_refusal, is_transient
+from hpctl.wire.heads import HeadAddress, ask_leader, explain_refusal, is_retriable_status
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def send_report(
     """
     begun = time.monotonic()
     try:
-        known = head_settings(os.environ)
+        known = read_head_settings(os.environ)
         heads = [at for url in ((head,) if head else known.heads) if (at := _parse_head(url))]
         if not heads:
             log.info("no head node is known: set %s", HEAD)
@@ -89,24 +89,24 @@ def send_report(
     return None
 
 
-def report_start(environment: Mapping[str, str], *, step: int | None, place: str) -> None:
+def send_start_report(environment: Mapping[str, str], *, step: int | None, place: str) -> None:
     """Tell the step that a run resumes from, None for the beginning.
 
     By it the daemon knows of jobs without a supervisor whether they got on between two crashes. Of
     a run that is not the first, why the one before ended is written to stderr, the job's log, where
     the daemon knows. `place` says in words where this run begins, "" where only the program knows.
-    As `_report_beside`.
+    As `_send_in_separate_process`.
     """
 
     def tell(reply: DaemonReply | None) -> None:
         if reply is not None and reply.former:
-            line = f"hpctl: {former_run_text(read_restarts(environment), reply.former, place)}"
+            line = f"hpctl: {describe_former_run(read_restarts(environment), reply.former, place)}"
             print(make_printable(line), file=sys.stderr, flush=True)
 
     if step is None and not read_restarts(environment):
         return
     heard = tell if read_restarts(environment) else None
-    _report_beside(
+    _send_in_separate_process(
         environment, lambda job, restarts: JobReport(job, restarts, progress=step), heard
     )
 
@@ -116,21 +116,21 @@ def read_restarts(environment: Mapping[str, str]) -> int:
     return parse_count(environment.get("SLURM_RESTART_COUNT", ""))
 
 
-def former_run_text(restarts: int, why: str, place: str) -> str:
+def describe_former_run(restarts: int, why: str, place: str) -> str:
     """Return why the former run ended, and where this one begins: `run 2: run 1 ended: ...`."""
     begins = f"; {place}" if place else ""
     return f"run {restarts + 1}: run {restarts} ended: {why}{begins}"
 
 
-def report_note(why: str, environment: Mapping[str, str]) -> None:
+def send_run_note(why: str, environment: Mapping[str, str]) -> None:
     """Tell something about a run that its owner should read in `hpctl explain`.
 
-    As `_report_beside`.
+    As `_send_in_separate_process`.
     """
-    _report_beside(environment, lambda job, restarts: JobReport(job, restarts, why=why))
+    _send_in_separate_process(environment, lambda job, restarts: JobReport(job, restarts, why=why))
 
 
-def _report_beside(
+def _send_in_separate_process(
     environment: Mapping[str, str],
     make_report: Callable[[JobId, int], JobReport],
     heard: Callable[[DaemonReply | None], None] | None = None,
@@ -169,9 +169,9 @@ class HeadSettings(Struct, frozen=True):
     munge_socket: str | None = None
 
 
-def head_settings(environment: Mapping[str, str]) -> HeadSettings:
+def read_head_settings(environment: Mapping[str, str]) -> HeadSettings:
     """Return what environment and files say. What cannot be read says nothing."""
-    agent = _agent_env(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
+    agent = _read_environment_file(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
     heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
     socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
     return HeadSettings(
@@ -188,7 +188,7 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-def _agent_env(path: Path) -> dict[str, str]:
+def _read_environment_file(path: Path) -> dict[str, str]:
     """Return the assignments of a systemd environment file, as far as a shell would read them
     too."""
     found: dict[str, str] = {}
@@ -208,9 +208,9 @@ def _find_munge_socket(conf: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _parse_head(url: str) -> Head | None:
+def _parse_head(url: str) -> HeadAddress | None:
     try:
-        return Head.parse(url)
+        return HeadAddress.parse(url)
     except HpctlError as error:
         log.info("no report is sent there: %s", error)
         return None
@@ -218,8 +218,10 @@ def _parse_head(url: str) -> Head | None:
 
 def _parse_reply(status: int, text: bytes) -> DaemonReply:
     if status == 200:
-        taken = job_wire.decode_taken(text)
+        taken = job_wire.decode_job_report_ack(text)
         return DaemonReply(
             True, taken.acts, text=taken.why, run_policy=taken.run_policy, former=taken.former
         )
-    return DaemonReply(False, again=is_transient(status), text=f"{status} {explain_refusal(text)}")
+    return DaemonReply(
+        False, again=is_retriable_status(status), text=f"{status} {explain_refusal(text)}"
+    )

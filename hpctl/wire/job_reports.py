@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.toolkit.bounds import in_utc
+from hpctl.toolkit.bounds import convert_to_utc
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, HangPlace, Trouble, TroubleKind
 from hpctl.wire import reports as wire
 
@@ -55,7 +55,7 @@ class _WireJobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     job: Annotated[int, Meta(ge=1, le=2**32)]
     restarts: Annotated[int, Meta(ge=0, le=2**32)]
     trouble: _WireTrouble | None = None
-    action: Action = Action.NONE
+    action: RunAction = RunAction.NONE
     why: _Why = ""
     wish: RequestedAction = RequestedAction.NONE
     exclude: Annotated[tuple[_Node, ...], Meta(max_length=MAX_EXCLUDE)] = ()
@@ -99,11 +99,11 @@ def encode_job_report(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    shaped = _convert_shape(_WireJobReport, cut, trouble=_convert_trouble(report.trouble))
+    shaped = _convert_struct(_WireJobReport, cut, trouble=_convert_trouble(report.trouble))
     return msgspec.json.encode(_JobReportEnvelope(wire.VERSION, shaped))
 
 
-def _convert_shape(shape: type[_S], value: object, **changes: object) -> _S:
+def _convert_struct(shape: type[_S], value: object, **changes: object) -> _S:
     """Return the shape with the fields of a value of core's, less these changes."""
     return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
 
@@ -111,7 +111,7 @@ def _convert_shape(shape: type[_S], value: object, **changes: object) -> _S:
 def _convert_trouble(trouble: Trouble | None) -> _WireTrouble | None:
     if trouble is None:
         return None
-    return _convert_shape(
+    return _convert_struct(
         _WireTrouble,
         trouble,
         why=trouble.why[:MAX_WHY],
@@ -133,22 +133,22 @@ def decode_job_report(body: bytes) -> JobReport:
     fields = msgspec.structs.asdict(report)
     fields["job"] = JobId(report.job)
     fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
-    fields["trouble"] = None if report.trouble is None else _to_model(report.trouble)
+    fields["trouble"] = None if report.trouble is None else _convert_wire_trouble(report.trouble)
     return JobReport(**fields)
 
 
-def _to_model(trouble: _WireTrouble) -> Trouble:
+def _convert_wire_trouble(trouble: _WireTrouble) -> Trouble:
     fields = msgspec.structs.asdict(trouble)
-    fields["at"] = in_utc(trouble.at)
+    fields["at"] = convert_to_utc(trouble.at)
     fields["node"] = NodeName(trouble.node) if trouble.node else None
     return Trouble(**fields)
 
 
-def encode_taken(taken: JobReportAck) -> bytes:
+def encode_job_report_ack(taken: JobReportAck) -> bytes:
     """Return the body of the answer."""
     return msgspec.json.encode(taken)
 
 
-def decode_taken(body: bytes) -> JobReportAck:
+def decode_job_report_ack(body: bytes) -> JobReportAck:
     """Return what the head node answered with 200. Raises wire.MalformedReportError."""
-    return wire.decoded_answer(_taken, body)
+    return wire.decode_ok_answer(_taken, body)

@@ -29,7 +29,7 @@ from hpctl.faults.health import ORDER_S
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.evidence import EvidenceOrder
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.reset_order import ResetOrder
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
@@ -100,7 +100,7 @@ def _load_library() -> ctypes.CDLL:
     return lib
 
 
-def _free_pointer(pointer: ctypes.c_void_p) -> None:
+def _free_c_memory(pointer: ctypes.c_void_p) -> None:
     """libc's free: what libmunge hands out is the caller's."""
     ctypes.CDLL(None).free(pointer)
 
@@ -183,7 +183,7 @@ def encode_credential(
             )
             return ctypes.string_at(cred).decode("ascii") if cred.value else ""
         finally:
-            _free_pointer(cred)
+            _free_c_memory(cred)
 
 
 def decode_credential(cred: str, socket: str | Path | None = None) -> Credential:
@@ -214,7 +214,7 @@ def decode_credential(cred: str, socket: str | Path | None = None) -> Credential
             )
         finally:
             # Set even where a replayed or expired credential was rejected.
-            _free_pointer(buffer)
+            _free_c_memory(buffer)
 
 
 Order = ResetOrder | EvidenceOrder
@@ -224,37 +224,38 @@ _PREFIXES: Final[dict[type[Order], bytes]] = {
 }
 
 
-class OrderRefused(HpctlError):
+class OrderRefusedError(HpctlError):
     """An order that this agent does not carry out."""
 
 
-def seal_order(order: Order, socket: Path | None = None) -> str:
+def encode_order_credential(order: Order, socket: Path | None = None) -> str:
     """The credential of an order. Raises MungeUnavailable."""
     payload = _PREFIXES[type(order)] + msgspec.json.encode(order)
     return encode_credential(payload, socket, ttl_s=int(ORDER_S))
 
 
-def open_order(
-    credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
+def decode_order_credential(
+    credential: str, mine: NodeGeneration, believed: Container[int], socket: Path | None = None
 ) -> Order:
     """The order of a credential, which is used up by that. `believed`: the uids of daemons.
 
-    Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
+    Raises OrderRefusedError, CredentialError (a replay among others), MungeUnavailable.
     """
     found = decode_credential(credential, socket)
     if found.uid not in believed:
-        raise OrderRefused(
+        raise OrderRefusedError(
             f"the agent refuses the order to the node: it came from uid {found.uid}",
             "Only the user of hpctl's daemon may give orders to agents.",
         )
     order = _decode_order(found.payload)
     if order.generation != mine:
-        raise OrderRefused(
+        raise OrderRefusedError(
             f"the agent refuses the order: it is for the machine {order.generation}, but this "
-            f"machine is {mine}"
+            f"machine is {mine}",
+            "Nothing to do: the node has booted or was replaced since the order was given.",
         )
     if time.time() > order.until:
-        raise OrderRefused(
+        raise OrderRefusedError(
             "the agent refuses the order: it has expired",
             "Compare the clocks of the head node and of this node.",
         )
@@ -267,10 +268,10 @@ def _decode_order(payload: bytes) -> Order:
             try:
                 return msgspec.json.decode(payload[len(prefix) :], type=kind)
             except msgspec.MsgspecError as error:
-                raise OrderRefused(
+                raise OrderRefusedError(
                     f"the agent does not understand the daemon's order: {error}",
                     "Install the same hpctl release on the head node and on this node.",
                 ) from error
-    raise OrderRefused(
+    raise OrderRefusedError(
         "the agent refuses the order: its MUNGE credential was made for another purpose"
     )

@@ -13,7 +13,13 @@ from starlette.types import Send
 
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import BodyBounds, IntakeSettings, Refusal, read_body, verify_body
+from hpctl.wire.authentication import (
+    BodyBounds,
+    IntakeSettings,
+    RequestRefusal,
+    read_body,
+    verify_body,
+)
 
 BODY_TIMEOUT_S = 10.0
 
@@ -52,7 +58,7 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
 
-def proved_route(
+def make_proved_route(
     path: str, most: int, settings: IntakeSettings, answer_to: Answer, refused: RefusalCounter
 ) -> Route:
     """Make a route for bodies of at most `most` bytes. `refused` counts what is refused."""
@@ -76,7 +82,7 @@ def proved_route(
                 verify_body, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             refused.add(refusal.code)
             status, answer = refusal.status, refusal.as_json
             if status in (408, 413, 421):
@@ -90,7 +96,7 @@ def proved_route(
     return Route(path, post, methods=["POST"])
 
 
-async def make_answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
+async def send_response(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
     """Send one whole response, with the proof where there is one."""
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
     if proof:

@@ -27,11 +27,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpctl.faults.health import MOST_FINDINGS, make_finding_key
-from hpctl.toolkit.bounds import bound_times, in_utc
+from hpctl.toolkit.bounds import bound_times, convert_to_utc
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
-from hpctl.wire.stack_request import StackAsk
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
+from hpctl.wire.stack_request import StackRequest
 
 _T = TypeVar("_T")
 VERSION = 1
@@ -90,7 +90,7 @@ class ReportTooLargeError(MalformedReportError):
 
 class _WireFinding(Struct, frozen=True, forbid_unknown_fields=True):
     check: _Check
-    verdict: Verdict
+    verdict: DeviceVerdict
     first: _Time
     last: _Time
     device: _Word = ""
@@ -98,7 +98,7 @@ class _WireFinding(Struct, frozen=True, forbid_unknown_fields=True):
     detail: _Word = ""
     evidence: Annotated[str, Meta(max_length=MAX_EVIDENCE)] = ""
     count: _Natural = 1
-    clears: Clears = Clears.BOOT
+    clears: ClearCondition = ClearCondition.BOOT
     job: _Job = ""
 
 
@@ -133,9 +133,9 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
         bound_times(self, "sent_at", "agent_start")
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> NodeGeneration:
         """Return the generation that the heartbeat speaks of."""
-        return Generation(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
+        return NodeGeneration(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
 
 
 class OperatorRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,10 +164,10 @@ class _VersionField(Struct, frozen=True):
     v: int
 
 
-class Message(Struct, frozen=True):
+class AgentMessage(Struct, frozen=True):
     """What a body says, and whether its sender asks for a session."""
 
-    content: Report | Heartbeat
+    content: AgentReport | Heartbeat
     open_session: bool = False
 
 
@@ -182,19 +182,19 @@ class SessionGrant(Struct, frozen=True, forbid_unknown_fields=True):
     lasts_s: Annotated[float, Meta(gt=0)]
 
 
-class Ack(Struct, frozen=True, omit_defaults=True):
+class ReportAck(Struct, frozen=True, omit_defaults=True):
     """The head node's answer to what it took."""
 
     ack: int
     session: SessionGrant | None = None
-    stacks: StackAsk | None = None
+    stacks: StackRequest | None = None
     order: Annotated[str, Meta(max_length=8192)] = ""
     """A credential of the daemon's, for this node's agent (hpctl.wire.munge)."""
 
 
 _version = msgspec.json.Decoder(_VersionField)
 _envelope = msgspec.json.Decoder(_Envelope)
-_ack = msgspec.json.Decoder(Ack)
+_ack = msgspec.json.Decoder(ReportAck)
 _asked = msgspec.json.Decoder(OperatorRequest)
 _encoder = msgspec.json.Encoder()
 
@@ -205,7 +205,7 @@ def make_credential_payload(body: bytes) -> bytes:
     return b"hpctl1:" + hashlib.sha256(body).hexdigest().encode()
 
 
-def session_authorization(session: str, secret: bytes, body: bytes) -> str:
+def make_session_authorization(session: str, secret: bytes, body: bytes) -> str:
     """Return the Authorization header of a body that is sent within a session."""
     return f"{SESSION_SCHEME} {session}:{sign_body(secret, body)}"
 
@@ -235,60 +235,60 @@ def digest_findings(findings: Iterable[Finding]) -> str:
     return hashlib.sha256(_encoder.encode(content)).hexdigest()
 
 
-def encode_report(report: Report, *, open_session: bool = False) -> bytes:
+def encode_report(report: AgentReport, *, open_session: bool = False) -> bytes:
     """Return the body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and
     then leaves out the last findings: an agent that says less is better than one that says nothing.
 
     Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
     """
-    report = replace(report, gauges=_drop_infinite(report.gauges))
+    report = replace(report, gauges=_drop_infinite_gauges(report.gauges))
     for limit in (MAX_EVIDENCE, 512, 160, 40, 0):
-        body = _encode_body("report", _with_evidence(report, limit), open_session)
+        body = _encode_body("report", _limit_evidence(report, limit), open_session)
         if len(body) <= MAX_BODY:
             return body
-    report = _with_evidence(report, 0)
+    report = _limit_evidence(report, 0)
     while len(body) > MAX_BODY:
         report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
         body = _encode_body("report", report, open_session)
     return body
 
 
-def _drop_infinite(gauges: Mapping[str, float]) -> dict[str, float]:
+def _drop_infinite_gauges(gauges: Mapping[str, float]) -> dict[str, float]:
     """JSON has no infinity, and a report must not be refused for one number."""
     return dict(sorted((n, v) for n, v in gauges.items() if math.isfinite(v))[:MAX_GAUGES])
 
 
 def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
     """Return the body of one heartbeat. Of gauges those that a report would carry."""
-    heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite(heartbeat.gauges))
+    heartbeat = msgspec.structs.replace(heartbeat, gauges=_drop_infinite_gauges(heartbeat.gauges))
     return _encode_body("heartbeat", heartbeat, open_session)
 
 
-def _encode_body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
+def _encode_body(kind: str, content: AgentReport | Heartbeat, open_session: bool) -> bytes:
     envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
     return _encoder.encode(envelope)
 
 
-def _with_evidence(report: Report, limit: int) -> Report:
+def _limit_evidence(report: AgentReport, limit: int) -> AgentReport:
     if all(len(finding.evidence) <= limit for finding in report.findings):
         return report
     cut = tuple(replace(f, evidence=f.evidence[:limit]) for f in report.findings)
     return replace(report, findings=cut)
 
 
-def decode_report(body: bytes) -> Report:
+def decode_report(body: bytes) -> AgentReport:
     """Return the report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = read_message(body).content
-    if not isinstance(content, Report):
+    content = decode_message(body).content
+    if not isinstance(content, AgentReport):
         raise InvalidReportError(
             "the head node expects an agent's report, but received a heartbeat"
         )
     return content
 
 
-def read_message(body: bytes) -> Message:
+def decode_message(body: bytes) -> AgentMessage:
     """Return what a body holds. Raises MalformedReportError or one of its kinds."""
     check_size(body, MAX_BODY)
     try:
@@ -302,22 +302,22 @@ def read_message(body: bytes) -> Message:
     except UNREADABLE as error:
         raise make_decode_error(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
-        return Message(_to_model(envelope.report), envelope.open_session)
+        return AgentMessage(_convert_wire_report(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
-        return Message(envelope.heartbeat, envelope.open_session)
+        return AgentMessage(envelope.heartbeat, envelope.open_session)
     raise InvalidReportError(
         "the agent's message is not valid: it must have either `report` or `heartbeat`"
     )
 
 
-def encode_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
+def encode_operator_request(verb: str, target: str, by: str, detail: str = "") -> bytes:
     """Return the body of an operator's request."""
     asked = {"v": VERSION, "verb": verb, "target": target, "by": by}
     # A daemon of an earlier version refuses a field that it does not know.
     return _encoder.encode({**asked, "detail": detail} if detail else asked)
 
 
-def read_request(body: bytes) -> OperatorRequest:
+def decode_operator_request(body: bytes) -> OperatorRequest:
     """Return the request that a body holds. Raises MalformedReportError or one of its kinds."""
     try:
         asked = _asked.decode(body)
@@ -366,7 +366,7 @@ def make_decode_error(error: Exception, what: str) -> MalformedReportError:
     return MalformedReportError(f"the {what} is not valid JSON: {error}")
 
 
-def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def decode_ok_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     """Return what the head node answered with 200. Raises MalformedReportError."""
     try:
         return decoder.decode(body)
@@ -376,24 +376,24 @@ def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
         ) from error
 
 
-def encode_ack(ack: Ack) -> bytes:
+def encode_ack(ack: ReportAck) -> bytes:
     """Return the body of an answer."""
     return _encoder.encode(ack)
 
 
-def decode_ack(body: bytes) -> Ack:
+def decode_ack(body: bytes) -> ReportAck:
     """Return what the head node answered with 200. Raises MalformedReportError."""
-    return decoded_answer(_ack, body)
+    return decode_ok_answer(_ack, body)
 
 
-def _to_model(wire: _WireReport) -> Report:
+def _convert_wire_report(wire: _WireReport) -> AgentReport:
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
     fields["findings"] = tuple(_convert_finding(n, f) for n, f in enumerate(wire.findings))
     for name in ("sent_at", "agent_start"):
-        fields[name] = in_utc(fields[name])
+        fields[name] = convert_to_utc(fields[name])
     for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
         fields[name] = kind(fields[name])
-    return Report(**fields)
+    return AgentReport(**fields)
 
 
 def _convert_finding(index: int, wire: _WireFinding) -> Finding:
@@ -403,5 +403,5 @@ def _convert_finding(index: int, wire: _WireFinding) -> Finding:
             f"`$.report.findings[{index}]`"
         )
     fields: dict[str, Any] = msgspec.structs.asdict(wire)
-    fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)
+    fields["first"], fields["last"] = convert_to_utc(wire.first), convert_to_utc(wire.last)
     return Finding(**fields)

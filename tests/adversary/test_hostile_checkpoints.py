@@ -16,8 +16,8 @@ from hpctl.checkpoints.search import (
     DECLARED,
     FORMATS,
     CompleteCheckpoint,
+    find_last_complete_checkpoint,
     judge_checkpoint,
-    last_complete,
     list_checkpoints,
 )
 from tests.adversary.bed import STRANGER
@@ -150,7 +150,7 @@ def check_judgment(path: Path) -> None:
 
 def check_search(root: Path, declared: Sequence[FilePattern]) -> None:
     """An older checkpoint is found whatever lies beside it."""
-    assert last_complete(root, declared=declared).found is not None
+    assert find_last_complete_checkpoint(root, declared=declared).found is not None
     list_checkpoints(root, declared=declared)
 
 
@@ -221,7 +221,7 @@ def test_every_format_has_a_sample() -> None:
 def test_a_sample_is_whole(place: Path, name: str) -> None:
     sample = SAMPLES[name]
     lay_out(place, sample)
-    found = last_complete(place, declared=parse_patterns(sample.declared)).found
+    found = find_last_complete_checkpoint(place, declared=parse_patterns(sample.declared)).found
     if name in ("accelerate", "nvrx", "declared", "lightning"):
         return  # what these need besides is shown in the tests of the format
     assert found is not None

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 def test_strangers_that_connect_again_and_again_keep_no_helper_out(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
-        port = next(peers.list_ports(nodes.spec))
+        port = next(peers.list_helper_ports(nodes.spec))
         places = [[address, port] for address in nodes.spec.addresses]
         storms = [begin("storm", places=places, seconds=20.0, width=300) for _ in range(2)]
         for each in storms:

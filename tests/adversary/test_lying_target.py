@@ -14,8 +14,8 @@ import yaml
 from msgspec.structs import replace
 
 from hpctl.engine.config import AlertsSection, Config
-from hpctl.service.alerts import AlertNodes, FiringNotice
-from hpctl.service.observability_command import prometheus_config
+from hpctl.service.alerts import AlertNodeFinder, FiringNotice
+from hpctl.service.observability_command import make_prometheus_config
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
 from tests.intakes import get
@@ -57,7 +57,7 @@ def target() -> Iterator[str]:
 def scrape(target: str, place: Path) -> dict[str, str]:
     """Return the labels under which a real Prometheus, configured as shipped, knows the metric."""
     assert shutil.which("prometheus"), "make test-packages installs it"
-    made = yaml.safe_load(prometheus_config(Config(), (target,), 1.0))
+    made = yaml.safe_load(make_prometheus_config(Config(), (target,), 1.0))
     (place / "hpctl.rules.yml").write_text("groups: []\n")
     (place / "prometheus.yml").write_text(yaml.safe_dump(made))
     port = free_port()
@@ -86,7 +86,7 @@ def scrape(target: str, place: Path) -> dict[str, str]:
 
 def find_accused(labels: dict[str, str], settings: AlertsSection) -> NodeName | None:
     """Return the node that an alert on the metric is taken to be about."""
-    nodes = AlertNodes({VICTIM: "10.1.0.1", LIAR: "127.0.0.1"}, settings.labels)
+    nodes = AlertNodeFinder({VICTIM: "10.1.0.1", LIAR: "127.0.0.1"}, settings.labels)
     notice = FiringNotice(
         status="firing",
         labels={"alertname": "DiskErrors", **labels},

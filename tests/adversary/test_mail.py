@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from hpctl.service.notify import sinks
 from hpctl.service.notify.decide import Notice
-from hpctl.service.notify.outbox import MOST, MOST_OF_OWNER, Outbox, Posted, find_full_owners
+from hpctl.service.notify.outbox import (
+    MOST,
+    MOST_OF_OWNER,
+    Outbox,
+    PostedNotice,
+    find_owners_at_limit,
+)
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -109,19 +115,19 @@ def test_an_address_of_another_user_has_separate_turns(head: Head, server: MailS
     ],
 )  # fmt: skip
 def test_what_is_no_address_gets_no_mail(address: str) -> None:
-    assert sinks.parse_address(address) == ""
+    assert sinks.parse_mail_address(address) == ""
 
 
 def test_an_owner_s_notices_fill_neither_the_outbox_nor_an_hour_of_another() -> None:
     now = datetime.now(UTC)
 
-    def post(number: int, owner: str, to: str) -> Posted:
+    def post(number: int, owner: str, to: str) -> PostedNotice:
         notice = Notice("job_gave_up", str(number), f"j-{number}", now, "it ended", "hpctl status")
-        return Posted("mail", to, notice, now, owner=owner)
+        return PostedNotice("mail", to, notice, now, owner=owner)
 
     many = [post(n, "mallory", f"a{n}@evil.org") for n in range(10_000)]
     outbox = Outbox(0).add(1, [*many, post(10_001, "bob", BOB)], now)
     assert len(outbox.posted) == MOST_OF_OWNER + 1 < MOST
     assert outbox.posted[-1].owner == "bob"
     sent = [replace(p, sent=now) for p in outbox.posted]
-    assert find_full_owners(sent, 30, now) == {"mallory"}
+    assert find_owners_at_limit(sent, 30, now) == {"mallory"}

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from tests.adversary.bed import Siege, attack, begin
@@ -135,13 +135,13 @@ class Node:
         self.address = str(siege.sandbox.spec.address(siege.sandbox.nodes.index(name) + 1))
         self.seq = 10**6
 
-    def report(self, of: Node | None = None, **more) -> Report:
+    def report(self, of: Node | None = None, **more) -> AgentReport:
         of = of or self
         self.seq += 1
         now = datetime.now(UTC)
         whole = {"sent_at": now, "agent_start": now, **more}
         names = of.name, of.instance, of.boot
-        return Report(*names, self.seq, **whole)
+        return AgentReport(*names, self.seq, **whole)
 
     def post(self, body, authorization):
         connection = http.client.HTTPConnection(
@@ -167,7 +167,7 @@ def pair(siege: Siege) -> tuple[Node, Node]:
 
 
 def fault(at: datetime) -> tuple[Finding, ...]:
-    return (Finding("kernel.xid", Verdict.FAIL, at, at, code="79"),)
+    return (Finding("kernel.xid", DeviceVerdict.FAIL, at, at, code="79"),)
 
 
 def test_root_of_a_node_with_the_key_speaks_for_no_other(siege, pair):
@@ -191,10 +191,10 @@ def test_a_replay_and_a_stolen_session_are_refused(siege, pair):
     session = answer["session"]
     secret = munge.decode_credential(session["key"], bad.munge).payload
     again = wire.encode_report(bad.report())
-    signed = wire.session_authorization(session["id"], secret, again)
+    signed = wire.make_session_authorization(session["id"], secret, again)
     assert victim.post(again, signed)[1]["error"] == "moved_session"
     for_other = wire.encode_report(bad.report(victim))
-    signed = wire.session_authorization(session["id"], secret, for_other)
+    signed = wire.make_session_authorization(session["id"], secret, for_other)
     assert bad.post(for_other, signed)[1]["error"] == "forged_node"
     siege.holds()
 
@@ -235,7 +235,7 @@ def test_a_clock_that_is_an_hour_off_costs_no_other_node(siege, pair, hours):
     """Its own reports may be refused; others' faults are treated on time."""
     _, node = pair
     off = datetime.now(UTC) + timedelta(hours=hours)
-    finding = (Finding("kernel.odd", Verdict.WARN, off, off),)
+    finding = (Finding("kernel.odd", DeviceVerdict.WARN, off, off),)
     report = node.report(sent_at=off, agent_start=off, findings=finding)
     assert node.send(report)[0] in (200, 403, 409)
     siege.stands()

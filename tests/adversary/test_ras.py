@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import RasInquiry
-from hpctl.jobs.hangs.ras_report import Address, RasError, query_ras
+from hpctl.jobs.hangs.ras_judge import RasHangInquiry
+from hpctl.jobs.hangs.ras_report import RasAddress, RasQueryError, query_ras_service
 from tests.adversary.bed import STRANGER, begin
 from tests.jobs.hangs.test_ras_explain import hung, trouble_of
 from tests.stubs.ras.job import NEWEST, as_json, job
@@ -23,12 +23,14 @@ def test_another_user_names_no_rank_of_a_hang() -> None:
     state.communicators[0].step(but=(5,))
     progress = hung(state)
     stranger = begin("answer_as_ras", document=as_json(state, NEWEST), seconds=4.0)
-    where = Address("localhost", int(stranger.process.stdout.readline()))
+    where = RasAddress("localhost", int(stranger.process.stdout.readline()))
     # What it says would be believed of a service of the ranks' own user.
-    assert query_ras(where, owner=STRANGER.pw_uid).communicators
-    with pytest.raises(RasError, match=f"runs as uid {STRANGER.pw_uid}, not as the job's owner"):
-        query_ras(where)
-    hang = RasInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
+    assert query_ras_service(where, owner=STRANGER.pw_uid).communicators
+    with pytest.raises(
+        RasQueryError, match=f"runs as uid {STRANGER.pw_uid}, not as the job's owner"
+    ):
+        query_ras_service(where)
+    hang = RasHangInquiry(where, apart_s=0.1).explain(progress, trouble_of(progress))
     assert hang is not None
     assert hang.finding is None
     assert hang.trouble.rank is None

@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.checkpoints.run_records import HISTORIES
 from hpctl.checkpoints.save_interval import read_reported_costs
-from hpctl.jobs.elastic.controller import AccountWriter, read_account
+from hpctl.jobs.elastic.controller import GroupRunRecorder, read_group_run_record
 from hpctl.jobs.run.history import JobHistory
 from hpctl.toolkit.user_files import is_own_file, open_own_file
 from tests.adversary.bed import STRANGER, public_directory
@@ -59,7 +59,7 @@ def test_a_launcher_s_account_and_the_end_mark_are_their_owner_s(kind):
     with placed(kind) as (place, _):
         assert not is_own_file(place)
         with pytest.raises(OSError, match=r"symbolic links|no file of this user"):
-            read_account(place)
+            read_group_run_record(place)
 
 
 @pytest.mark.timeout(60)
@@ -74,11 +74,11 @@ def test_an_account_is_written_through_no_link_of_another(monkeypatch):
     with placed("file") as (place, own):
         known = place.with_name(f".run-7.account.{os.getpid()}")
         known.symlink_to(own)
-        AccountWriter(place.with_name("run-7.account"), "7.0").record_generation_start(
+        GroupRunRecorder(place.with_name("run-7.account"), "7.0").record_generation_start(
             0, "", ["n1"]
         )
         assert own.read_text() == "what the owner keeps\n"
-        assert read_account(place.with_name("run-7.account")).run_id == "7.0"
+        assert read_group_run_record(place.with_name("run-7.account")).run_id == "7.0"
 
 
 def test_the_folder_of_histories_lets_no_group_write(tmp_path):

@@ -7,8 +7,13 @@ import time
 import pytest
 
 from hpctl.service.intake import server as daemon_server
-from hpctl.service.intake.app import intake_app
-from hpctl.service.intake.server import Bounds, ConnectedPeer, Connections, IntakeServer
+from hpctl.service.intake.app import make_intake_app
+from hpctl.service.intake.server import (
+    ConnectedPeer,
+    ConnectionBounds,
+    IntakeConnections,
+    IntakeServer,
+)
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink
@@ -23,8 +28,8 @@ WITHIN_S = 30.0
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr(daemon_server, "HEAD_S", 0.5)
-    app = intake_app(IntakeSettings(), Sink(), lambda _: None)
-    bounds = Bounds(waiting=40, waiting_of_address=10)
+    app = make_intake_app(IntakeSettings(), Sink(), lambda _: None)
+    bounds = ConnectionBounds(waiting=40, waiting_of_address=10)
     running = IntakeServer(app, "127.0.0.1", bounds=bounds)
     running.start()
     yield running
@@ -116,7 +121,7 @@ def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(s
 
 def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     dropped = []
-    crowd = Connections(Bounds(waiting_bytes=1000), lambda: 0.0)
+    crowd = IntakeConnections(ConnectionBounds(waiting_bytes=1000), lambda: 0.0)
     peers = [ConnectedPeer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
     for peer in peers:
         crowd.made(peer)
@@ -129,7 +134,9 @@ def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
 
 def test_connections_that_say_nothing_end_no_stream():
     dropped: list[str] = []
-    crowd = Connections(Bounds(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0)
+    crowd = IntakeConnections(
+        ConnectionBounds(waiting=4, in_all=12, oldest_busy_goes=True), lambda: 0.0
+    )
     for number in range(10):
         stream = ConnectedPeer(f"10.0.0.{number}", lambda n=number: dropped.append(f"stream {n}"))
         crowd.made(stream)
@@ -144,7 +151,7 @@ def test_connections_that_say_nothing_end_no_stream():
 
 def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
-    crowd = Connections(Bounds(kept_of_node=2), lambda: 0.0)
+    crowd = IntakeConnections(ConnectionBounds(kept_of_node=2), lambda: 0.0)
     for number in range(4):
         peer = ConnectedPeer("10.0.0.1", lambda n=number: dropped.append(n))
         crowd.made(peer)

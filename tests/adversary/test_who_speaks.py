@@ -11,16 +11,16 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from hpctl.detection.send import Delivery, HeadClient
+from hpctl.detection.send import DeliveryResult, HeadClient
 from hpctl.toolkit.bounds import EARLIEST, LATEST
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.wire import authentication, munge
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import Head as At
-from hpctl.wire.heads import Unproved, check_proof, trusted_uids
+from hpctl.wire.heads import HeadAddress as At
+from hpctl.wire.heads import UnprovedAnswerError, check_answer_proof, list_trusted_uids
 from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
 from tests.intakes import Head, Session
 from tests.reports import report
@@ -91,19 +91,19 @@ def test_a_node_that_writes_all_the_time_is_reported_to_wait(munges, monkeypatch
 def test_an_agent_believes_only_its_daemon_on_the_port(head, munges):
     client = HeadClient((At.parse(head.server.url),), munges.n1)
     for seq in (1, 2):  # by credential, and within the session
-        assert client.post(report(seq=seq)).answer is Delivery.ACKED
+        assert client.post(report(seq=seq)).answer is DeliveryResult.ACKED
     client.close()
-    acknowledged = wire.encode_ack(wire.Ack(1))
+    acknowledged = wire.encode_ack(wire.ReportAck(1))
     for proof in ("", "MUNGE x", f"MUNGE {munge.encode_credential(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
             client = HeadClient((At.parse(url),), munges.n1)
-            assert client.post(report(seq=3)).answer is Delivery.RETRY
+            assert client.post(report(seq=3)).answer is DeliveryResult.RETRY
             client.close()
 
 
 def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(munges, monkeypatch):
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
-    with squatter(job_wire.encode_taken(job_wire.JobReportAck(1, True))) as url:
+    with squatter(job_wire.encode_job_report_ack(job_wire.JobReportAck(1, True))) as url:
         assert send_report(JobReport(1, 0), head=url) is None
 
 
@@ -116,18 +116,18 @@ def test_a_proof_of_another_user_is_none(munges):
         input=output, user=uid, group=uid, extra_groups=[],
         capture_output=True, check=True, timeout=60,
     )  # fmt: skip
-    with pytest.raises(Unproved, match=f"uid {uid}"):
-        check_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
-    check_proof(f"MUNGE {munge.encode_credential(output, munges.n1)}", output, munges.n2)
+    with pytest.raises(UnprovedAnswerError, match=f"uid {uid}"):
+        check_answer_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
+    check_answer_proof(f"MUNGE {munge.encode_credential(output, munges.n1)}", output, munges.n2)
 
 
 def order(realm, uid=None, **changes):
     """A credential of the head node's that orders a reset, as whoever has `uid` can make it."""
-    mine = Generation("n1", "i-1", "b-1")
+    mine = NodeGeneration("n1", "i-1", "b-1")
     values = {"recovery": "n-1", "generation": mine, "until": time.time() + 60, **changes}
     wanted = ResetOrder(**values)
     if uid is None:
-        return munge.seal_order(wanted, realm.head)
+        return munge.encode_order_credential(wanted, realm.head)
     made = subprocess.run(
         ["munge", f"--socket={realm.n1}"], input=b"hpctl1-order:" + msgspec.json.encode(wanted),
         user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=60,
@@ -136,24 +136,24 @@ def order(realm, uid=None, **changes):
 
 
 def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
-    mine = Generation("n1", "i-1", "b-1")
+    mine = NodeGeneration("n1", "i-1", "b-1")
 
     def opened(credential):
-        return munge.open_order(credential, mine, trusted_uids(), munges.n1)
+        return munge.decode_order_credential(credential, mine, list_trusted_uids(), munges.n1)
 
     good = order(munges)
     assert opened(good).recovery == "n-1"
     with pytest.raises(munge.CredentialError, match=r"[Rr]eplayed"):
         opened(good)
-    others = [Generation("n2", "i-1", "b-1"), Generation("n1", "i-2", "b-1")]
-    bad = [order(munges, generation=one) for one in (*others, Generation("n1", "i-1", "b-2"))]
+    others = [NodeGeneration("n2", "i-1", "b-1"), NodeGeneration("n1", "i-2", "b-1")]
+    bad = [order(munges, generation=one) for one in (*others, NodeGeneration("n1", "i-1", "b-2"))]
     bad += [order(munges, until=time.time() - 1)]
     bad += [munge.encode_credential(wire.make_credential_payload(b"a report"), munges.head)]
     bad += [munge.encode_credential(b"hpctl1-order:[" * 99, munges.head)]
     if os.geteuid() == 0:
         bad += [order(munges, uid=65534)]
     for credential in bad:
-        with pytest.raises(munge.OrderRefused):
+        with pytest.raises(munge.OrderRefusedError):
             opened(credential)
     with pytest.raises(munge.CredentialError):
         opened("MUNGE:nonsense:")

@@ -16,7 +16,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.rate_limiter import RateLimiter
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
-from hpctl.wire.authentication import Refusal
+from hpctl.wire.authentication import RequestRefusal
 from tests.fakes.desk import NOON, Desk
 from tests.waiting import until
 
@@ -53,7 +53,7 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, report_intake.LOW_DISK - 1))
     bed = Bed(tmp_path)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRefusal) as refused:
         bed.take(HANG)
     assert (refused.value.status, refused.value.code) == (503, "low_disk")
     assert bed.stored == []
@@ -68,12 +68,12 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
 def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown():
     bed = Bed()
     unknown = replace(HANG, job=99)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRefusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "slurm_behind"
     assert bed.view is not None
     bed.view = replace(bed.view, as_of=datetime.now(UTC) + timedelta(seconds=1))
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestRefusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "unknown_job"
     assert bed.poked == 1, "Slurm was read since: asking again wakes nobody"

@@ -13,16 +13,16 @@ import pytest
 
 import hpctl
 from hpctl.toolkit.declared_view import (
+    AgeCell,
     Cell,
     Column,
-    Each,
-    Facts,
-    Inner,
-    Line,
-    Lines,
-    Part,
-    Section,
-    Since,
+    FactTable,
+    ForEach,
+    InnerView,
+    ItemLines,
+    LayoutPart,
+    RowTable,
+    TextLine,
 )
 from tests.architecture.source import python_files, text, tree
 
@@ -79,7 +79,7 @@ def named(cell: str) -> set[str]:
 
 def read_in(cell: Cell | None) -> tuple[set[str], set[str]]:
     """What a cell names, and what its function reads."""
-    if isinstance(cell, Since):
+    if isinstance(cell, AgeCell):
         return {cell.start, cell.until} - {""}, set()
     if isinstance(cell, str):
         return named(cell), set()
@@ -98,21 +98,21 @@ def function(style: object) -> object:
     return style if isinstance(style, FunctionType) else None
 
 
-def cells_of(part: Part) -> list[Any]:
+def cells_of(part: LayoutPart) -> list[Any]:
     """The cells of a part that are read of the view."""
     cells: list[Any] = [part.when, template(part.title)]
     match part:
-        case Facts():
+        case FactTable():
             cells += [one for fact in part.facts for one in (fact.cell, function(fact.style))]
-        case Section():
+        case RowTable():
             columns = part.columns
             cells += [part.rows, template(part.otherwise), *(one.when for one in columns)]
             cells += [template(one.heading) for one in columns]
-        case Line():
+        case TextLine():
             cells += [template(part.text), function(part.style)]
-        case Lines() | Each():
+        case ItemLines() | ForEach():
             cells += [part.items]
-        case Inner():
+        case InnerView():
             cells += [part.view]
     return cells
 
@@ -134,7 +134,7 @@ def problems(owner: type, cells: list[Any]) -> list[str]:
             more = read_by(function.__code__, function.__globals__, set()) - read
             read |= more
             waiting += more
-    # `as_of` is the time that `Since` counts to, in columns of other classes too.
+    # `as_of` is the time that `AgeCell` counts to, in columns of other classes too.
     fields = set(owner.__struct_fields__) - {"as_of"}  # type: ignore[attr-defined]
     hidden = set(getattr(owner, "json_only", ()))
     wrong += [f"{name}: neither shown nor json_only" for name in fields - read - hidden]

@@ -8,7 +8,7 @@ from tests.architecture.source import python_files, text, tree
 
 STAND_INS = {
     "asyncio.wait_for": "one whose TimeoutError is the builtin one, which 3.10's is not",
-    "datetime.fromisoformat": "hpctl.toolkit.compat.iso_time: 3.10's reads no `Z`",
+    "datetime.fromisoformat": "hpctl.toolkit.compat.parse_iso_time: 3.10's reads no `Z`",
 }
 MEANT = {
     # 19 characters that Slurm writes in one form, read 65536 times in a large cluster.

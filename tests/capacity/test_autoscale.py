@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.capacity.autoscale import (
-    Direction,
-    Hold,
-    Idle,
+    IdleNode,
     PastScaling,
     ScaledGroup,
     ScaleDown,
     ScaleUp,
-    ScaleView,
+    ScalingDirection,
+    ScalingHold,
+    ScalingInput,
     UnplacedJob,
-    budget_left,
+    compute_budget_left,
     decide_scaling,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import Demand, Tres
+from hpctl.vocabulary.demand import JobDemand, Tres
 from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -37,27 +37,27 @@ def job(number: int, nodes: int, waited_s: float = 600) -> UnplacedJob:
     return UnplacedJob(number, ("train",), nodes, ago(waited_s))
 
 
-def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
+def idle(count: int, for_s: float | None = 10) -> tuple[IdleNode, ...]:
     since = None if for_s is None else ago(for_s)
-    return tuple(Idle(f"n{i}", f"i-{i:017x}", since) for i in range(1, count + 1))
+    return tuple(IdleNode(f"n{i}", f"i-{i:017x}", since) for i in range(1, count + 1))
 
 
 def group(target=4, idle=(), *, arriving=0, blocked=""):
     return ScaledGroup("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
 
 
-def past(direction=Direction.UP, ended_s=60, *, count=1, at_s=900, failed=False):
+def past(direction=ScalingDirection.UP, ended_s=60, *, count=1, at_s=900, failed=False):
     ended = None if ended_s is None else ago(ended_s)
     return PastScaling("s-1", "w", direction, count, ago(at_s), ended, failed)
 
 
 def answer(g, *jobs, history=(), policy=POLICY):
-    (one,) = decide_scaling(ScaleView({"w": g}, jobs, history), policy, NOW)
+    (one,) = decide_scaling(ScalingInput({"w": g}, jobs, history), policy, NOW)
     return one
 
 
-def rule(found: ScaleUp | ScaleDown | Hold) -> str:
-    assert isinstance(found, Hold), found
+def rule(found: ScaleUp | ScaleDown | ScalingHold) -> str:
+    assert isinstance(found, ScalingHold), found
     return found.rule
 
 
@@ -77,7 +77,7 @@ def test_a_smaller_job_behind_a_hopeless_one_is_served():
 
 
 def test_nodes_leave_that_were_idle_for_long_the_longest_first():
-    nodes = (*idle(2, 1800), Idle("old", "i-0", ago(9000)), *idle(1, 10))
+    nodes = (*idle(2, 1800), IdleNode("old", "i-0", ago(9000)), *idle(1, 10))
     assert [n.node for n in answer(group(3, nodes)).nodes] == ["old", "n1"]
 
 
@@ -101,18 +101,22 @@ def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
 
 @pytest.mark.parametrize(
     ("before", "failed", "held"),
-    [(Direction.DOWN, False, True), (Direction.UP, False, False), (Direction.UP, True, True)],
+    [
+        (ScalingDirection.DOWN, False, True),
+        (ScalingDirection.UP, False, False),
+        (ScalingDirection.UP, True, True),
+    ],
 )
 def test_a_group_does_not_turn_round_nor_ask_again_at_once(before, failed, held):
     found = answer(group(), job(7, 2), history=(past(before, 599, failed=failed),))
-    assert isinstance(found, Hold) is held
+    assert isinstance(found, ScalingHold) is held
     later = answer(group(), job(7, 2), history=(past(before, 600, failed=failed),))
     assert isinstance(later, ScaleUp)
 
 
 def test_a_removal_that_came_to_nothing_holds_no_growth_back():
     """A node got a job before it was closed: the next job is not to wait for the cooldown."""
-    vain = past(Direction.DOWN, 5, count=0, failed=True)
+    vain = past(ScalingDirection.DOWN, 5, count=0, failed=True)
     assert isinstance(answer(group(), job(7, 2), history=(vain,)), ScaleUp)
     assert rule(answer(group(4, idle(1, 9000)), history=(vain,))) == "cooldown"
 
@@ -120,17 +124,17 @@ def test_a_removal_that_came_to_nothing_holds_no_growth_back():
 def test_instance_hours_run_until_as_many_have_left():
     policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
     two = past(count=2, at_s=3 * 3600)
-    assert budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
-    one_gone = past(Direction.DOWN, 3600, at_s=3700)
-    assert budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
-    assert budget_left([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
+    assert compute_budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
+    one_gone = past(ScalingDirection.DOWN, 3600, at_s=3700)
+    assert compute_budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
+    assert compute_budget_left([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
     assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
 
 def small(number: int, gpus: int = 1, **more) -> UnplacedJob:
     each = Tres(1, 0, (("gpu", gpus),))
-    asks = Demand(each=each, total=each, **more)
+    asks = JobDemand(each=each, total=each, **more)
     return replace(job(number, asks.nodes * asks.tasks), asks=asks)
 
 
@@ -148,7 +152,7 @@ def test_an_array_is_served_as_far_as_there_is_room():
     assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
     policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
     groups = {n: ScaledGroup(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
-    found = decide_scaling(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
+    found = decide_scaling(ScalingInput(groups, [small(7, 8, tasks=8)]), policy, NOW)
     assert [f.count for f in found if isinstance(f, ScaleUp)] == [2, 6]
 
 
@@ -174,8 +178,8 @@ TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLi
 
 def two(history: tuple[PastScaling, ...] = (), **first) -> list[str]:
     groups = {"w": replace(group(4), **first), "x": ScaledGroup("x", ("train",), 2, 2)}
-    found = decide_scaling(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
-    return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]
+    found = decide_scaling(ScalingInput(groups, [job(7, 2)], history), TWO, NOW)
+    return [f.rule if isinstance(f, ScalingHold) else type(f).__name__ for f in found]
 
 
 def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
@@ -190,7 +194,7 @@ def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
 
 def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well():
     groups = {"w": group(4), "x": ScaledGroup("x", ("train",), 4, 2, 2)}
-    found = decide_scaling(ScaleView(groups, [job(7, 2)]), TWO, NOW)
+    found = decide_scaling(ScalingInput(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
 
 
@@ -198,10 +202,10 @@ def test_off_stopped_blocked_and_unknown_say_so():
     off = AutoscalePolicy(groups={"w": LIMITS})
     assert rule(answer(group(), job(7, 2), policy=off)) == "off"
     assert rule(answer(group(blocked="the cluster is Updating"), job(7, 2))) == "blocked"
-    (gone,) = decide_scaling(ScaleView({}, [job(7, 2)]), POLICY, NOW)
+    (gone,) = decide_scaling(ScalingInput({}, [job(7, 2)]), POLICY, NOW)
     assert rule(gone) == "unknown"
     (stopped,) = decide_scaling(
-        ScaleView({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW
+        ScalingInput({"w": group()}, [job(7, 2)], stopped="paused"), POLICY, NOW
     )
     assert rule(stopped) == "stopped"
 
@@ -220,7 +224,8 @@ policies = st.builds(
     hours_per_day=st.none() | st.sampled_from([0.0, 1.0, 6.0]),
 )
 pasts = st.builds(
-    past, st.sampled_from(Direction), st.none() | st.integers(0, 900), count=st.integers(0, 4),
+    past, st.sampled_from(ScalingDirection), st.none() | st.integers(0, 900), count=st.integers(0,
+    4),
     at_s=st.integers(900, 100_000), failed=st.booleans(),
 )  # fmt: skip
 
@@ -241,16 +246,18 @@ def test_no_answer_leaves_the_bounds(policy, running, free, arriving, jobs, hist
     nodes = [replace(idle(1, for_s)[0], node=f"n{n}") for n, for_s in enumerate(free)]
     here = group(running + arriving, tuple(nodes[:running]), arriving=arriving)
     found = answer(here, *jobs, history=tuple(history), policy=policy)
-    if isinstance(found, Hold):
+    if isinstance(found, ScalingHold):
         return
     limits, up = policy.groups["w"], isinstance(found, ScaleUp)
     assert all(p.ended is not None for p in history), "one change at a time"
-    turned = [p for p in history if (p.direction is Direction.UP) is not up and p.count]
+    turned = [p for p in history if (p.direction is ScalingDirection.UP) is not up and p.count]
     assert all(p.ended is not None and p.ended <= ago(policy.cooldown_s) for p in turned)
     if isinstance(found, ScaleUp):
         assert 1 <= found.count <= policy.step
         assert found.size == here.target + found.count <= limits.max_count
-        adds = [p.count for p in history if p.direction is Direction.UP and p.at > ago(86400)]
+        adds = [
+            p.count for p in history if p.direction is ScalingDirection.UP and p.at > ago(86400)
+        ]
         assert sum(adds) + found.count <= policy.adds_per_day
         assert {w.since <= ago(policy.up_after_s) for w in jobs if w.job in found.jobs} == {True}
     else:

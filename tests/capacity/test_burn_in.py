@@ -3,23 +3,23 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance
+from hpctl.capacity.advance import advance_change
 from hpctl.capacity.change_facts import ChangeFacts
 from hpctl.capacity.plan import RankRisks, plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import replay_events
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangePhase
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import IdlePolicy, Mode, NodePolicy, Policy
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
+from hpctl.vocabulary.policy import BurnInPolicy, Mode, NodePolicy, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, WaitUntil
 from tests.fakes.capacity import N1, N2, N3, cluster, pending
 from tests.fakes.values import at, faulty, generation, opened, slurm_job
 from tests.unflawed import unflawed
 
 DAY = 86400.0
-BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
+BURN = RecoveryPolicy(mode=Mode.OWN, idle=BurnInPolicy(every_s=DAY, qos="low"))
 
 
 def chosen(view, policy=BURN, rank_risks: RankRisks = rank_no_risks):
@@ -43,7 +43,7 @@ def every(policy=BURN, count=100):
 
 def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
     assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
-    assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
+    assert chosen(cluster(), RecoveryPolicy(mode=Mode.OWN)) == []
     assert chosen(cluster(log=past(N1, 0)[:2])) == []
 
 
@@ -61,7 +61,7 @@ def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
     [
         {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
         {"state": "ALLOCATED"}, {"last_busy": at(-200)}, {"partitions": ()},
-        {"reason": own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
+        {"reason": format_own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
     ],
 )  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
@@ -77,7 +77,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
     assert N1 not in chosen(cluster(), shut)
     mine = replace(cluster().instances[N1], protected=True)
     assert N1 not in chosen(replace(cluster(), instances=cluster().instances | {N1: mine}), every())
-    quiet = {**cluster().health, N1: Health(generation(N1), at(-500))}
+    quiet = {**cluster().health, N1: NodeHealth(generation(N1), at(-500))}
     assert N1 not in chosen(replace(cluster(), health=quiet), every())
     assert chosen(cluster(), replace(every(), partitions=frozenset({"other"}))) == []
     assert chosen(replace(cluster(), stopped="the kill switch is there"), every()) == []
@@ -121,12 +121,12 @@ def killed(rid):
 
 
 def after(change, seconds=2.0, **facts):
-    return advance(change, ChangeFacts(at(0), **facts), BURN, at(seconds))
+    return advance_change(change, ChangeFacts(at(0), **facts), BURN, at(seconds))
 
 
 def test_its_job_is_submitted_behind_all_others() -> None:
     step = after(begun())
-    assert isinstance(step, Do)
+    assert isinstance(step, StartStep)
     assert (step.kind, step.nodes, step.idle, step.qos) == (StepKind.TEST, (N1,), True, "low")
     assert step.command.endswith(f"--level quick --id {step.target.removeprefix('hpctl-burn-in-')}")
     assert step.limit_s == BURN.acceptance.quick_s
@@ -141,28 +141,30 @@ def test_without_a_result_only_a_test_that_passed_counts(state, phase) -> None:
     change = begun(taken, answered, runs)
     job = slurm_job(7, state=state) if state else None
     move = after(change, BURN.acceptance.result_s + 1, job=job, unwanted="job 9 waits for nodes")
-    assert isinstance(move, Move)
+    assert isinstance(move, PhaseMove)
     assert change.on(move.signal, at(2), move.why).phase is phase
 
 
-RAN = Finding("acceptance.run", Verdict.OK, at(2), at(2))
-PASSED = Finding("acceptance.hbm", Verdict.OK, at(2), at(2))
-BROKEN = Finding("acceptance.gemm", Verdict.FAIL, at(2), at(2), code="replace", detail="GPU 3")
+RAN = Finding("acceptance.run", DeviceVerdict.OK, at(2), at(2))
+PASSED = Finding("acceptance.hbm", DeviceVerdict.OK, at(2), at(2))
+BROKEN = Finding(
+    "acceptance.gemm", DeviceVerdict.FAIL, at(2), at(2), code="replace", detail="GPU 3"
+)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
 def test_a_job_that_has_ended_waits_for_its_result_and_then_counts(state) -> None:
     change, job = begun(taken, answered, runs), slurm_job(7, state=state, end=at(2))
-    assert isinstance(after(change, 10, job=job), Wait)
+    assert isinstance(after(change, 10, job=job), WaitUntil)
     move = after(change, 10, job=job, results=(PASSED, RAN))
-    assert isinstance(move, Move)
+    assert isinstance(move, PhaseMove)
     assert (change.on(move.signal, at(2), "").phase, move.tests) == (ChangePhase.DONE, ())
 
 
 def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
     for job in (slurm_job(7), slurm_job(7, state="FAILED"), None):
         move = after(begun(taken, answered, runs), job=job, results=(PASSED, BROKEN, RAN))
-        assert isinstance(move, Move)
+        assert isinstance(move, PhaseMove)
         assert (move.signal, move.why) == ("tested", "failed: gemm: GPU 3")
         assert move.tests == (BROKEN,)
 
@@ -170,22 +172,22 @@ def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
 def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
     for change in (begun(), begun(taken), begun(taken, answered, runs)):
         move = after(change, job=slurm_job(7), unwanted="job 9 waits for nodes")
-        assert isinstance(move, Move)
+        assert isinstance(move, PhaseMove)
         leaving = change.on(move.signal, at(2), move.why)
         assert leaving.phase is ChangePhase.LEAVING
         step = after(leaving, job=slurm_job(7))
-        assert isinstance(step, Do)
+        assert isinstance(step, StartStep)
         assert (step.kind, step.target) == (StepKind.END_TEST, f"hpctl-burn-in-{change.id}")
 
 
 def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
     ended = begun(taken, answered, runs, wanted, ends, killed)
-    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), Move)
+    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), PhaseMove)
     again = after(ended, 4.0, job=slurm_job(7))
-    assert isinstance(again, Do)
+    assert isinstance(again, StartStep)
     assert again.attempt == 2
     gone = after(ended, 2.5, job=slurm_job(7, state="CANCELLED"))
-    assert isinstance(gone, Move)
+    assert isinstance(gone, PhaseMove)
     assert ended.on(gone.signal, at(3), "").phase is ChangePhase.CANCELLED
 
 
@@ -193,5 +195,5 @@ def test_one_that_lasts_too_long_is_ended() -> None:
     change = begun(taken, answered, runs)
     late = BURN.acceptance.quick_s + BURN.acceptance.result_s + BURN.node.doubt_window_s + 2
     move = after(change, late, job=slurm_job(7))
-    assert isinstance(move, Move)
+    assert isinstance(move, PhaseMove)
     assert change.on(move.signal, at(late), "").phase is ChangePhase.LEAVING

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.facts import change_facts
+from hpctl.capacity.facts import collect_change_facts
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.faults.catalogue import build_rules
-from hpctl.nodes.acceptance.daemon import read_results
+from hpctl.nodes.acceptance.daemon import list_test_findings
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.model import Health, Verdict
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from tests.capacity.test_burn_in import (
     BROKEN,
@@ -29,14 +29,16 @@ from tests.fakes.engine import plan
 from tests.fakes.values import at, generation, node_name, opened
 
 
-def results_of_card(policy: Policy, hbm_gbs: float) -> Verdict:
+def results_of_card(policy: RecoveryPolicy, hbm_gbs: float) -> DeviceVerdict:
     """What becomes of an H200 that is the first to be tested, and copies so fast."""
     change = begun(taken, answered, runs)
     speed = replace(PASSED, device=change.id, evidence=f'{{"hbm_gbs": {hbm_gbs}}}')
     closing = replace(RAN, device=change.id, evidence='{"name": "NVIDIA H200"}')
     view = cluster()
-    health = {**view.health, N1: Health(generation(N1), at(0), (speed, closing))}
-    found = change_facts(change, replace(view, health=health), policy, at(2), read_results).results
+    health = {**view.health, N1: NodeHealth(generation(N1), at(0), (speed, closing))}
+    found = collect_change_facts(
+        change, replace(view, health=health), policy, at(2), list_test_findings
+    ).results
     return found[0].verdict
 
 
@@ -48,18 +50,20 @@ def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
         fast = replace(PASSED, evidence='{"hbm_gbs": 3000.0}')
         other = SignalSeen(at(0), "n-1", "operator_cancelled", "", tests=(fast,))
         view = cluster(log=(opened(node=N2), other))
-        health = {**view.health, of: Health(generation(of), at(0), findings)}
-        return change_facts(change, replace(view, health=health), BURN, at(2), read_results).results
+        health = {**view.health, of: NodeHealth(generation(of), at(0), findings)}
+        return collect_change_facts(
+            change, replace(view, health=health), BURN, at(2), list_test_findings
+        ).results
 
     assert results(*mine) == tuple(mine)
     assert results(*mine[:2]) == results(*mine, of=N2) == results(PASSED, RAN) == ()
     slow = replace(mine[0], evidence='{"hbm_gbs": 100.0}')
-    assert [f.verdict for f in results(slow, mine[2])] == [Verdict.FAIL, Verdict.OK]
+    assert [f.verdict for f in results(slow, mine[2])] == [DeviceVerdict.FAIL, DeviceVerdict.OK]
     # Without any peers the floor of its card counts, or the site's.
     capped = replace(BURN, acceptance=replace(BURN.acceptance, floors={"NVIDIA H200": {}}))
-    assert results_of_card(capped, 3800.0) is Verdict.FAIL
+    assert results_of_card(capped, 3800.0) is DeviceVerdict.FAIL
     lower = replace(BURN.acceptance, floors={"NVIDIA H200": {"hbm_gbs": 3700.0}})
-    assert results_of_card(replace(BURN, acceptance=lower), 3800.0) is Verdict.OK
+    assert results_of_card(replace(BURN, acceptance=lower), 3800.0) is DeviceVerdict.OK
 
 
 def failed(node, day=-0.01, **more):
@@ -82,7 +86,7 @@ def test_a_node_that_failed_is_drained_for_a_person_with_its_evidence() -> None:
     assert (rec.why, rec.findings) == ("failed: gemm: GPU 3", (BROKEN,))
     view = cluster(log=[*failed(N1), rec])
     assert [(s.kind, s.target) for s in steps(view, BURN)] == [(StepKind.DRAIN, N1)]
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(rec.recovery, "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(rec.recovery, "x")}
     log = [*failed(N1), rec]
     for signal in ("cordon_seen", "jobs_gone"):
         log.append(SignalSeen(at(1), rec.recovery, signal, ""))

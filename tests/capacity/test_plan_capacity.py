@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.capacity.advance import advance
+from hpctl.capacity.advance import advance_change
 from hpctl.capacity.change_facts import ChangeFacts
-from hpctl.capacity.facts import is_idle, list_waiting_jobs, scale_view
+from hpctl.capacity.facts import is_idle, list_waiting_jobs, make_scaling_input
 from hpctl.capacity.plan import plan_capacity, rank_no_risks
-from hpctl.capacity.removals import find_left_closed
-from hpctl.engine.gates import count_tally, launch_failures
+from hpctl.capacity.removals import find_left_drained
+from hpctl.engine.gates import count_for_gates, count_launch_failures
 from hpctl.engine.journal.events import (
     Event,
     JobRecoveryOpened,
@@ -16,7 +16,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import Corrupt, replay_events
+from hpctl.engine.journal.state import InconsistentEventError, replay_events
 from hpctl.engine.view import Candidate, View
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.change import (
@@ -29,14 +29,14 @@ from hpctl.vocabulary.change import (
     open_change,
 )
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.demand import Demand
+from hpctl.vocabulary.demand import JobDemand
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import REMOVAL_OVER, SCALE_DOWN, NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind
+from hpctl.vocabulary.policy import GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, removal, steps
 from tests.fakes.values import at, attempt, faulty, generation, node_name, opened, slurm_job
@@ -117,7 +117,7 @@ def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None
     assert not list_waiting_jobs(
         cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0)
     )
-    array = pending(wants=100, reason="PartitionConfig", asks=Demand(tasks=100))
+    array = pending(wants=100, reason="PartitionConfig", asks=JobDemand(tasks=100))
     assert not list_waiting_jobs(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
 
 
@@ -129,7 +129,7 @@ ARRIVING = (
     SignalSeen(at(2), ADD.recovery, ChangeSignal.ORDER_TAKEN, "x"),
 )
 REMOVE = removal()
-OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
+OURS = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(REMOVE.recovery, "x")}
 
 
 def ours(log, **more):
@@ -270,7 +270,7 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
 
 
 def left_closed(view: View, seconds: float) -> list[Candidate]:
-    return find_left_closed(view, SCALE, view.state.open_nodes, at(seconds))
+    return find_left_drained(view, SCALE, view.state.open_nodes, at(seconds))
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
@@ -283,7 +283,7 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
     back = removal("n-2", rule=REMOVAL_OVER, ladder=(Remedy.NONE,), at=at(4000))
     no = (*log, back, SignalSeen(at(4001), back.recovery, NodeSignal.NEEDS_HUMAN, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
-        drained = {**OURS, "reason": own_reason(back.recovery, "x")}
+        drained = {**OURS, "reason": format_own_reason(back.recovery, "x")}
         seen = cluster(log=no, change={N1: drained}, seconds=seconds)
         assert len(left_closed(seen, seconds)) == tried
     cancelled = closed(SignalSeen(at(5), REMOVE.recovery, NodeSignal.OPERATOR_CANCELLED, "x"))
@@ -340,8 +340,8 @@ def test_an_instance_in_any_other_state_than_running_is_none_that_serves(status,
     one = replace(next(iter(view.provider.instances.values())), status=status)
     instances = {**view.provider.instances, one.id: one}
     seen = replace(view, provider=replace(view.provider, instances=instances))
-    (before,) = scale_view(view, SCALE, at(0)).groups.values()
-    (group,) = scale_view(seen, SCALE, at(0)).groups.values()
+    (before,) = make_scaling_input(view, SCALE, at(0)).groups.values()
+    (group,) = make_scaling_input(seen, SCALE, at(0)).groups.values()
     assert (before.alive - group.alive, group.arriving) == (arriving, arriving)
 
 
@@ -365,7 +365,7 @@ def test_an_addition_that_a_user_takes_back_is_not_ordered_again_at_once() -> No
     ],
     ids=["off", "observe", "not named", "at the minimum by now"],
 )
-def test_what_is_no_longer_wanted_is_not_ordered(policy: Policy) -> None:
+def test_what_is_no_longer_wanted_is_not_ordered(policy: RecoveryPolicy) -> None:
     assert moves(cluster(log=(REMOVE,)), policy) == [NodeSignal.WITHDRAWN]
     if policy.mode is not Mode.OBSERVE:
         given_back = steps(ours(closed()), policy, seconds=2)
@@ -387,7 +387,7 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
-    from hpctl.engine.plan import node_candidates
+    from hpctl.engine.plan import find_node_candidates
     from hpctl.faults.catalogue import build_rules
 
     gone = deleting(Outcome.accepted())
@@ -396,8 +396,8 @@ def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
         down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
         sick = faulty(N1, build_rules().classes["node-lost"])
         view = cluster(log=gone, change=down, sick=[sick])
-        assert unflawed(node_candidates(view, build_rules(), at(5))) == []
-    assert unflawed(node_candidates(cluster(change=down, sick=[sick]), build_rules(), at(5)))
+        assert unflawed(find_node_candidates(view, build_rules(), at(5))) == []
+    assert unflawed(find_node_candidates(cluster(change=down, sick=[sick]), build_rules(), at(5)))
 
 
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
@@ -427,13 +427,13 @@ def test_instances_on_their_way_out_are_not_deleted_again() -> None:
 def test_a_removal_is_no_fault() -> None:
     """It spends no budget of the faults', and no failure of its own stops them."""
     log = tuple(removal(f"n-{n}", node_name(n)) for n in range(1, 5))
-    assert count_tally(cluster(log=log), (), SCALE, at(0)).open == 0
+    assert count_for_gates(cluster(log=log), (), SCALE, at(0)).open == 0
     late: tuple[Event, ...] = (*closed(),)
     for signal in (NodeSignal.REMEDY_ACCEPTED, NodeSignal.DEADLINE):
         late += (SignalSeen(at(2), REMOVE.recovery, signal, "x"),)
     view = ours(late)
-    assert count_tally(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
-    assert launch_failures(view.state, at(3), 3600) == 0
+    assert count_for_gates(view, (), SCALE, at(3)).open == 0, "nor does the node that stays drained"
+    assert count_launch_failures(view.state, at(3), 3600) == 0
 
 
 def events_of_earlier(*signals: str) -> tuple[Event, ...]:
@@ -475,7 +475,7 @@ def test_a_removal_of_an_earlier_version_is_the_recovery_in_the_matching_phase(
 def test_what_an_earlier_version_gave_back_is_given_back_by_its_own_recovery() -> None:
     begun = StepStarted(at(2), "s-1", StepKind.RETURN, 1, N1)
     log = (*events_of_earlier(SHUT, IN_USE), begun)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("s-1", "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("s-1", "x")}
     assert len(left_closed(cluster(log=log, change={N1: shut}, seconds=10), 10)) == 1
     about = ChangeOpened(at(3), "s-2", ChangeKind.RETURN, "workers", "x", node=N1, cause="s-1")
     log += (about, StepStarted(at(4), "s-2", StepKind.RETURN, 1, N1))
@@ -524,7 +524,7 @@ def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
     log: tuple[Event, ...] = (opened(node=N1),)
     for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
         log += (SignalSeen(at(0), "n-1", signal, "x"),)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-1", "x")}
+    shut = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("n-1", "x")}
     assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
 
 
@@ -593,14 +593,14 @@ def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
         for phase in reached - ENDS:
             assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
             change = replace(open_change(replace(ADD, kind=kind, nodes=(N1,))), phase=phase)
-            answer = advance(change, ChangeFacts(cloud_at=at(-9)), SCALE, at(10**7))
-            assert isinstance(answer, Move | Do), (kind, phase)
-            if isinstance(answer, Move):
+            answer = advance_change(change, ChangeFacts(cloud_at=at(-9)), SCALE, at(10**7))
+            assert isinstance(answer, PhaseMove | StartStep), (kind, phase)
+            if isinstance(answer, PhaseMove):
                 assert (kind, phase, answer.signal) in TRANSITIONS
 
 
 def test_two_changes_about_the_same_thing_are_corruption() -> None:
     removals = (*events_of_earlier(), replace(events_of_earlier()[0], recovery="s-9"))
     for log in ((ADD, replace(ADD, recovery="s-9")), (REMOVE, removal("n-9")), removals):
-        with pytest.raises(Corrupt):
+        with pytest.raises(InconsistentEventError):
             replay_events(log)

@@ -7,7 +7,7 @@ from functools import cache
 
 from click.testing import CliRunner, Result
 
-from hpctl.checkpoints.files import Remote
+from hpctl.checkpoints.files import RemotePath
 from hpctl.cli.main import cli
 from hpctl.sagemaker.objects import S3Bucket
 from tests.s3 import BUCKET
@@ -26,12 +26,12 @@ def _bucket(_endpoint: str, **options) -> S3Bucket:
     return S3Bucket(BUCKET, region="us-east-1", **options)
 
 
-def place(key: str, **options) -> Remote:
+def place(key: str, **options) -> RemotePath:
     """A place in the bucket; one client for each server, for to make one takes long."""
-    return Remote(_bucket(os.environ["AWS_ENDPOINT_URL"], **options), key)
+    return RemotePath(_bucket(os.environ["AWS_ENDPOINT_URL"], **options), key)
 
 
-def counted(remote: Remote) -> Counter[str]:
+def counted(remote: RemotePath) -> Counter[str]:
     """How many requests of each kind, and how many bytes come back from now on."""
     count: Counter[str] = Counter()
     one_at_a_time = threading.Lock()  # Tails are read by several threads, and += is two steps.

@@ -9,22 +9,22 @@ import zipfile
 import pytest
 
 from hpctl.checkpoints import contents, first_save
-from hpctl.checkpoints.explain import describe_checkpoints
-from hpctl.checkpoints.files import STARTS, read_starts
+from hpctl.checkpoints.explain import describe_newest_checkpoint
+from hpctl.checkpoints.files import STARTS, read_recorded_starts
 from hpctl.checkpoints.patterns import parse_patterns, suggest_patterns
 from hpctl.checkpoints.resume import (
     ResumePlaces,
     find_newest_point,
     find_resume_point,
-    resume_places,
+    read_resume_places,
 )
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
+    find_last_complete_checkpoint,
     judge_checkpoint,
-    last_complete,
     list_checkpoints,
 )
-from hpctl.engine.explain_view import JobQuestion
+from hpctl.engine.explain_view import JobToExplain
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -44,7 +44,7 @@ def old(root) -> None:
 
 
 def find(root, *patterns):
-    return last_complete(root, declared=parse_patterns(patterns))
+    return find_last_complete_checkpoint(root, declared=parse_patterns(patterns))
 
 
 def test_a_directory_without_any_save_has_no_checkpoint(tmp_path):
@@ -151,11 +151,11 @@ def note(root, *starts: tuple[int, int]) -> None:
 def test_the_first_set_needs_a_file_of_each_task_of_the_job(tmp_path):
     note(tmp_path, (0, 4))
     save(tmp_path, 10, step=5, ranks=2)
-    search = last_complete(tmp_path)
+    search = find_last_complete_checkpoint(tmp_path)
     assert search.verdict == "incomplete"
     assert search.passed_over[0].why == "only 2 of 4 ranks have saved their files"
     save(tmp_path, 10, step=5, ranks=4)
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.step, found.unproven) == (5, "")
 
 
@@ -163,7 +163,7 @@ def test_interrupted_saves_of_two_starts_do_not_prove_each_other(tmp_path):
     note(tmp_path, (0, 4), (20, 4))
     save(tmp_path, 10, step=5, ranks=2)
     save(tmp_path, 30, step=6, ranks=2)
-    assert last_complete(tmp_path).verdict == "incomplete"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
 
 
 def test_a_start_that_saves_again_has_finished_the_save_before(tmp_path):
@@ -180,7 +180,7 @@ def test_rank_0_may_save_for_all(tmp_path, more):
     """A program that keeps its newest checkpoint alone has no step before, however long it ran."""
     note(tmp_path, (0, 4))
     save(tmp_path, 10, step=5, ranks=1, **more)
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.step, found.unproven) == (5, "whether a step has more than 1 file")
 
 
@@ -188,15 +188,15 @@ def test_a_job_that_has_grown_is_held_to_its_new_tasks(tmp_path):
     note(tmp_path, (0, 2), (20, 4))
     save(tmp_path, 10, step=5, ranks=2)
     save(tmp_path, 30, step=6, ranks=2)
-    assert last_complete(tmp_path).found.step == 5
+    assert find_last_complete_checkpoint(tmp_path).found.step == 5
     save(tmp_path, 30, step=6, ranks=4)
-    assert last_complete(tmp_path).found.step == 6
+    assert find_last_complete_checkpoint(tmp_path).found.step == 6
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_files_say_of_how_many_ranks_they_are(tmp_path, ranks):
     save(tmp_path, 10, step=5, ranks=ranks, world_size=3)
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.step, found.unproven) == (5, "") if ranks == 3 else found is None
 
 
@@ -223,7 +223,7 @@ def test_a_start_notes_the_tasks_of_the_job(tmp_path, monkeypatch):
     run("last", "--export", "--tell", tmp_path)
     monkeypatch.setenv("HPCTL_SPARES", "1")
     run("last", "--export", "--tell", tmp_path)
-    assert [start.tasks for start in read_starts(tmp_path)] == [0, 4, 0]
+    assert [start.tasks for start in read_recorded_starts(tmp_path)] == [0, 4, 0]
 
 
 def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
@@ -231,7 +231,7 @@ def test_the_files_of_ranks_are_grouped_without_a_declaration(tmp_path):
     for step in (10, 20):
         write(tmp_path, {f"ckpt_{step}_rank{r}.pt": torch_save({"step": step}) for r in range(2)})
     (tmp_path / "ckpt_20_rank1.pt").unlink()
-    search = last_complete(tmp_path)
+    search = find_last_complete_checkpoint(tmp_path)
     assert (search.found.step, search.found.format) == (10, "declared")
     assert "this is the file of one rank" in judge_checkpoint(tmp_path / "ckpt_10_rank0.pt").why
 
@@ -307,7 +307,7 @@ def test_the_file_of_another_user_is_refused(tmp_path, monkeypatch):
     from hpctl.checkpoints import declared
 
     write(tmp_path, {"m_3.pt": torch_save({})})
-    monkeypatch.setattr(declared, "foreign_owner", lambda _: 1666)
+    monkeypatch.setattr(declared, "find_untrusted_owner", lambda _: 1666)
     assert "belongs to another user, 1666" in find(tmp_path, "m_{step}.pt").passed_over[0].why
 
 
@@ -367,13 +367,13 @@ def test_each_start_looks_for_what_the_job_declares(tmp_path):
         "HPCTL_CHECKPOINT_DIR": str(tmp_path),
         "HPCTL_CHECKPOINT_FILES": '["weights-{step}.pt"]',
     }
-    places = resume_places(environment)
+    places = read_resume_places(environment)
     assert places == ResumePlaces(tmp_path, files=("weights-{step}.pt",))
     assert find_resume_point(places).step == 21
     assert find_newest_point(tmp_path, places.files).step == 21
     assert find_newest_point(tmp_path).path is None
     with pytest.raises(HpctlError, match="HPCTL_CHECKPOINT_FILES"):
-        resume_places({**environment, "HPCTL_CHECKPOINT_FILES": "{"})
+        read_resume_places({**environment, "HPCTL_CHECKPOINT_FILES": "{"})
 
 
 def test_explain_says_what_is_unproven(tmp_path):
@@ -383,7 +383,7 @@ def test_explain_says_what_is_unproven(tmp_path):
 
     def explained(*files) -> str:
         registered = Registration(ckpt=str(tmp_path), files=files)
-        return describe_checkpoints(JobQuestion(world([]), job, registered, RunPolicy()))
+        return describe_newest_checkpoint(JobToExplain(world([]), job, registered, RunPolicy()))
 
     assert "--checkpoint-files 'w-{step}.raw'" in explained()
     assert "unproven: what is in w-21.raw" in explained("w-{step}.raw")
@@ -402,7 +402,7 @@ def test_the_first_save_is_reported_once(tmp_path, capsys):
             write(tmp_path, {"ckpt.pt": torch_save({"iter_num": 5})})
         return len(looks) > 20
 
-    first_save.watch_directory(tmp_path, (), ended)
+    first_save.watch_for_first_checkpoint(tmp_path, (), ended)
     unknown, found, caution = capsys.readouterr().err.splitlines()
     assert "--checkpoint-files 'weights-{step}.raw'" in unknown
     assert unknown.endswith("a restart begins at the beginning")
@@ -412,9 +412,9 @@ def test_the_first_save_is_reported_once(tmp_path, capsys):
 
 
 def test_the_watch_of_the_first_save_ends_with_the_script(tmp_path, capsys):
-    first_save.watch_directory(tmp_path, (), lambda _: True)
+    first_save.watch_for_first_checkpoint(tmp_path, (), lambda _: True)
     answers = [False, False, True]
-    first_save.watch_directory(tmp_path / "missing", (), lambda _: answers.pop(0))
+    first_save.watch_for_first_checkpoint(tmp_path / "missing", (), lambda _: answers.pop(0))
     assert (answers, capsys.readouterr().err) == ([], "")
 
 

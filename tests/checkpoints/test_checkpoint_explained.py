@@ -5,8 +5,8 @@ import os
 import pytest
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.explain import describe_checkpoints
-from hpctl.engine.explain_view import JobQuestion
+from hpctl.checkpoints.explain import describe_newest_checkpoint
+from hpctl.engine.explain_view import JobToExplain
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.run_policy import RunPolicy
 from tests.cli.worlds import world
@@ -24,11 +24,11 @@ def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, 
         opened.append(place)
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(search, "last_complete", look)
+    monkeypatch.setattr(search, "find_last_complete_checkpoint", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
-    asked = JobQuestion(
+    asked = JobToExplain(
         world([]), slurm_job(uid=owner), Registration(ckpt=str(tmp_path)), RunPolicy()
     )
-    text = describe_checkpoints(asked)
+    text = describe_newest_checkpoint(asked)
     assert (opened == [tmp_path]) is looks
     assert ("hpctl checkpoint last" in text) is not looks

@@ -10,7 +10,12 @@ import pytest
 
 from hpctl.checkpoints import files as starts
 from hpctl.checkpoints import search as last
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, judge_checkpoint, last_complete
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    SkippedCheckpoint,
+    find_last_complete_checkpoint,
+    judge_checkpoint,
+)
 from tests.checkpoints.checkpoint_files import (
     BESIDE,
     OPTIONAL,
@@ -40,7 +45,7 @@ def age(path: Path, seconds: float) -> None:
 
 def reason(path: Path, *, deep: bool = False) -> str:
     row = judge_checkpoint(path, deep=deep)
-    assert isinstance(row, PassedOver), row
+    assert isinstance(row, SkippedCheckpoint), row
     assert not row.unreadable, row
     return row.why
 
@@ -48,7 +53,7 @@ def reason(path: Path, *, deep: bool = False) -> str:
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole(tmp_path, name):
     path = make(tmp_path, name)
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.path, found.step, found.format) == (path, 40, WHOLE[name][0])
     assert isinstance(judge_checkpoint(path, deep=True), CompleteCheckpoint)
 
@@ -112,7 +117,7 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     path, now = make(tmp_path, name), time.time_ns()
     for before in path.rglob("*.pt"):
         os.utime(before, ns=(now - 60 * 10**9,) * 2)
-    starts.note_start(path.parent)
+    starts.record_job_start(path.parent)
     assert isinstance(judge_checkpoint(path), CompleteCheckpoint), (
         "all of it is from before the restart"
     )
@@ -126,14 +131,14 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
 
 
 def test_what_a_start_cannot_note_it_does_without(tmp_path):
-    starts.note_start(tmp_path / "absent")
+    starts.record_job_start(tmp_path / "absent")
     (tmp_path / starts.STARTS).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
-    starts.note_start(tmp_path)
+    starts.record_job_start(tmp_path)
     assert (tmp_path / starts.STARTS).stat().st_size < 64 << 10
     assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
     (tmp_path / starts.STARTS).unlink()
     os.mkfifo(tmp_path / starts.STARTS)
-    starts.note_start(tmp_path)
+    starts.record_job_start(tmp_path)
     assert isinstance(judge_checkpoint(make(tmp_path, "deepspeed")), CompleteCheckpoint)
 
 
@@ -161,7 +166,7 @@ def test_pickles_are_never_executed(tmp_path):
     write(tmp_path / "step-1", {**dcp_files(), ".metadata": evil})
     write(tmp_path / "iter_0000002", {**torch_dist_files(), ".metadata": evil})
     rows = last.list_checkpoints(tmp_path)
-    assert [row.why for row in rows if isinstance(row, PassedOver)] == [
+    assert [row.why for row in rows if isinstance(row, SkippedCheckpoint)] == [
         ".metadata lists no data files"
     ] * 2
     assert not mark.exists()
@@ -202,7 +207,7 @@ def test_stale_handles(tmp_path, monkeypatch, lasting):
         return real(path, *args)
 
     monkeypatch.setattr(os, "open", failing)
-    search = last_complete(tmp_path)
+    search = find_last_complete_checkpoint(tmp_path)
     assert search.found.step == (1 if lasting else 2)
     for each in search.passed_over:
         assert each.unreadable
@@ -227,9 +232,9 @@ def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path):
 def test_torch_files_count_only_where_they_say_their_step(tmp_path):
     (tmp_path / "dataset.pt").write_bytes(torch_save({"rows": 5}))
     (tmp_path / "notes.pth").write_bytes(b"nothing")
-    assert last_complete(tmp_path).verdict == "none"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
     (tmp_path / "model.pt").write_bytes(torch_save({"step": 9}))
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.path.name, found.step, found.format) == ("model.pt", 9, "torch-save")
 
 
@@ -269,7 +274,7 @@ def test_hf_model_only_and_missing_parts(tmp_path):
     write(path, {"rng_state_0.pth": torch_save({}), "rng_state_2.pth": torch_save({})})
     assert "rng_state_1.pth is missing" in reason(path)
     (path / "trainer_state.json").unlink()
-    assert last_complete(tmp_path).verdict == "none"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
 
 
 def test_an_index_that_promises_what_a_shard_lacks(tmp_path):
@@ -290,7 +295,7 @@ def test_a_save_that_has_not_ended_is_no_reason_to_stop_a_job(tmp_path, name, la
     assert (
         reason(path) == f"{last} is missing: the save writes this file last, so it has not finished"
     )
-    assert last_complete(tmp_path).verdict == "none"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
 
 
 def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
@@ -298,7 +303,7 @@ def test_what_hpctl_cannot_follow_may_be_whole(tmp_path):
     shared = instance("m", "S", {"relative_path": "__0_0.distcp", "offset": 0, "length": 9})
     pairs = b"}(" + text("a") + shared + b"q\x07" + text("b") + b"h\x07" + b"u"
     (path / ".metadata").write_bytes(pickle_of(instance("m", "M", {"storage_data": pairs})))
-    assert last_complete(tmp_path).verdict == "unreadable"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable"
 
 
 def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path):
@@ -333,7 +338,7 @@ def test_a_saved_object_of_any_size_says_its_step(tmp_path):
     many = b"}(" + b"".join(text(f"layer.{n}") + b"K\x07" for n in range(9000)) + b"u"
     ordered = b"ccollections\nOrderedDict\n)R(" + text("step") + b"K\x01" + text("x") + many + b"u"
     (tmp_path / "model.pt").write_bytes(torch_save(ordered))
-    assert last_complete(tmp_path).found.step == 1
+    assert find_last_complete_checkpoint(tmp_path).found.step == 1
 
 
 _LIGHTNINGS = {"pytorch-lightning_version": "2.6.6", "global_step": 40}
@@ -355,16 +360,16 @@ def test_lightnings_weights_alone_are_no_point_to_resume_from(tmp_path, name):
 
 def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
     path = write(tmp_path / "last.ckpt", lightning_deepspeed_files(40))
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.step, found.format) == (40, "lightning")
     (path / "checkpoint/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
     assert "of data rank 1, model rank 0 is missing" in reason(path)
-    assert last_complete(tmp_path).verdict == "incomplete"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "incomplete"
     (path / "latest").unlink()  # killed in its first save: no reason to stop a job
     assert (
         reason(path) == "latest is missing: the save writes this file last, so it has not finished"
     )
-    assert last_complete(tmp_path).verdict == "none"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
 
 
 @pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "model.safetensors"])
@@ -402,16 +407,16 @@ def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
 
 def test_a_history_beyond_what_is_read_may_be_whole(tmp_path):
     os.truncate(write(tmp_path / "checkpoint-40", hf_files()) / "trainer_state.json", 1 << 30)
-    assert last_complete(tmp_path).verdict == "unreadable"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "unreadable"
 
 
 @pytest.mark.parametrize("said", [{"format": "orbax"}, {"files": ["a"]}, ["a", "b"]])
 def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, said):
     (make(tmp_path, "hf-trainer") / "manifest.json").write_text(json.dumps(said))
-    assert last_complete(tmp_path).found.format == "hf-trainer"
+    assert find_last_complete_checkpoint(tmp_path).found.format == "hf-trainer"
     (tmp_path / "data").mkdir()
     (tmp_path / "data/manifest.json").write_text(json.dumps(said))
-    assert [each.claimed for each in last_complete(tmp_path).passed_over] == [False]
+    assert [each.claimed for each in find_last_complete_checkpoint(tmp_path).passed_over] == [False]
 
 
 def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
@@ -423,7 +428,7 @@ def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
 def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
     (tmp_path / "\N{SUPERSCRIPT TWO}").mkdir()
     path = make(tmp_path, "torch-dcp")
-    assert last_complete(tmp_path).found.path == path
+    assert find_last_complete_checkpoint(tmp_path).found.path == path
 
 
 @pytest.mark.parametrize(
@@ -441,7 +446,7 @@ def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
 def test_torchtune_continues_from_one_epoch_alone(tmp_path, state, verdict, why):
     path = make(tmp_path, "torchtune")
     write(tmp_path, {"recipe_state/recipe_state.pt": torch_save(state)})
-    assert last_complete(tmp_path).verdict == verdict
+    assert find_last_complete_checkpoint(tmp_path).verdict == verdict
     assert why in reason(path)
 
 
@@ -475,7 +480,7 @@ def test_composer_says_its_step_in_its_state(tmp_path):
     write(tmp_path, {"weights.pt": torch_save({"state": {"model": 1}})})
     write(tmp_path, {"latest-rank0.pt.symlink": b"ep0-ba12-rank0.pt"})
     (tmp_path / "latest-rank0.pt").symlink_to("ep0-ba12-rank0.pt")
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert (found.path.name, found.step, found.format) == ("ep0-ba12-rank0.pt", 12, "torch-save")
     assert [row.path.name for row in last.list_checkpoints(tmp_path)] == ["ep0-ba12-rank0.pt"]
 

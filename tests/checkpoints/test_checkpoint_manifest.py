@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.checkpoints import hpctl_checkpoint
-from hpctl.checkpoints.files import Defect
+from hpctl.checkpoints.files import CheckpointDefect
 from hpctl.checkpoints.formats import manifest
 from hpctl.checkpoints.formats.manifest import Manifest, ManifestFile
 from hpctl.toolkit.compat import UTC
@@ -82,7 +82,7 @@ def test_a_flipped_byte_shows_in_depth(tmp_path_factory, data) -> None:
     (directory / name).write_bytes(raw)
     if name == "manifest.json" and _same_document(was, bytes(raw)):
         return  # one blank for another
-    assert isinstance(verdict(directory), Defect)
+    assert isinstance(verdict(directory), CheckpointDefect)
     shutil.rmtree(directory)
 
 
@@ -96,7 +96,7 @@ def _same_document(one: bytes, other: bytes) -> bool:
 def test_every_truncation_of_the_manifest_is_a_defect() -> None:
     raw = manifest.encode(GOOD)
     for keep in range(len(raw) - 1):  # the last byte is the newline
-        assert isinstance(manifest.decode(raw[:keep]), Defect)
+        assert isinstance(manifest.decode(raw[:keep]), CheckpointDefect)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value) -> Non
     document = {**json.loads(manifest.encode(GOOD)), field: value}
     document.pop("checksum")
     document["checksum"] = hpctl_checkpoint.checksum(document)
-    assert isinstance(manifest.decode(json.dumps(document).encode()), Defect)
+    assert isinstance(manifest.decode(json.dumps(document).encode()), CheckpointDefect)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])

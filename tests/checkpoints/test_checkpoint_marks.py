@@ -12,10 +12,16 @@ from click.testing import CliRunner
 
 from hpctl.checkpoints import hpctl_checkpoint, search
 from hpctl.checkpoints.command import checkpoint
-from hpctl.checkpoints.files import STARTS, note_start
+from hpctl.checkpoints.files import STARTS, record_job_start
 from hpctl.checkpoints.hpctl_checkpoint import MARKS
-from hpctl.checkpoints.marks import MOST_BYTES, CheckpointMark, read_marks, weigh_times, write_mark
-from hpctl.checkpoints.resume import NothingWhole, ResumePlaces, find_resume_point
+from hpctl.checkpoints.marks import (
+    MOST_BYTES,
+    CheckpointMark,
+    find_median_write_time,
+    read_marks,
+    write_mark,
+)
+from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePlaces, find_resume_point
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_files import generic, torch_save
 from tests.cli.test_json_contract import holds
@@ -52,7 +58,7 @@ def start(root: Path, ns: int) -> None:
 
 
 def newest(root: Path) -> int | None:
-    found = search.last_complete(root).found
+    found = search.find_last_complete_checkpoint(root).found
     return found.step if found else None
 
 
@@ -60,7 +66,7 @@ def test_what_is_saved_after_a_step_is_passed_over_and_said(tmp_path):
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
     go_back(tmp_path, 20)
-    found = search.last_complete(tmp_path)
+    found = search.find_last_complete_checkpoint(tmp_path)
     assert found.found is not None
     assert found.found.step == 20
     assert [(p.path.name, p.why) for p in found.passed_over] == [
@@ -95,8 +101,8 @@ def test_a_file_that_is_added_later_does_not_take_a_mark_back(tmp_path):
     start(tmp_path, 130 * SECOND)
     (poisoned / "eval.json").write_text("{}")
     assert newest(tmp_path) == 20
-    assert weigh_times([(10, 5), (1, 9), (10, 3)]) == 5
-    assert weigh_times([]) == 0
+    assert find_median_write_time([(10, 5), (1, 9), (10, 3)]) == 5
+    assert find_median_write_time([]) == 0
 
 
 def test_a_clean_mark_takes_an_earlier_one_back_for_its_step(tmp_path):
@@ -113,7 +119,9 @@ def test_a_clean_mark_takes_an_earlier_one_back_for_its_step(tmp_path):
 def test_where_all_are_marked_no_run_starts_over_them(tmp_path):
     save(tmp_path, 30)
     go_back(tmp_path, 20)
-    with pytest.raises(NothingWhole, match="complete and not marked: step-30: marked as poisoned"):
+    with pytest.raises(
+        NoWholeCheckpointError, match="complete and not marked: step-30: marked as poisoned"
+    ):
         find_resume_point(ResumePlaces(tmp_path), sleep=lambda _: None)
 
 
@@ -169,7 +177,7 @@ def test_a_hostile_mark_loses_its_effect_and_is_said_and_others_keep_theirs(tmp_
         save(tmp_path, step)
     HOSTILE[kind](go_back(tmp_path, 5))
     go_back(tmp_path, 20)
-    found = search.last_complete(tmp_path)
+    found = search.find_last_complete_checkpoint(tmp_path)
     assert found.found is not None
     assert found.found.step == 20
     (flaw,) = found.marks.flaws
@@ -333,11 +341,11 @@ def test_a_save_of_a_step_that_was_passed_over_takes_its_name(tmp_path, publish)
         age(tmp_path / f"step-{step:08d}", past)
     go_back(tmp_path, 20)
     os.utime(next((tmp_path / MARKS).iterdir()), ns=(past + 1000, past + 1000))
-    note_start(tmp_path)
+    record_job_start(tmp_path)
     assert newest(tmp_path) == 20
     publish(tmp_path, 30, "new")
     assert state.read_text() == "new"
-    found = search.last_complete(tmp_path)
+    found = search.find_last_complete_checkpoint(tmp_path)
     assert found.found is not None
     assert found.found.path == tmp_path / "step-00000030"
     kept = [path for path in tmp_path.iterdir() if "passed-over" in path.name]

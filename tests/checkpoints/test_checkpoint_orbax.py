@@ -13,9 +13,9 @@ import pytest
 from hpctl.checkpoints.formats import ocdbt, orbax
 from hpctl.checkpoints.search import (
     CompleteCheckpoint,
-    PassedOver,
+    SkippedCheckpoint,
+    find_last_complete_checkpoint,
     judge_checkpoint,
-    last_complete,
     list_checkpoints,
 )
 from tests.checkpoints import ocdbt_files
@@ -49,10 +49,10 @@ def has_zstd() -> bool:
         return False
 
 
-def passed(path: Path, *, deep: bool = False) -> PassedOver:
+def passed(path: Path, *, deep: bool = False) -> SkippedCheckpoint:
     began = time.monotonic()
     row = judge_checkpoint(path, deep=deep)
-    assert isinstance(row, PassedOver), row
+    assert isinstance(row, SkippedCheckpoint), row
     assert time.monotonic() - began < 10
     return row
 
@@ -106,7 +106,7 @@ def test_each_cut_and_each_loss_is_seen_without_reading_the_data(tmp_path, archi
         # Behind the values in a process's file are nodes of its own.
         for length in sorted(n for n in lengths if n < ends.get(path, len(raw))):
             path.write_bytes(raw[:length])
-            assert isinstance(judge_checkpoint(top), PassedOver), (path, length)
+            assert isinstance(judge_checkpoint(top), SkippedCheckpoint), (path, length)
         path.unlink()
         if path.name not in ("process_0", "_sharding"):  # which may be absent
             assert not passed(top).unreadable or path.name == "_CHECKPOINT_METADATA", path
@@ -123,7 +123,7 @@ def test_a_byte_that_is_changed_is_seen_by_a_deep_look(tmp_path):
         raw = path.read_bytes()
         path.write_bytes(bytes(len(raw)))
         top = tmp_path / path.relative_to(tmp_path).parts[0]
-        assert isinstance(judge_checkpoint(top, deep=True), PassedOver), path
+        assert isinstance(judge_checkpoint(top, deep=True), SkippedCheckpoint), path
         path.write_bytes(raw)
 
 
@@ -197,7 +197,7 @@ def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
     assert "params.w/0.0" in passed(tmp_path / "step_2").why
     monkeypatch.setattr(orbax, "MAX_BLOCKS", 0)
     assert isinstance(judge_checkpoint(tmp_path / "step_2"), CompleteCheckpoint)
-    assert isinstance(judge_checkpoint(tmp_path / "step_2", deep=True), PassedOver)
+    assert isinstance(judge_checkpoint(tmp_path / "step_2", deep=True), SkippedCheckpoint)
 
 
 def test_without_zstd_nothing_is_proved(tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_a_save_that_was_not_committed_is_no_checkpoint(tmp_path):
     write(tmp_path / "40.orbax-checkpoint-tmp", orbax_files())
     write(tmp_path / "41", {**orbax_files(), "_CHECKPOINT_METADATA": step("x.PyTree", None)})
     (tmp_path / "41/commit_success.txt").unlink()
-    assert last_complete(tmp_path).verdict == "none"
+    assert find_last_complete_checkpoint(tmp_path).verdict == "none"
     (tmp_path / "41/commit_success.txt").write_text("yes")
     assert "_METADATA is missing" in passed(tmp_path / "41").why
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hpctl.checkpoints import hpctl_checkpoint
 from hpctl.checkpoints.resume import ResumePlaces, find_resume_point
-from hpctl.checkpoints.search import last_complete
+from hpctl.checkpoints.search import find_last_complete_checkpoint
 from hpctl.cli.main import cli
 from hpctl.jobs.sbatch import command
 
@@ -56,14 +56,14 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
     point = find_resume_point(ResumePlaces(tmp_path))
-    assert (last_complete(tmp_path).unknown_note, point.unknown) == ("", "")
+    assert (find_last_complete_checkpoint(tmp_path).unknown_note, point.unknown) == ("", "")
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")
-    found = last_complete(tmp_path)
+    found = find_last_complete_checkpoint(tmp_path)
     assert (found.verdict, found.unknown_note) == ("found", "")
     (tmp_path / "step-00000007/data").unlink()
-    found = last_complete(tmp_path)
+    found = find_last_complete_checkpoint(tmp_path)
     assert (found.verdict, found.unknown_note) == ("incomplete", "")
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
 
@@ -79,9 +79,9 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
 
     monkeypatch.setattr(command.os, "stat", stat)
     monkeypatch.setattr(command.os, "geteuid", lambda: 0)
-    assert command.find_unknown_files(str(tmp_path)) == ""
+    assert command.find_unrecognized_checkpoints(str(tmp_path)) == ""
     monkeypatch.undo()
-    assert "11 files" in command.find_unknown_files(str(tmp_path))
+    assert "11 files" in command.find_unrecognized_checkpoints(str(tmp_path))
 
 
 def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
@@ -96,6 +96,6 @@ def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", refused)
     monkeypatch.setattr(builtins, "open", refused)
-    search = last_complete(tmp_path)
+    search = find_last_complete_checkpoint(tmp_path)
     assert search.verdict == "none"
     assert "11 files in" in search.unknown_note

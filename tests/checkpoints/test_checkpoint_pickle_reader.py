@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.checkpoints.files import NotWhole, Unprovable, open_file
+from hpctl.checkpoints.files import IncompleteCheckpointError, UnprovableCheckpointError, open_file
 from hpctl.checkpoints.formats import pickle_reader, torch_files
 from tests.process import run_text
 
@@ -60,11 +60,11 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.HeldItems]:
+def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.DataFileItems]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with open_file(path, "") as file:
-        return torch_files.data_files(file, keep=keep)
+        return torch_files.list_data_files(file, keep=keep)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -88,19 +88,19 @@ def test_it_says_what_the_standard_library_says(tmp_path, monkeypatch, protocol,
 def test_every_cut_is_seen(tmp_path):
     raw = pickle.dumps(metadata(2, 3), 4)
     for size in range(len(raw)):
-        with pytest.raises(NotWhole, match="cut off or damaged"):
+        with pytest.raises(IncompleteCheckpointError, match="cut off or damaged"):
             read(tmp_path, raw[:size])
 
 
 def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     info = Info("__0_0.distcp", 0, 5)
-    with pytest.raises(Unprovable, match="twice"):
+    with pytest.raises(UnprovableCheckpointError, match="twice"):
         read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
     stored = {Index("a"): info}
-    with pytest.raises(Unprovable, match=r"another place|elsewhere"):
+    with pytest.raises(UnprovableCheckpointError, match=r"another place|elsewhere"):
         read(tmp_path, pickle.dumps(Metadata(stored, None, stored), 4))
     for other in ({}, [], {"storage_data": 1}, Metadata({}, None, {})):
-        with pytest.raises(NotWhole, match="lists no data files"):
+        with pytest.raises(IncompleteCheckpointError, match="lists no data files"):
             read(tmp_path, pickle.dumps(other, 4))
 
 
@@ -111,7 +111,7 @@ from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.files import open_file
 tracemalloc.start()
 with open_file(Path(sys.argv[1]), "") as file:
-    held = torch_files.data_files(file)
+    held = torch_files.list_data_files(file)
 print(len(held), tracemalloc.get_traced_memory()[1])
 """
 

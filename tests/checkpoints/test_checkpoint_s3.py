@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.checkpoints import search as last
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
+from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from hpctl.sagemaker.objects import parse_file_time
 from hpctl.toolkit.compat import UTC
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
@@ -35,7 +35,7 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     files = make()
     put(s3, f"a/{directory}", files)
     put(s3, "a", BESIDE.get(name, {}))
-    search = last.last_complete(place("a"))
+    search = last.find_last_complete_checkpoint(place("a"))
     assert search.found is not None, search.passed_over
     assert (search.found.format, search.found.step) == (form, 40)
     assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
@@ -44,7 +44,7 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     for gone in {*needed[:2], needed[-1]}:
         s3.delete_object(Bucket=BUCKET, Key=f"a/{directory}/{gone}")
         row = last.judge_checkpoint(place(f"a/{directory}"))
-        assert isinstance(row, PassedOver), gone
+        assert isinstance(row, SkippedCheckpoint), gone
         assert not row.unreadable, row
         put(s3, f"a/{directory}", files)
 
@@ -59,20 +59,20 @@ def test_marks_of_the_directory_count_for_its_copies_in_s3(s3, tmp_path):
     mark = CheckpointMark(True, 21, "alice", datetime.now(UTC), until_start=True)
     os.utime(write_mark(tmp_path, mark), ns=(time.time_ns() + 10**10,) * 2)
     places = [last.CheckpointTier(tmp_path), last.CheckpointTier(place("m"))]
-    found = last.last_complete(places)
+    found = last.find_last_complete_checkpoint(places)
     assert found.found is not None
     assert (found.found.step, found.found.path) == (20, tmp_path / "step-20")
     assert [p.path.name for p in found.passed_over] == ["step-40", "step-30", "step-30"]
     (tmp_path / ".hpctl-starts").write_text(f"{time.time_ns() + 2 * 10**10}\n")
     late = time.time_ns() + 3 * 10**10
     objects = last.find_marked(
-        [each for each in last.survey_place(place("m"))[0] if each.claim.step == 30],
+        [each for each in last.list_candidates_in_place(place("m"))[0] if each.claim.step == 30],
         last.read_marks([tmp_path]),
     )
     assert objects[0] is not None
     for each in (tmp_path / "step-30").rglob("*"):
         os.utime(each, ns=(late, late))
-    again = last.last_complete(places)
+    again = last.find_last_complete_checkpoint(places)
     assert again.found is not None
     assert (again.found.step, again.found.path) == (30, tmp_path / "step-30")
 
@@ -84,7 +84,7 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     put(s3, "u/step-2", begun)
     s3.create_multipart_upload(Bucket=BUCKET, Key="u/step-2/__1_0.distcp")
     root = place("u")
-    search = last.last_complete(root)
+    search = last.find_last_complete_checkpoint(root)
     assert search.found is not None
     assert [(p.path.name, p.why) for p in search.passed_over] == [
         ("step-2", "__1_0.distcp is missing")
@@ -92,9 +92,9 @@ def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3):
     snapshot = place("u/step-1").take_snapshot()
     s3.delete_object(Bucket=BUCKET, Key="u/step-1/__1_0.distcp")
     row = last.judge_checkpoint(snapshot)
-    assert isinstance(row, PassedOver)
+    assert isinstance(row, SkippedCheckpoint)
     candidate = last.claim_place(place("u/step-2"))
-    assert not isinstance(candidate, PassedOver)
+    assert not isinstance(candidate, SkippedCheckpoint)
     s3.delete_object(Bucket=BUCKET, Key="u/step-2/__0_0.distcp")
     row = last.prove_candidate(candidate, deep=False)
     assert not row.unreadable
@@ -105,7 +105,7 @@ def test_an_object_replaced_while_hpctl_looks_is_looked_at_again(s3):
     files = dcp_files()
     put(s3, "r/step-1", files)
     candidate = last.claim_place(place("r/step-1"))
-    assert not isinstance(candidate, PassedOver)
+    assert not isinstance(candidate, SkippedCheckpoint)
     other = torch_save({"x": 2}) + torch_save({"x": 1})
     put(s3, "r/step-1", {**files, "__2_0.distcp": other})
     assert isinstance(last.prove_candidate(candidate, deep=False), CompleteCheckpoint)
@@ -162,7 +162,7 @@ def test_what_a_large_checkpoint_costs(s3, monkeypatch):
     put(s3, "c/step-1", {".metadata": metadata})
     root = place("c")
     count = counted(root)
-    assert last.last_complete(root).found is not None
+    assert last.find_last_complete_checkpoint(root).found is not None
     # The root, two pages of the candidate, NeMo's marker; then .metadata and each rank's tail.
     assert count == {
         "ListObjectsV2": 3,
@@ -202,4 +202,4 @@ def test_a_place_where_nothing_is(s3):
 
 def test_a_prefix_of_the_name_is_not_the_place(s3):
     put(s3, "run-10/step-3", dcp_files())
-    assert last.last_complete(place("run-1")).verdict == "none"
+    assert last.find_last_complete_checkpoint(place("run-1")).verdict == "none"

@@ -10,10 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from hpctl.checkpoints import files, hpctl_checkpoint
-from hpctl.checkpoints.files import MOST_JSON_PARTS, FileTooLarge, NotWhole, json_object
+from hpctl.checkpoints.files import (
+    MOST_JSON_PARTS,
+    FileTooLargeError,
+    IncompleteCheckpointError,
+    read_json_object,
+)
 from hpctl.checkpoints.formats import hf_trainer, manifest, orbax
 from hpctl.checkpoints.patterns import parse_patterns
-from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint, last_complete
+from hpctl.checkpoints.search import (
+    CompleteCheckpoint,
+    find_last_complete_checkpoint,
+    judge_checkpoint,
+)
 from hpctl.cli.main import cli
 from tests.adversary.hostile_files import NAMES, RAW_NAMES, deep_directory, remove
 from tests.checkpoints.checkpoint_files import generic, hf_files, write
@@ -23,13 +32,13 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b"0,"])
 def test_json_of_more_values_than_a_model_has_is_refused(part: bytes) -> None:
-    with pytest.raises(FileTooLarge, match="values: too many"):
-        json_object(b'{"a":[' + part * MOST_JSON_PARTS + b"0]}", "x.json")
+    with pytest.raises(FileTooLargeError, match="values: too many"):
+        read_json_object(b'{"a":[' + part * MOST_JSON_PARTS + b"0]}", "x.json")
 
 
 def test_json_of_zeros_is_none() -> None:
-    with pytest.raises(NotWhole, match="is not valid JSON"):
-        json_object(b'{"a":1}'.decode().encode("utf-16-le"), "x.json")
+    with pytest.raises(IncompleteCheckpointError, match="is not valid JSON"):
+        read_json_object(b'{"a":1}'.decode().encode("utf-16-le"), "x.json")
 
 
 def test_a_rare_character_does_not_make_a_state_four_times_as_large() -> None:
@@ -58,16 +67,17 @@ def test_a_name_that_no_file_can_have_costs_one_checkpoint(tmp_path: Path, name:
     row = judge_checkpoint(path)
     assert not isinstance(row, CompleteCheckpoint)
     assert "is named in the checkpoint, but is not a valid name of a file" in row.why
-    found = last_complete(tmp_path).found
+    found = find_last_complete_checkpoint(tmp_path).found
     assert found is not None
     assert found.path == whole
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b"])
 def test_no_look_takes_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
-    for look in (files.read_size, files.exists, files.directory_names, files.modified_ns):
+    for look in (files.read_size, files.exists, files.list_directory_names, files.modified_ns):
         with pytest.raises(
-            NotWhole, match="is named in the checkpoint, but is not a valid name of a file"
+            IncompleteCheckpointError,
+            match="is named in the checkpoint, but is not a valid name of a file",
         ):
             look(tmp_path, name)
 
@@ -77,15 +87,17 @@ def test_a_file_of_one_byte_is_no_declared_checkpoint(tmp_path: Path) -> None:
     for step in (30, 40):
         (tmp_path / f"save_{step}.bin").write_bytes(b"\x80")
         os.utime(tmp_path / f"save_{step}.bin", (old, old))
-    last_complete(tmp_path, declared=parse_patterns(["save_{step}.bin"]))
+    find_last_complete_checkpoint(tmp_path, declared=parse_patterns(["save_{step}.bin"]))
 
 
 def test_directories_deeper_than_calls_may_be_nested_are_walked(tmp_path: Path) -> None:
     deep_directory(tmp_path / "deep")
     try:
-        orbax.require_untouched(tmp_path / "deep", time.time_ns() + 10**12)
-        with pytest.raises(NotWhole, match="a file was changed after the save finished"):
-            orbax.require_untouched(tmp_path / "deep", 0)
+        orbax.check_unchanged_since_commit(tmp_path / "deep", time.time_ns() + 10**12)
+        with pytest.raises(
+            IncompleteCheckpointError, match="a file was changed after the save finished"
+        ):
+            orbax.check_unchanged_since_commit(tmp_path / "deep", 0)
     finally:
         remove(tmp_path / "deep")  # pytest's own removal calls itself for each directory
 
@@ -94,20 +106,20 @@ def test_a_link_below_a_checkpoint_is_not_walked_through(tmp_path: Path) -> None
     place = tmp_path / "place"
     place.mkdir()
     (place / "loop").symlink_to(place)
-    orbax.require_untouched(place, time.time_ns() + 10**12)
+    orbax.check_unchanged_since_commit(place, time.time_ns() + 10**12)
 
 
 def test_entries_are_counted_in_each_directory_that_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "place", {str(number): b"" for number in range(11)})
-    assert files.directory_names(tmp_path, "none") is None
+    assert files.list_directory_names(tmp_path, "none") is None
     monkeypatch.setattr(files, "MAX_ENTRIES", 10)
     monkeypatch.setattr(orbax, "MAX_ENTRIES", 10)
-    with pytest.raises(NotWhole, match="more than 10 entries"):
-        files.directory_names(tmp_path, "place")
-    with pytest.raises(FileTooLarge, match="more than 10 entries"):
-        orbax.require_untouched(tmp_path / "place", time.time_ns() + 10**12)
+    with pytest.raises(IncompleteCheckpointError, match="more than 10 entries"):
+        files.list_directory_names(tmp_path, "place")
+    with pytest.raises(FileTooLargeError, match="more than 10 entries"):
+        orbax.check_unchanged_since_commit(tmp_path / "place", time.time_ns() + 10**12)
 
 
 def test_a_long_version_of_a_manifest_is_cut() -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hpctl.checkpoints.command import checkpoint
 from hpctl.checkpoints.resume import (
-    NothingWhole,
+    NoWholeCheckpointError,
     ResumePoint,
     find_compared_point,
     find_generation_start,
@@ -16,8 +16,8 @@ from hpctl.checkpoints.resume import (
     find_resume_point,
 )
 from hpctl.jobs.elastic import in_process
-from hpctl.jobs.run.settings import read_settings
-from hpctl.jobs.run.srun import parse_srun
+from hpctl.jobs.run.settings import read_run_settings
+from hpctl.jobs.run.srun import parse_srun_command
 from tests.checkpoints.checkpoint_files import generic
 
 
@@ -31,7 +31,7 @@ def given(directory, **environ):
     env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"} | environ
     if directory is not None:
         env["HPCTL_CHECKPOINT_DIR"] = str(directory)
-    return read_settings(parse_srun(["x"]), env)
+    return read_run_settings(parse_srun_command(["x"]), env)
 
 
 def resume(given, sleep=lambda _: None):
@@ -50,7 +50,7 @@ def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
 def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> None:
     save(tmp_path, 8, whole=False)
     pauses: list[float] = []
-    with pytest.raises(NothingWhole, match="step-8"):
+    with pytest.raises(NoWholeCheckpointError, match="step-8"):
         resume(given(tmp_path), pauses.append)
     assert pauses == [0.0]
     assert find_newest_point(tmp_path).judged is False
@@ -65,7 +65,7 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
             save(away, 7)
 
     assert (resume(given(away), sleep).step, pauses) == (7, [0.0, 2.0, 5.0])
-    with pytest.raises(NothingWhole, match="cannot be read"):
+    with pytest.raises(NoWholeCheckpointError, match="cannot be read"):
         resume(given(tmp_path / "never"), lambda _: None)
 
 
@@ -81,7 +81,7 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
         return {"found": path, "none": ""}.get(verdict, "refused")
 
     def step() -> str:
-        run = read_settings(parse_srun(["x"]), environment)
+        run = read_run_settings(parse_srun_command(["x"]), environment)
         return find_resume_point(run.resume_places, sleep=lambda _: None).path or ""
 
     def generation() -> str:
@@ -92,12 +92,12 @@ def ask_each(environment: dict[str, str]) -> dict[str, str]:
             for name, value in environment.items():
                 patch.setenv(name, value)
             patch.setenv("HPCTL_PYTHON", sys.executable)
-            return in_process.find_start(1, began=False)
+            return in_process.find_resume_checkpoint(1, began=False)
 
     def describe_answer(ask) -> str:
         try:
             return ask()
-        except (NothingWhole, OSError):
+        except (NoWholeCheckpointError, OSError):
             return "refused"
 
     askers = {"command": command, "step": step, "generation": generation, "process": process}

@@ -7,8 +7,8 @@ import pytest
 
 from hpctl.checkpoints.save_interval import (
     compute_daly_interval,
+    compute_effective_ratio,
     compute_rate,
-    effective_ratio,
     measure_saves,
 )
 from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
@@ -16,8 +16,10 @@ from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
 
 @pytest.mark.parametrize(("save_s", "mtbf_s"), [(5, 3600), (60, 86400), (300, 7200), (600, 3000)])
 def test_dalys_interval_is_the_best_of_the_expected_ratio(save_s: float, mtbf_s: float) -> None:
-    best = effective_ratio(compute_daly_interval(save_s, mtbf_s), save_s, 120, mtbf_s)
-    tried = [effective_ratio(s, save_s, 120, mtbf_s) for s in range(10, int(2 * mtbf_s), 10)]
+    best = compute_effective_ratio(compute_daly_interval(save_s, mtbf_s), save_s, 120, mtbf_s)
+    tried = [
+        compute_effective_ratio(s, save_s, 120, mtbf_s) for s in range(10, int(2 * mtbf_s), 10)
+    ]
     assert best >= max(tried) * 0.9985
 
 
@@ -43,7 +45,7 @@ def simulated_loss(interval: float, save: float, restart: float, mtbf: float) ->
 @pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
 def test_the_formula_is_what_runs_with_random_failures_lose(times, save, restart, mtbf) -> None:
     interval = times * compute_daly_interval(save, mtbf)
-    loss = 1 - effective_ratio(interval, save, restart, mtbf)
+    loss = 1 - compute_effective_ratio(interval, save, restart, mtbf)
     assert loss == pytest.approx(simulated_loss(interval, save, restart, mtbf), rel=0.02)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hpctl.checkpoints.files import NotWhole, open_file
+from hpctl.checkpoints.files import IncompleteCheckpointError, open_file
 from hpctl.checkpoints.formats.zstd_frame import follow_blocks
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -44,9 +44,9 @@ def test_a_whole_frame_and_each_cut_of_it(tmp_path, zstd, name, checksum):
     assert blocks == max(1, -(-len(CONTENTS[name]) // (128 << 10)))
     step = max(1, len(raw) // 50)
     for length in (*range(0, len(raw), step), len(raw) - 1):
-        with pytest.raises(NotWhole):
+        with pytest.raises(IncompleteCheckpointError):
             follow(tmp_path / "chunk", raw[:length])
-    with pytest.raises(NotWhole, match="is damaged: its data ends at"):
+    with pytest.raises(IncompleteCheckpointError, match="is damaged: its data ends at"):
         follow(tmp_path / "chunk", raw + b"x")
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_frame_is_refused(tmp_path):
         (bytes.fromhex("28b52ffd") + bytes(40), "cut|damaged"),
         (bytes.fromhex("28b52ffd2000 070000"), "an unknown kind of block"),
     ):
-        with pytest.raises(NotWhole, match=why):
+        with pytest.raises(IncompleteCheckpointError, match=why):
             follow(tmp_path / "chunk", raw)
 
 

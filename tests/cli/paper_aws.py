@@ -11,11 +11,11 @@ from botocore import xform_name
 
 from hpctl.sandbox.emulator import shapes
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Absent
+from hpctl.toolkit.errors import ResourceNotFound
 from tests.cli import worlds
 from tests.tables import table
 
-NAMES = {xform_name(name): name for name in shapes.service_model().operation_names}
+NAMES = {xform_name(name): name for name in shapes.load_service_model().operation_names}
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/ab12cd34ef56"
 GROUP = "worker-group-1"
 
@@ -59,7 +59,7 @@ class PaperLogs:
     def read(self, _operation: str, **request) -> Mapping[str, Any]:
         self.streams.append(f"{request['logGroupName']} {request['logStreamName']}")
         if self.lines is None:
-            raise Absent("no such stream", code="ResourceNotFoundException")
+            raise ResourceNotFound("no such stream", code="ResourceNotFoundException")
         if request.get("startTime", 0) > self.at.timestamp() * 1000:
             return {"events": []}
         return {"events": [{"message": line} for line in self.lines]}
@@ -95,15 +95,15 @@ class PaperSageMaker:
         self.checks = 0
 
     def read(self, operation: str, **request) -> Mapping[str, Any]:
-        model = shapes.operation_model(NAMES[operation])
+        model = shapes.load_operation_model(NAMES[operation])
         assert model is not None
         own = getattr(self, f"_{operation}", None)
         answer = own(request) if own else self.answers[operation]
         if isinstance(answer, Exception):
             raise answer
         wrong = [
-            *shapes.request_errors(model, dict(request)),
-            *shapes.response_errors(model, answer),
+            *shapes.find_request_errors(model, dict(request)),
+            *shapes.find_response_errors(model, answer),
         ]
         # One id of the worlds on paper tells a reader more than the service's pattern allows.
         assert not [line for line in wrong if "i-0fresh" not in line]
@@ -118,7 +118,7 @@ class PaperSageMaker:
 
     def _describe_cluster(self, request):
         if request["ClusterName"] != "llm-prod":
-            return Absent("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
+            return ResourceNotFound("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
         return {**self.answers["describe_cluster"], "ClusterStatus": self.status}
 
     def _describe_training_plan(self, request):
@@ -128,7 +128,7 @@ class PaperSageMaker:
             or answer["TrainingPlanName"] == request["TrainingPlanName"]
         ):
             return answer
-        return Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
+        return ResourceNotFound("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
 
     def _list_cluster_nodes(self, _request):
         listed = [_summary(node) for node in nodes()]

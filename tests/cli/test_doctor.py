@@ -13,8 +13,8 @@ from hpctl.cli import doctor
 from hpctl.cli.doctor import DoctorFacts, read_config
 from hpctl.engine.config import Config, SlurmSection
 from hpctl.engine.config_loading import load_config
-from hpctl.engine.state_disk import Mount, find_mount
-from hpctl.engine.world_client import NoWorld, WorldClient
+from hpctl.engine.state_disk import FilesystemMount, find_mount
+from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.toolkit.checks_view import CheckView
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
@@ -57,25 +57,31 @@ def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_t
     head, monkeypatch
 ):
     monkeypatch.setattr(doctor, "find_open_directories", lambda path: [])
-    assert verdicts(doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))) == {
+    assert verdicts(doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))) == {
         "state directory": "ok"
     }
-    monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: Mount("/", "nfs4"))
-    (check,) = doctor.state_dir(DoctorFacts(with_(head, state_dir=head.dir / "no"), worlds.NOW))
+    monkeypatch.setattr(doctor, "find_mount", lambda path, mounts: FilesystemMount("/", "nfs4"))
+    (check,) = doctor.check_state_directory(
+        DoctorFacts(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+    )
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
-    (check,) = doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))
+    (check,) = doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.state_dir(DoctorFacts(server, worlds.NOW))) == {"state directory": "ok"}
+    assert verdicts(doctor.check_state_directory(DoctorFacts(server, worlds.NOW))) == {
+        "state directory": "ok"
+    }
 
 
 def test_a_state_directory_on_the_file_system_of_tmp_is_a_warning(head, monkeypatch):
     monkeypatch.setattr(doctor, "find_open_directories", lambda path: ["/tmp", "/var/tmp"])
-    (check,) = doctor.state_dir(DoctorFacts(with_(head), worlds.NOW))
+    (check,) = doctor.check_state_directory(DoctorFacts(with_(head), worlds.NOW))
     assert check.verdict == "warn"
     assert "on the file system of /tmp, /var/tmp, which any user can fill" in check.what
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(doctor.state_dir(DoctorFacts(server, worlds.NOW))) == {"state directory": "ok"}
+    assert verdicts(doctor.check_state_directory(DoctorFacts(server, worlds.NOW))) == {
+        "state directory": "ok"
+    }
 
 
 def test_munge_goes_there_and_back():
@@ -126,16 +132,16 @@ def test_nodes_and_jobs_are_the_daemons_where_one_serves_its_world(head, mute, m
     found = {c.name: c.what for c in doctor.check_controller(facts)}
     counts = f"{len(slurm.nodes)} nodes and {len(slurm.jobs)} jobs"
     assert found["slurmctld"] == f"{counts} read by the daemon 4.0 s ago"
-    assert list(doctor.instance_names(facts)) == []
+    assert list(doctor.check_instance_names(facts)) == []
 
 
 OLD = replace(worlds.slurm(), as_of=worlds.NOW - timedelta(seconds=31))
 
 
-@pytest.mark.parametrize("served", [None, NoWorld("none answers"), OLD])
+@pytest.mark.parametrize("served", [None, WorldUnavailableError("none answers"), OLD])
 def test_slurm_is_asked_where_the_daemon_does_not_know_it(head, mute, monkeypatch, served):
     def read(_: WorldClient) -> SchedulerView | None:
-        if isinstance(served, NoWorld):
+        if isinstance(served, WorldUnavailableError):
             raise served
         return served
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from hpctl.cli.failover import preview_failover
 from hpctl.engine import world_offline
 from hpctl.engine.journal.rows import DaemonIdentity, DaemonInfo, StandbyInfo
-from hpctl.engine.status_view import standby_views
+from hpctl.engine.status_view import make_standby_views
 from tests.cli import worlds
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ LEADER = DaemonInfo(
 )
 def test_a_dry_run_says_who_would_lead(to, silent_s, ok, answer):
     heard = NOW - timedelta(seconds=silent_s)
-    found = standby_views([StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW)
+    found = make_standby_views([StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW)
     view = preview_failover(LEADER, found, to)
     assert (view.ok, view.answer, view.done) == (ok, answer, False)
 

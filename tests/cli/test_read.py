@@ -7,17 +7,17 @@ from msgspec.structs import replace
 from rich.table import Table
 
 from hpctl.cli.explain import find_node
-from hpctl.detection.budget import Budget, Usage
-from hpctl.engine.explain_view import explain_view
+from hpctl.detection.budget import CheckBudget, ResourceUsage
+from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, JobReported
-from hpctl.engine.status_view import choose_exit_code, status_view
+from hpctl.engine.status_view import choose_exit_code, make_status_view
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit import view_drawing
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli import worlds
 from tests.cli.worlds import healed, troubled, world
@@ -26,15 +26,15 @@ pytestmark = pytest.mark.integration
 
 
 def test_all_is_well_after_a_healed_fault():
-    view = status_view(world(healed()))
-    assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), Exit.FINE)
+    view = make_status_view(world(healed()))
+    assert (view.problems, view.unknowns, choose_exit_code(view)) == ((), (), ExitCode.FINE)
 
 
 def test_a_fault_that_is_not_treated_yet_is_a_problem(head):
     """Between the first evidence and the daemon's decision, and for good where it is dead."""
     head.write(healed())
     result = head.run("status", "--json")
-    assert result.exit_code == Exit.PROBLEM
+    assert result.exit_code == ExitCode.PROBLEM
     line, other, left = json.loads(result.stdout)["problems"]
     assert line.startswith("ip-10-1-0-4: Xid 79 on 0000:18:00")
     assert other.endswith("not treated yet: hpctl explain ip-10-1-0-5")
@@ -47,7 +47,7 @@ def test_a_fault_that_is_not_treated_yet_is_a_problem(head):
         ({}, True),
         ({"at": worlds.at(20)}, False),  # long ago
         ({"restarts": 0}, False),  # of another run
-        ({"action": Action.NONE}, False),
+        ({"action": RunAction.NONE}, False),
         ({"trouble": None}, False),  # a sign of life came after it
     ],
 )
@@ -55,9 +55,9 @@ def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, 
     trouble = Trouble(
         TroubleKind.HANG, worlds.at(70), "rank 3 makes no progress in step 1200", "hang"
     )
-    how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
+    how = {"restarts": 1, "trouble": trouble, "action": RunAction.STEP, "at": worlds.at(71), **told}
     report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
-    view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
+    view = make_status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
         "Job 4242: rank 3 makes no progress in step 1200; its own supervisor restarts it:"
         " hpctl explain 4242"
@@ -98,19 +98,19 @@ def test_each_name_of_a_node_is_known(name):
 
 
 def test_what_waits_for_a_person_is_a_problem_until_one_takes_it_up():
-    view = status_view(world(healed(), troubled()))
+    view = make_status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
-    assert choose_exit_code(view) is Exit.PROBLEM
+    assert choose_exit_code(view) is ExitCode.PROBLEM
     slurm = worlds.slurm()
     taken = {**slurm.nodes, "ip-10-1-0-6": worlds.slurm_node(6)}
-    view = status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
+    view = make_status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
     assert view.waiting_for_a_person == ()
 
 
 def test_a_silent_daemon_is_not_alive_and_nothing_is_sure():
-    view = status_view(world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80))))
+    view = make_status_view(world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80))))
     assert not view.daemon.alive
-    assert choose_exit_code(view) is Exit.CANNOT_TELL
+    assert choose_exit_code(view) is ExitCode.CANNOT_TELL
     assert "silent" in view.unknowns[0]
 
 
@@ -121,12 +121,12 @@ def test_checks_that_were_shed_are_no_evidence(head):
         "agent.checks", answer.verdict, worlds.at(1), worlds.at(80), code=answer.code,
         detail=answer.detail,
     )  # fmt: skip
-    sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
+    sick = NodeHealth(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
     judged = assess_health(sick, build_rules(), worlds.NOW)
     opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)
     head.write(healed())
     store = head.store()
-    store.record([sick, Health(worlds.gen(3), worlds.at(88), (shed,))])
+    store.record([sick, NodeHealth(worlds.gen(3), worlds.at(88), (shed,))])
     for target, seen in (
         ("ip-10-1-0-5", ["kernel.xid"]), ("ip-10-1-0-3", []), ("n-99999999", ["kernel.xid"])
     ):  # fmt: skip
@@ -138,10 +138,10 @@ def test_checks_that_were_shed_are_no_evidence(head):
     store.close()
 
 
-def _shed() -> Budget:
+def _shed() -> CheckBudget:
     """A budget that was exceeded for long enough."""
-    used = iter(Usage(10.0 * n, 1.0) for n in range(9))
-    budget = Budget([1], measure=lambda: next(used))
+    used = iter(ResourceUsage(10.0 * n, 1.0) for n in range(9))
+    budget = CheckBudget([1], measure=lambda: next(used))
     for minute in range(5):
         budget.look(61.0 * minute)
     return budget
@@ -149,8 +149,8 @@ def _shed() -> Budget:
 
 def test_a_node_that_was_removed_is_not_missed(history):
     """Nobody lists ip-10-1-0-9 any more: its agent is silent because there is none."""
-    gone = Health(worlds.gen(9), worlds.at(-600))
-    odd = Health(worlds.gen(8), worlds.at(89))
+    gone = NodeHealth(worlds.gen(9), worlds.at(-600))
+    odd = NodeHealth(worlds.gen(8), worlds.at(89))
     store = history.store()
     before = json.loads(history.run("status", "--json").stdout)["facts"]
     store.record([gone, odd])
@@ -204,14 +204,14 @@ def test_without_slurm_or_cloud_states_are_unknown_not_absent(history):
     nodes = history.run("nodes", "--json")
     rows = json.loads(nodes.stdout)["nodes"]
     assert {(n["slurm_state"], n["instance_status"]) for n in rows} == {("UNKNOWN", "UNKNOWN")}
-    assert nodes.exit_code == Exit.CANNOT_TELL
+    assert nodes.exit_code == ExitCode.CANNOT_TELL
 
 
 def test_open_wins_over_held_wins_over_ended():
     hold = GateBlocked(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
-    held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
+    held = build_explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
     assert (held.kind, held.related) == ("hold", ("n-11111111",))
-    ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
+    ended = build_explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
     assert ended.kind == "node_recovery"
 
 
@@ -219,7 +219,7 @@ def test_a_waived_gate_is_shown_with_who_waived_it():
     opened = worlds.node_opened(
         "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waived by carol)"), by="carol"
     )
-    view = explain_view(world([opened]), worlds.RULES, "n-77777777")
+    view = build_explain_view(world([opened]), worlds.RULES, "n-77777777")
     assert [(g.name, g.result, g.why) for g in view.gates] == [
         ("paused", "passed", ""),
         ("budget", "waived", "waived by carol"),
@@ -231,13 +231,15 @@ def test_a_waived_gate_is_shown_with_who_waived_it():
 def test_what_began_after_a_nodes_last_recovery_is_reported_first(began, kind):
     name, device = "ip-10-1-0-2", "rdmap79s0"
     down = Finding(
-        "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
-        "port is DOWN, link Disabled", clears=Clears.GONE,
+        "efa.link", DeviceVerdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
+        "port is DOWN, link Disabled", clears=ClearCondition.GONE,
     )  # fmt: skip
     text = replace(worlds.health()[name], findings=(down,))
     facts = {**worlds.health(), name: text}
     judged = {n: assess_health(h, build_rules(), worlds.NOW) for n, h in facts.items()}
-    view = explain_view(world(healed(), health=facts, assessments=judged), build_rules(), name)
+    view = build_explain_view(
+        world(healed(), health=facts, assessments=judged), build_rules(), name
+    )
     assert view.kind == kind
     if kind == "node":
         assert "last treated by n-11111111" in view.headline

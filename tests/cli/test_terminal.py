@@ -13,7 +13,7 @@ from hpctl.toolkit import output
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli import worlds
 from tests.cli.test_golden import COMMANDS
@@ -118,6 +118,6 @@ def test_a_question_that_is_not_answered_with_yes_says_what_confirms(answer, cod
 
 def test_what_is_kept_of_findings_and_troubles_is_clean():
     at = worlds.T0
-    found = Finding("kernel.xid", Verdict.FAIL, at, at, EVIL, EVIL, EVIL, "a\nb\t" + EVIL)
+    found = Finding("kernel.xid", DeviceVerdict.FAIL, at, at, EVIL, EVIL, EVIL, "a\nb\t" + EVIL)
     assert found.evidence.startswith("a\nb\t")
     assert not OBEYED.search(found.device + found.code + found.detail + found.evidence)

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.timeline import TimelineMark, build_timeline, event_line, find_awaited
+from hpctl.engine.timeline import TimelineMark, build_timeline, find_awaited, make_event_line
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
@@ -33,7 +33,7 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
     events = [*healed(), *troubled()]
     for event in events:
         state.fold(event)
-        messages.append(event_line(event, state))
+        messages.append(make_event_line(event, state))
     accepted = [e for e in events if getattr(e, "outcome", None) == Outcome.accepted()]
     assert sum(line is None for line in messages) == len(accepted)
     texts = [line.text for line in messages if line is not None]
@@ -48,12 +48,12 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
     node = replay_events([node_opened("n-1", healed()[1].generation, 0)]).nodes["n-1"]
     for phase in node_recovery.NodePhase:
-        next_ = find_awaited(replace(node, phase=phase), Policy(mode=Mode.OWN))
+        next_ = find_awaited(replace(node, phase=phase), RecoveryPolicy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (phase in node_recovery.ENDS)
     job = world(healed()).state.jobs[J]
     for job_phase in job_recovery.JobPhase:
-        next_ = find_awaited(replace(job, phase=job_phase), Policy(mode=Mode.OWN))
+        next_ = find_awaited(replace(job, phase=job_phase), RecoveryPolicy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)
 
@@ -76,15 +76,15 @@ def test_the_owner_of_a_held_job_reads_what_fits_its_trouble(kind, advice) -> No
         trouble=Trouble(kind, at(0), "why"),
         known_as="7",
     )
-    assert find_awaited(job, Policy()).what == advice
+    assert find_awaited(job, RecoveryPolicy()).what == advice
 
 
 def test_what_is_awaited_is_reported_with_who_does_it_and_until_when() -> None:
     nodes = world(troubled()).state.nodes
     escalated, four = nodes["n-66666666"], nodes["n-44444444"]
-    assert "hpctl undrain ip-10-1-0-6" in find_awaited(escalated, Policy()).what
-    fresh, own = replace(four, steps=()), Policy(mode=Mode.OWN)
-    assert "HyperPod" in find_awaited(fresh, Policy(mode=Mode.ASSIST)).what
+    assert "hpctl undrain ip-10-1-0-6" in find_awaited(escalated, RecoveryPolicy()).what
+    fresh, own = replace(four, steps=()), RecoveryPolicy(mode=Mode.OWN)
+    assert "HyperPod" in find_awaited(fresh, RecoveryPolicy(mode=Mode.ASSIST)).what
     waits = find_awaited(fresh, own).what
     assert waits.startswith("the correlation window until 12:02:00 UTC")
     assert waits.endswith("reboot instance i-00000000000000004")

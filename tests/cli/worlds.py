@@ -28,14 +28,14 @@ from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind as Capacity
 from hpctl.vocabulary.change import ChangeOpened, ChangeSignal
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.identity import Attempt, Generation, InstanceId
+from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import own_reason, reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
@@ -50,19 +50,21 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def gen(n: int, *, boot: str = "a", instance: str = "") -> Generation:
-    return Generation(f"ip-10-1-0-{n}", InstanceId(instance or f"i-0{n:016x}"), f"boot-{n}-{boot}")
+def gen(n: int, *, boot: str = "a", instance: str = "") -> NodeGeneration:
+    return NodeGeneration(
+        f"ip-10-1-0-{n}", InstanceId(instance or f"i-0{n:016x}"), f"boot-{n}-{boot}"
+    )
 
 
 XID79 = Finding(
-    check="kernel.xid", verdict=Verdict.FAIL, first=at(0), last=at(0.1), device="0000:18:00",
+    check="kernel.xid", verdict=DeviceVerdict.FAIL, first=at(0), last=at(0.1), device="0000:18:00",
     code="79", detail="GPU has fallen off the bus",
     evidence="NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
     count=2,
 )  # fmt: skip
 
 
-def node_opened(rid: str, generation: Generation, t: float, **change) -> NodeRecoveryOpened:
+def node_opened(rid: str, generation: NodeGeneration, t: float, **change) -> NodeRecoveryOpened:
     settings: dict[str, object] = {
         "rule": "xid-79", "meaning": "GPU has fallen off the bus", "urgency": Urgency.NOW,
         "ladder": (Remedy.REBOOT, Remedy.REPLACE), "why": "xid-79 on 0000:18:00", "mode": "own",
@@ -78,7 +80,9 @@ def step(rid, kind, target, t, outcome, attempt=1):
     return events
 
 
-def seen(rid: str, signal: str, t: float, why: str, now_is: Generation | None = None) -> SignalSeen:
+def seen(
+    rid: str, signal: str, t: float, why: str, now_is: NodeGeneration | None = None
+) -> SignalSeen:
     return SignalSeen(at(t), rid, signal, why, now_is)
 
 
@@ -96,7 +100,7 @@ def healed() -> list[Event]:
         *step(n, StepKind.DRAIN, old.node, 0.16, OK),
         seen(n, "cordon_seen", 0.21, "slurmctld shows DRAIN with our Reason"),
         JobRecoveryOpened(
-            at(0.22), j, Attempt(4242, SUBMIT, 0), n, (old.node,),
+            at(0.22), j, JobAttempt(4242, SUBMIT, 0), n, (old.node,),
             "its node ip-10-1-0-2: GPU has fallen off the bus", "train", "alice", "gpu",
         ),
         seen(j, "stop_wanted", 0.23, "it cannot go on where it is"),
@@ -130,7 +134,7 @@ def troubled() -> list[Event]:
         *step(n, StepKind.DRAIN, four.node, 60.1, OK),
         seen(n, "cordon_seen", 60.2, "slurmctld shows DRAIN with our Reason"),
         JobRecoveryOpened(
-            at(60.3), j, Attempt(4343, SUBMIT, 1), n, (four.node,),
+            at(60.3), j, JobAttempt(4343, SUBMIT, 1), n, (four.node,),
             "its node ip-10-1-0-4: GPU has fallen off the bus", "sweep [7B]", "bob", "gpu",
         ),
         seen(j, "stop_wanted", 60.4, "it cannot go on where it is"),
@@ -163,14 +167,14 @@ def hung() -> list[Event]:
     job, away = 4545, (gen(2).node,)
     why = "no spare is left"
     text = JobReport(
-        job, 2, trouble, Action.REQUEUE, why, RequestedAction.REQUEUE, away, 60.0, 1000
+        job, 2, trouble, RunAction.REQUEUE, why, RequestedAction.REQUEUE, away, 60.0, 1000
     )
     return [
         JobReported(at(72), text, 1001),
         JobRecoveryOpened(
-            at(72.1), j, Attempt(job, SUBMIT, 2), "", (),
+            at(72.1), j, JobAttempt(job, SUBMIT, 2), "", (),
             "rank 3 makes no progress in step 1200; no spare is left", "pretrain", "erin", "gpu",
-            trouble=trouble, action=Action.REQUEUE, exclude=(gen(2).node,), start_at=at(132),
+            trouble=trouble, action=RunAction.REQUEUE, exclude=(gen(2).node,), start_at=at(132),
             ran_on=(gen(2).node, gen(3).node),
         ),
         seen(j, "stop_wanted", 72.1, "it cannot go on where it is"),
@@ -217,9 +221,9 @@ def slurm() -> SchedulerView:
     drained = frozenset({"DRAIN"})
     nodes = [
         slurm_node(1, state="ALLOCATED"), slurm_node(2), slurm_node(3, state="ALLOCATED"),
-        slurm_node(4, state="DOWN", flags=drained, reason=own_reason("n-44444444", "x")),
+        slurm_node(4, state="DOWN", flags=drained, reason=format_own_reason("n-44444444", "x")),
         slurm_node(5, state="MIXED"),
-        slurm_node(6, flags=drained, reason=own_reason("n-66666666", "x")),
+        slurm_node(6, flags=drained, reason=format_own_reason("n-66666666", "x")),
         slurm_node(7, flags=drained, reason="cable swap [dc3]"), slurm_node(10),
     ]  # fmt: skip
     job = SlurmJob(
@@ -233,11 +237,11 @@ def slurm() -> SchedulerView:
     return SchedulerView(NOW, {n.name: n for n in nodes}, {job.id: job, stuck.id: stuck})
 
 
-def health() -> dict[str, Health]:
-    lines = [Health(gen(n), at(88)) for n in (1, 3, 6, 7)]
-    lines.append(Health(gen(2, boot="b", instance="i-0fresh00000000002"), at(89)))
-    lines.append(Health(gen(4), at(61), (XID79,)))
-    lines.append(Health(gen(5), at(88.5), (XID79,)))
+def health() -> dict[str, NodeHealth]:
+    lines = [NodeHealth(gen(n), at(88)) for n in (1, 3, 6, 7)]
+    lines.append(NodeHealth(gen(2, boot="b", instance="i-0fresh00000000002"), at(89)))
+    lines.append(NodeHealth(gen(4), at(61), (XID79,)))
+    lines.append(NodeHealth(gen(5), at(88.5), (XID79,)))
     return {h.generation.node: h for h in lines}
 
 
@@ -259,7 +263,7 @@ def with_closed_by(state: State, view: SchedulerView) -> SchedulerView:
     """Slurm, in which hpctl has closed those nodes alone that a recovery of the state is about."""
     nodes = dict(view.nodes)
     for name, node in view.nodes.items():
-        owner = reason_owner(node.reason)
+        owner = parse_reason_owner(node.reason)
         if owner is not None and owner not in state:
             nodes[name] = replace(node, state="IDLE", flags=frozenset(), reason="")
     return replace(view, nodes=nodes)
@@ -272,7 +276,7 @@ def world(*events: list[Event], **change) -> World:
     """
     facts, state = health(), replay_events([e for some in events for e in some])
     settings: dict[str, object] = {
-        "now": NOW, "policy": Policy(mode=Mode.OWN),
+        "now": NOW, "policy": RecoveryPolicy(mode=Mode.OWN),
         "state": state, "cluster": "llm-prod",
         "health": facts,
         "assessments": {n: assess_health(h, RULES, NOW) for n, h in facts.items()},

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.clusters.fleet_joining import with_slurm
-from hpctl.clusters.fleet_reading import node_rows, read_fleet
-from hpctl.clusters.node_lookup import resolve_all
+from hpctl.clusters.fleet_joining import join_slurm_states
+from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
+from hpctl.clusters.node_lookup import resolve_nodes
 from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
-from hpctl.clusters.order_loop import OrderRun
+from hpctl.clusters.order_loop import OrderExecution
 from hpctl.clusters.order_ports import OrderPorts
-from hpctl.clusters.order_terms import OrderOptions, Verb
+from hpctl.clusters.order_terms import NodeAction, OrderOptions
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.paper_slurm import BEGUN, PaperSlurm
 
@@ -22,21 +22,21 @@ class Desk:
 
     def __init__(self, bed: AwsBed) -> None:
         self.bed = bed
-        rows = node_rows(bed.aws, CLUSTER, details=False)
+        rows = read_node_rows(bed.aws, CLUSTER, details=False)
         self.workers = [row.node for row in rows if row.role == "compute"]
         self.controller = next(row.node for row in rows if row.role == "controller")
         self.slurm = PaperSlurm(self.workers)
         self.slept = 0.0
 
-    def plan(self, verb: Verb, *names: str, daemon: bool = False) -> NodeOrderPlan:
+    def plan(self, verb: NodeAction, *names: str, daemon: bool = False) -> NodeOrderPlan:
         fleet = read_fleet(self.bed.aws, CLUSTER, details=False)
         view = self.slurm.view()
-        rows = resolve_all(with_slurm(fleet.rows, view), names)
+        rows = resolve_nodes(join_slurm_states(fleet.rows, view), names)
         return plan_order(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
-    def begin(self, order: NodeOrderPlan, **how: Any) -> OrderRun:
+    def begin(self, order: NodeOrderPlan, **how: Any) -> OrderExecution:
         options = OrderOptions(every_s=2.0, **how)
-        return OrderRun(order, self.ports(), options)
+        return OrderExecution(order, self.ports(), options)
 
     def ports(self) -> OrderPorts:
         return OrderPorts(self.bed.aws, self.slurm, self, self.sleep)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sagemaker.aws import AwsAccount
-from hpctl.toolkit.errors import Absent, Refused
+from hpctl.toolkit.errors import CallRefused, ResourceNotFound
 from tests.clusters.bed import AwsBed
 
 BUCKET = "sagemaker-x"
@@ -41,13 +41,13 @@ class Bucket:
     def read(self, operation: str, *, Bucket: str, Key: str) -> dict[str, Any]:
         assert (operation, Bucket) == ("get_object", BUCKET)
         if Key not in self.objects:
-            raise Absent("no such key", code="NoSuchKey")
+            raise ResourceNotFound("no such key", code="NoSuchKey")
         return {"Body": io.BytesIO(self.objects[Key])}
 
     def order(self, operation: str, *, Bucket: str, Key: str, Body: bytes = b"") -> dict[str, Any]:
         self.calls.append(operation)
         if self.denied:
-            raise Refused("no identity-based policy allows it", code="AccessDenied")
+            raise CallRefused("no identity-based policy allows it", code="AccessDenied")
         if operation == "put_object":
             self.objects[Key] = Body
         else:

@@ -6,18 +6,18 @@ import time
 import pytest
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import Patience, require_cluster
+from hpctl.clusters.apply import PollSchedule, require_cluster
 from hpctl.clusters.diff import diff_cluster
 from hpctl.clusters.migration import refuse_running_jobs
 from hpctl.sandbox.emulator.faults import ApiError
-from hpctl.toolkit.errors import HpctlError, InDoubt
+from hpctl.toolkit.errors import HpctlError, OrderInDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
-QUICK = Patience(lambda _: None, looks=2, every_s=0.0)
+PATIENCE = PollSchedule(time.sleep, looks=2, every_s=0.01)
+QUICK = PollSchedule(lambda _: None, looks=2, every_s=0.0)
 
 
 def request(bed, name="fresh"):
@@ -64,7 +64,7 @@ def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed):
 
 def test_a_create_that_stays_in_doubt_says_so(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
-    with pytest.raises(InDoubt, match="sent it twice") as caught:
+    with pytest.raises(OrderInDoubt, match="sent it twice") as caught:
         apply.create_cluster(bed.aws, request(bed), PATIENCE)
     assert "continues from" in caught.value.hint
     assert bed.operations().count("CreateCluster") == 2
@@ -72,8 +72,8 @@ def test_a_create_that_stays_in_doubt_says_so(bed):
 
 def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
     gone = bed.instances()
-    apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
-    apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
+    apply.delete_instance_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
+    apply.delete_instance_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
     assert bed.operations().count("UpdateCluster") <= 2
     assert bed.emulator.wait_until(
         lambda: "workers" not in bed.emulator.world.cluster(CLUSTER).groups, 10
@@ -132,14 +132,16 @@ def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
 def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
     found = copy.deepcopy(require_cluster(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
-    assert apply.grow_orders(found, "controller", 1) == ()
+    assert apply.plan_growth_calls(found, "controller", 1) == ()
     with pytest.raises(HpctlError, match="only one"):
-        apply.grow_orders(found, "controller", 2)
+        apply.plan_growth_calls(found, "controller", 2)
 
 
 ORDERS = {
     "CreateCluster": lambda bed: apply.create_cluster(bed.aws, request(bed), QUICK),
-    "UpdateCluster": lambda bed: apply.order_update(bed.aws, change(bed, InstanceCount=6), QUICK),
+    "UpdateCluster": lambda bed: apply.apply_cluster_update(
+        bed.aws, change(bed, InstanceCount=6), QUICK
+    ),
     "BatchAddClusterNodes": lambda bed: apply.grow_group(bed.aws, CLUSTER, "workers", 6, QUICK),
     "DeleteCluster": lambda bed: apply.delete_cluster(bed.aws, CLUSTER, QUICK),
 }

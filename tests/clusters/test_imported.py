@@ -9,15 +9,15 @@ from hypothesis import given, settings
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import (
+    build_spec_from_request,
+    format_spec_yaml,
+    import_request_json,
     import_spec,
     list_unknown_settings,
-    read_images,
-    spec_from,
-    spec_of_json,
-    to_yaml,
+    read_group_images,
 )
 from hpctl.clusters.diff import diff_cluster
-from hpctl.clusters.request import create_request
+from hpctl.clusters.request import make_create_request
 from hpctl.clusters.service_model import open_model
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse_spec
 from hpctl.clusters.spec.reading import find_broken_rules
@@ -30,21 +30,21 @@ pytestmark = pytest.mark.integration
 
 
 def parameters(spec):
-    return provisioning.render_parameters(spec) if spec.slurm_config != "api" else None
+    return provisioning.render_provisioning_parameters(spec) if spec.slurm_config != "api" else None
 
 
 @settings(max_examples=50, deadline=None)
 @given(specs())
 def test_a_cluster_imported_asks_for_what_made_it(spec: ClusterSpec) -> None:
     assert list(find_broken_rules(spec)) == []
-    request = create_request(spec)
+    request = make_create_request(spec)
     assert complaints(request) == ""
     answer = described(request)
     imported = import_spec(answer, spec.tags, parameters(spec))
-    assert create_request(imported) == request
+    assert make_create_request(imported) == request
     assert diff_cluster(request, answer, spec.tags).changes == ()
-    assert diff_cluster(create_request(imported), answer, spec.tags).changes == ()
-    assert parse_spec(to_yaml(imported)) == imported
+    assert diff_cluster(make_create_request(imported), answer, spec.tags).changes == ()
+    assert parse_spec(format_spec_yaml(imported)) == imported
 
 
 MODEL = open_model()
@@ -54,11 +54,16 @@ MODEL = open_model()
 @given(specs())
 def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec) -> None:
     """`aws sagemaker create-cluster --cli-input-json` takes CreateCluster's members as they are."""
-    request = json.dumps(create_request(spec), default=str)
-    again = spec_of_json(request, "r.json", MODEL)
-    assert create_request(again)["InstanceGroups"] == create_request(spec)["InstanceGroups"]
-    assert spec_of_json(json.dumps(create_request(again), default=str), "r.json", MODEL) == again
-    assert parse_spec(to_yaml(again)) == again
+    request = json.dumps(make_create_request(spec), default=str)
+    again = import_request_json(request, "r.json", MODEL)
+    assert (
+        make_create_request(again)["InstanceGroups"] == make_create_request(spec)["InstanceGroups"]
+    )
+    assert (
+        import_request_json(json.dumps(make_create_request(again), default=str), "r.json", MODEL)
+        == again
+    )
+    assert parse_spec(format_spec_yaml(again)) == again
     # A group that overrides half of the network is sent, and comes back, with all of it.
     whole = all(bool(g.subnets) == bool(g.security_groups) for g in spec.groups)
     if whole and spec.slurm_config == "api":
@@ -67,10 +72,10 @@ def test_a_request_in_json_becomes_the_spec_that_it_came_from(spec: ClusterSpec)
 
 @pytest.mark.parametrize("date", ["2027-01-01T00:00:00Z", "2027-01-01T00:00:00+00:00", 1798761600])
 def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) -> None:
-    request = create_request(files()["continuous"])
+    request = make_create_request(files()["continuous"])
     patch = {"PatchingStrategy": "WhenIdle", "PatchSchedule": {"NextPatchDate": date}}
     request["InstanceGroups"][1]["AutoPatchConfig"] = patch
-    group = spec_of_json(json.dumps(request), "r.json", MODEL).groups[1]
+    group = import_request_json(json.dumps(request), "r.json", MODEL).groups[1]
     assert group.raw == {}
     assert group.auto_patch.patch_schedule.next_patch_date == datetime(2027, 1, 1, tzinfo=UTC)
 
@@ -92,26 +97,26 @@ def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) ->
 )
 def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: str) -> None:
     with pytest.raises(SpecError, match=re.escape(words)):
-        spec_of_json(text, "r.json", MODEL)
+        import_request_json(text, "r.json", MODEL)
 
 
 def test_what_the_models_have_no_word_for_is_kept_unchanged() -> None:
-    request = create_request(files()["continuous"])
+    request = make_create_request(files()["continuous"])
     request["NewThing"] = {"Size": 1}
     head = request["InstanceGroups"][0]
     head["Newer"] = [1]
     head["LifeCycleConfig"] = {"SourceS3Uri": "s3://b/p", "OnCreate": "a.sh", "OnReboot": "b.sh"}
     head["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"VolumeSizeInGB": 9, "Iops": 3000}}]
-    spec = spec_from(request)
+    spec = build_spec_from_request(request)
     assert spec.raw == {"NewThing": {"Size": 1}}
     assert spec.groups[0].raw["LifeCycleConfig"] == {"OnReboot": "b.sh"}
-    assert create_request(spec) == request
-    assert create_request(parse_spec(to_yaml(spec))) == request
+    assert make_create_request(spec) == request
+    assert make_create_request(parse_spec(format_spec_yaml(spec))) == request
 
 
 def test_the_ami_is_shown_and_not_pinned() -> None:
-    answer = described(create_request(files()["full"]))
-    assert read_images(answer)["h100"] == {
+    answer = described(make_create_request(files()["full"]))
+    assert read_group_images(answer)["h100"] == {
         "image_id": "ami-00000000",
         "image_release_version": "1.2.3",
     }
@@ -121,17 +126,17 @@ def test_the_ami_is_shown_and_not_pinned() -> None:
 
 
 def test_roles_that_are_unknown_are_left_open_and_said() -> None:
-    answer = described(create_request(files()["provisioning"]))
+    answer = described(make_create_request(files()["provisioning"]))
     spec = import_spec(answer)
     assert [group.role for group in spec.groups] == [None, None, None]
     parts = list_unknown_settings(spec, "AccessDenied")
     assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
     with pytest.raises(HpctlError, match="has no instance group with the role controller"):
-        provisioning.render_parameters(spec)
+        provisioning.render_provisioning_parameters(spec)
 
 
 def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
-    answer = described(create_request(files()["provisioning"]))
+    answer = described(make_create_request(files()["provisioning"]))
     with pytest.raises(SpecError, match="fsx_lustre"):
         import_spec(answer, None, {"controller_group": "ctl", "fsx_dns_name": "nonsense"})
 
@@ -144,6 +149,6 @@ def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
     ],
 )
 def test_a_cluster_of_eks_is_refused(more):
-    answer = described(create_request(files()["continuous"]))
+    answer = described(make_create_request(files()["continuous"]))
     with pytest.raises(HpctlError, match="uses EKS"):
         import_spec({**answer, **more})

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from hpctl.clusters import maintenance, maintenance_orders
-from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.maintenance import Work
-from hpctl.clusters.maintenance_following import Following
-from hpctl.clusters.watch import NoEvents, read_events
-from hpctl.toolkit.errors import HpctlError, InDoubt
+from hpctl.clusters.fleet_reading import read_node_rows
+from hpctl.clusters.maintenance import MaintenanceProgress
+from hpctl.clusters.maintenance_following import MaintenanceFollower
+from hpctl.clusters.watch import EventsUnsupported, read_events
+from hpctl.toolkit.errors import HpctlError, OrderInDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 
 pytestmark = pytest.mark.integration
@@ -27,28 +27,32 @@ def sleep(seconds: float) -> None:
     time.sleep(min(seconds, 0.02))
 
 
-def follow(bed: AwsBed, *groups: str, **more) -> Following:
-    return Following(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
+def follow(bed: AwsBed, *groups: str, **more) -> MaintenanceFollower:
+    return MaintenanceFollower(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
 
 
 def software(bed, **how):
-    request = maintenance_orders.software_request(CLUSTER, maintenance_orders.SoftwareUpdate(**how))
+    request = maintenance_orders.make_software_request(
+        CLUSTER, maintenance_orders.SoftwareUpdate(**how)
+    )
     maintenance_orders.send_order(
         bed.aws,
         "update_cluster_software",
         request,
-        lambda: maintenance_orders.is_updating(bed.aws, CLUSTER),
+        lambda: maintenance_orders.is_software_updating(bed.aws, CLUSTER),
         sleep,
     )  # fmt: skip
     return request
 
 
 def check(bed: AwsBed, **how) -> None:
-    rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
-    request = maintenance_orders.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
+    rows = [row for row in read_node_rows(bed.aws, CLUSTER) if row.role == "compute"]
+    request = maintenance_orders.make_health_check_request(
+        CLUSTER, rows[:2], (), maintenance.CHECKS[:1]
+    )
     maintenance_orders.send_order(
         bed.aws, "start_cluster_health_check", request,
-        lambda: maintenance_orders.is_checking(bed.aws, CLUSTER), sleep,
+        lambda: maintenance_orders.is_health_check_running(bed.aws, CLUSTER), sleep,
     )  # fmt: skip
 
 
@@ -94,7 +98,7 @@ def test_an_order_that_was_lost_is_sent_once_more_only(bed):
     bed.emulator.faults.add(
         "internal_error", calls=2, operations=["StartClusterHealthCheck"], accepted=False
     )
-    with pytest.raises(InDoubt):
+    with pytest.raises(OrderInDoubt):
         check(bed)
     assert bed.operations().count("StartClusterHealthCheck") == 2
 
@@ -103,7 +107,7 @@ def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed):
     bad = bed.worker()
     bed.emulator.faults.add("fail_health_check", calls=1, nodes=[bad], code="replace")
     check(bed)
-    looks: list[Work] = list(follow(bed, "workers").health())
+    looks: list[MaintenanceProgress] = list(follow(bed, "workers").health())
     assert looks[-1].done
     assert bad not in bed.instances()
     assert len(bed.instances()) == 4
@@ -137,7 +141,7 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):
 def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     bed = AwsBed(workers=1, NodeProvisioningMode=None)
     try:
-        with pytest.raises(NoEvents, match="not Continuous") as caught:
+        with pytest.raises(EventsUnsupported, match="not Continuous") as caught:
             read_events(bed.aws, CLUSTER)
         assert "hpctl cluster instances" in caught.value.hint
     finally:

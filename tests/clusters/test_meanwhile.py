@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hpctl.clusters import apply, order_cloud
 from hpctl.clusters.apply import require_cluster
 from hpctl.clusters.order_progress import OrderPhase
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_terms import NodeAction
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
@@ -22,7 +22,7 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk, monkeypatch)
     """The service may have taken it: a node given back would get jobs, and then go under them."""
     idle, busy = desk.workers[:2]
     desk.slurm.run(7, busy)
-    run = desk.begin(desk.plan(Verb.DELETE, idle, busy))
+    run = desk.begin(desk.plan(NodeAction.DELETE, idle, busy))
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -68,7 +68,7 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk):
         "internal_error", calls=1, operations=["BatchDeleteClusterNodes"], accepted=False
     )
     name = desk.workers[0]
-    order = desk.plan(Verb.DELETE, name)
+    order = desk.plan(NodeAction.DELETE, name)
     row = replace(order.targets[0].row, status="Pending")
     order = replace(order, targets=(replace(order.targets[0], row=row),))
     (one,) = desk.carry_out(order, timeout_s=5)
@@ -80,7 +80,7 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     """The first may have been taken: that may be what speaks against the second."""
     faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
     faults.add("internal_error", calls=1, operations=only, accepted=False)
-    looks = desk.begin(desk.plan(Verb.DELETE, desk.workers[0])).iter_progress()
+    looks = desk.begin(desk.plan(NodeAction.DELETE, desk.workers[0])).iter_progress()
     assert next(looks)[0].phase is OrderPhase.ORDERED
     faults.add("access_denied", operations=only)
     (one,) = [*itertools.islice(looks, 50)][-1]
@@ -93,7 +93,7 @@ def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed):
     """The first sending was lost on its way: the counts, which it leaves alone, prove nothing."""
     checks = ["InstanceStress"]
     bed.emulator.faults.add("internal_error", operations=["UpdateCluster"], calls=1, accepted=False)
-    apply.order_update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
+    apply.apply_cluster_update(bed.aws, change(bed, OnStartDeepHealthChecks=checks), PATIENCE)
     assert bed.operations().count("UpdateCluster") == 2
     workers = require_cluster(bed.aws, CLUSTER)["InstanceGroups"][1]
     assert workers["OnStartDeepHealthChecks"] == checks
@@ -103,7 +103,7 @@ def test_an_update_that_is_refused_changes_no_tag(bed):
     bed.emulator.faults.add("access_denied", operations=["UpdateCluster"])
     planned = replace(change(bed, InstanceCount=6), tags_set={"team": "a"}, tags_gone=("old",))
     with pytest.raises(HpctlError):
-        apply.order_update(bed.aws, planned, PATIENCE)
+        apply.apply_cluster_update(bed.aws, planned, PATIENCE)
     assert not {"AddTags", "DeleteTags"} & set(bed.operations())
 
 
@@ -113,7 +113,7 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
     apply.grow_group(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     bed.emulator.wait_in_service(CLUSTER, 60)
     with pytest.raises(HpctlError, match=r"workers had a target of 4, and has 6") as caught:
-        apply.order_update(bed.aws, planned, PATIENCE)
+        apply.apply_cluster_update(bed.aws, planned, PATIENCE)
     assert "again" in caught.value.hint
     assert "UpdateCluster" not in bed.operations()
     assert len(bed.instances()) == 6
@@ -126,5 +126,5 @@ def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed):
     with pytest.raises(
         HpctlError, match=r"workers was not deleted: another user or program added node ip-"
     ):
-        apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, emptied)
+        apply.delete_instance_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, emptied)
     assert "UpdateCluster" not in bed.operations()

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.clusters.fleet import NOT_FOUND, NodeRow, NoSuchNode
-from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
-from hpctl.clusters.fleet_reading import node_rows, read_fleet
-from hpctl.clusters.node_lookup import resolve_all, resolve_node
+from hpctl.clusters.fleet_joining import join_health, join_instance_names, join_slurm_states
+from hpctl.clusters.fleet_reading import read_fleet, read_node_rows
+from hpctl.clusters.node_lookup import resolve_node, resolve_nodes
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, Condition
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from tests.clusters.bed import CLUSTER
 
@@ -23,15 +23,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def test_a_node_that_goes_between_the_calls_is_left_out(bed):
     gone = bed.worker()
     bed.behind_a_list("BatchDeleteClusterNodes", gone)
-    rows = node_rows(bed.aws, CLUSTER)
+    rows = read_node_rows(bed.aws, CLUSTER)
     assert gone not in [row.instance_id for row in rows]
     assert len(rows) == 4
 
 
 def test_a_replaced_node_is_found_by_its_logical_id(bed):
-    before = next(r for r in node_rows(bed.aws, CLUSTER) if r.group == "workers")
+    before = next(r for r in read_node_rows(bed.aws, CLUSTER) if r.group == "workers")
     bed.behind_a_list("BatchReplaceClusterNodes", before.instance_id)
-    after = next(r for r in node_rows(bed.aws, CLUSTER) if r.logical_id == before.logical_id)
+    after = next(r for r in read_node_rows(bed.aws, CLUSTER) if r.logical_id == before.logical_id)
     assert after.instance_id != before.instance_id
 
 
@@ -67,7 +67,7 @@ def test_a_node_is_found_by_each_of_its_names(name):
             },
         ]
     }
-    assert resolve_node(with_instance_names(ROWS, config), name).instance_id == "i-02"
+    assert resolve_node(join_instance_names(ROWS, config), name).instance_id == "i-02"
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_a_name_that_two_have_is_no_name():
 
 
 def test_hostlists_name_several_and_all_wrong_names_are_reported_at_once():
-    found = resolve_all(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
+    found = resolve_nodes(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
     assert [row.instance_id for row in found] == ["i-01", "i-02"]
     with pytest.raises(NoSuchNode) as caught:
-        resolve_all(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
+        resolve_nodes(ROWS, ["i-01", "nope", "ip-10-1-0-[9"])
     assert "nope" in str(caught.value)
     assert "ip-10-1-0-[9" in str(caught.value)
 
@@ -108,7 +108,7 @@ def test_slurm_is_joined_by_name_or_by_address():
         SlurmNode("gpu-3", "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
     )
     view = SchedulerView(NOW, {n.name: n for n in nodes}, {j.id: j for j in (running, ended)})
-    first, second, third = with_slurm(ROWS, view)
+    first, second, third = join_slurm_states(ROWS, view)
     assert (first.slurm_state, first.slurm_flags, first.role) == ("IDLE", ("DRAIN",), "")
     assert (second.node, second.jobs, second.role) == ("gpu-3", (7,), "compute")
     assert third.slurm_state == NOT_FOUND
@@ -116,14 +116,14 @@ def test_slurm_is_joined_by_name_or_by_address():
 
 def test_health_is_of_this_instance_and_of_no_earlier_one():
     def judged(node: str, instance: str) -> Assessment:
-        here = Generation(node, instance, "b")
-        return Assessment(here, Condition.HEALTHY, NOW, why="all checks pass")
+        here = NodeGeneration(node, instance, "b")
+        return Assessment(here, NodeCondition.HEALTHY, NOW, why="all checks pass")
 
     answer = {
         "ip-10-1-0-2": judged("ip-10-1-0-2", "i-01"),
         "ip-10-1-0-3": judged("ip-10-1-0-3", "i-00"),
     }
-    first, second, third = with_health(ROWS, answer)
+    first, second, third = join_health(ROWS, answer)
     assert first.health == "healthy"
     assert second.health == "unknown"
     assert "i-00" in second.health_why

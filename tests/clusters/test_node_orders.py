@@ -7,12 +7,12 @@ import pytest
 
 from hpctl.clusters import failures, order_terms
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_order_plan import plan_order
 from hpctl.clusters.order_progress import OrderPhase
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_terms import NodeAction
 from hpctl.nodes import advance
-from hpctl.toolkit.errors import Refused
+from hpctl.toolkit.errors import CallRefused
 from hpctl.vocabulary.node_recovery import NodePhase
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
@@ -64,7 +64,7 @@ def test_an_order(desk, steps):  # noqa: C901 -- one table of orders and answers
             desk.bed.emulator.faults.add(**step["fault"] | ({"nodes": nodes} if nodes else {}))
         verb, *at = step["order"]
         chosen = [desk.controller if n == "head" else names[n] for n in at]
-        order = desk.plan(Verb(verb), *chosen, daemon=step.get("daemon", False))
+        order = desk.plan(NodeAction(verb), *chosen, daemon=step.get("daemon", False))
         for target, fields in zip(order.targets, step.get("targets", []), strict=False):
             has(target, fields)
         desk.later(*(happens(desk, deed) for deed in step.get("later", [])))
@@ -92,7 +92,7 @@ def ordered(bed: AwsBed) -> list[tuple[str, tuple[str, ...]]]:
 def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.run(7, name)
-    order = desk.plan(Verb.REPLACE, name)
+    order = desk.plan(NodeAction.REPLACE, name)
     seen: list[tuple[OrderPhase, str, list[str]]] = []
 
     def look() -> None:
@@ -112,7 +112,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
 
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
-    looks = desk.begin(desk.plan(Verb.REPLACE, name)).iter_progress()
+    looks = desk.begin(desk.plan(NodeAction.REPLACE, name)).iter_progress()
     coming = (OrderPhase.ORDERED, OrderPhase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
     assert first.phase is OrderPhase.JOINING
@@ -126,7 +126,7 @@ def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
 def test_let_go_gives_back_what_was_not_ordered(desk):
     busy, idle = desk.workers[:2]
     desk.slurm.run(7, busy)
-    walk = desk.begin(desk.plan(Verb.REPLACE, busy, idle))
+    walk = desk.begin(desk.plan(NodeAction.REPLACE, busy, idle))
     next(walk.iter_progress())
     left = {one.node: one for one in walk.let_go()}
     assert (left[busy].phase, left[idle].phase) == (OrderPhase.LET_GO, OrderPhase.LEFT)
@@ -137,14 +137,14 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
 def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
-    def line(_aws, where: failures.LogPlace) -> failures.FailedLine:
+    def line(_aws, where: failures.LifecycleLogLocation) -> failures.FailedLogLine:
         read.append(str(where))
-        return failures.FailedLine("step mount_fsx failed: no such host")
+        return failures.FailedLogLine("step mount_fsx failed: no such host")
 
-    monkeypatch.setattr(failures, "failed_line", line)
+    monkeypatch.setattr(failures, "read_failed_line", line)
     desk.bed.machines.fail_boot.add("workers-1")
     try:
-        (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
+        (one,) = desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     finally:
         desk.bed.machines.fail_boot.clear()
     assert one.phase is OrderPhase.FAILED
@@ -154,7 +154,7 @@ def test_a_new_instance_that_fails_is_reported_with_the_line_of_its_log(desk, mo
     assert one.left_drained
     # The script is fixed: what failed is ordered anew, and not waited for as if it were coming.
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
-    (last,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
+    (last,) = desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     assert (last.phase, last.instance_id) == (OrderPhase.DONE, one.new_instance_id)
     assert not desk.slurm.nodes[desk.workers[0]].drained
 
@@ -163,7 +163,7 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
     bed = AwsBed(workers=60)
     try:
         desk = Desk(bed)
-        for verb in (Verb.REBOOT, Verb.DELETE):
+        for verb in (NodeAction.REBOOT, NodeAction.DELETE):
             desk.carry_out(desk.plan(verb, *desk.workers), wait=False)
             bed.emulator.wait_in_service(CLUSTER)
         sizes = [(op, len(ids)) for op, ids in ordered(bed) if op.startswith("Batch")]
@@ -177,12 +177,12 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
 
 def test_a_node_of_unknown_identity_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
-    order = plan_order(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
+    order = plan_order(NodeAction.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal
 
 
 def test_a_deletion_that_another_command_was_faster_with_is_done(desk):
-    ours, theirs = (desk.plan(Verb.DELETE, *desk.workers[:2]) for _ in range(2))
+    ours, theirs = (desk.plan(NodeAction.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
     assert {one.phase for one in desk.carry_out(ours)} == {OrderPhase.DONE}
 
@@ -191,7 +191,7 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     """A command that was killed between its order and the answer, run again."""
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.change(name, "IDLE", f"operator:replace:{old} by ana", "DRAIN")
-    order = desk.plan(Verb.REPLACE, name)
+    order = desk.plan(NodeAction.REPLACE, name)
     assert [(t.adopted, t.under_way) for t in order.targets] == [(True, False)]
     desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[old], code="InstanceIdInUse")
     walk = desk.begin(order)
@@ -201,18 +201,22 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
 
 def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk):
     desk.slurm.denied = True
-    with pytest.raises(Refused, match=r"could not drain node .*: denied; nothing was requested"):
-        desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
+    with pytest.raises(
+        CallRefused, match=r"could not drain node .*: denied; nothing was requested"
+    ):
+        desk.carry_out(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
 
 
 def test_a_place_without_an_instance_is_deleted_by_its_logical_id(desk):
     desk.bed.emulator.faults.add("no_capacity", operations=["Create"])
     add(desk.bed.emulator, CLUSTER)
-    until(lambda: any(not r.instance_id for r in node_rows(desk.bed.aws, CLUSTER, details=False)))
-    rows = node_rows(desk.bed.aws, CLUSTER, details=False)
+    until(
+        lambda: any(not r.instance_id for r in read_node_rows(desk.bed.aws, CLUSTER, details=False))
+    )
+    rows = read_node_rows(desk.bed.aws, CLUSTER, details=False)
     (place,) = [row.logical_id for row in rows if not row.instance_id]
-    (one,) = desk.carry_out(desk.plan(Verb.DELETE, place))
+    (one,) = desk.carry_out(desk.plan(NodeAction.DELETE, place))
     assert (one.phase, one.instance_id) == (OrderPhase.DONE, place)
     sent = desk.bed.emulator.calls.all("BatchDeleteClusterNodes")[-1].request
     assert sent["NodeLogicalIds"] == [place]
@@ -221,7 +225,7 @@ def test_a_place_without_an_instance_is_deleted_by_its_logical_id(desk):
 
 def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
     desk.slurm.run(7, desk.workers[0])
-    looks = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0])).iter_progress()
+    looks = desk.begin(desk.plan(NodeAction.REPLACE, desk.workers[0])).iter_progress()
     next(looks)
     desk.bed.forget_calls()
     for _ in range(5):
@@ -231,7 +235,7 @@ def test_while_jobs_are_waited_for_the_service_is_not_asked(desk):
 
 def test_a_silent_slurmctld_is_shown_and_changes_nothing(desk):
     desk.slurm.run(7, desk.workers[0])
-    run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
+    run = desk.begin(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     looks = run.iter_progress()
     next(looks)
     desk.slurm.blind = 1
@@ -242,7 +246,7 @@ def test_a_silent_slurmctld_is_shown_and_changes_nothing(desk):
 
 def test_a_node_that_cannot_be_given_back_on_ctrl_c_is_shown_with_its_reason(desk):
     desk.slurm.run(7, desk.workers[0])
-    run = desk.begin(desk.plan(Verb.REPLACE, desk.workers[0]))
+    run = desk.begin(desk.plan(NodeAction.REPLACE, desk.workers[0]))
     next(run.iter_progress())
     desk.slurm.blind = 9
     (one,) = run.let_go()
@@ -252,15 +256,15 @@ def test_a_node_that_cannot_be_given_back_on_ctrl_c_is_shown_with_its_reason(des
 
 def test_an_internal_error_is_shown_at_its_node_alone(desk, monkeypatch):
     broken, sound = desk.workers[:2]
-    taken = advance.advance
+    taken = advance.advance_node_recovery
 
     def advances(rec, *facts):
         if rec.node == broken and rec.phase is NodePhase.VACATED:
             raise ZeroDivisionError("a bug")
         return taken(rec, *facts)
 
-    monkeypatch.setattr(advance, "advance", advances)
-    run = desk.begin(desk.plan(Verb.DELETE, broken, sound))
+    monkeypatch.setattr(advance, "advance_node_recovery", advances)
+    run = desk.begin(desk.plan(NodeAction.DELETE, broken, sound))
     looks = itertools.islice(run.iter_progress(), 500)
     last = next(look for look in looks if sum(one.has_ended for one in look) == 1)
     found = {one.node: one for one in last}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpctl.clusters.fleet_reading import read_fleet
-from hpctl.clusters.node_lookup import resolve_all
+from hpctl.clusters.node_lookup import resolve_nodes
 from hpctl.clusters.node_order_plan import NodeOrderPlan, plan_order
-from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.order_terms import NodeAction
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 from tests.sagemaker.contract.beds import group
@@ -111,7 +111,7 @@ def play(bed: AwsBed, case: dict[str, Any]) -> tuple[list[str], list[str]]:
         bed.emulator.faults.add(**fault | ({"nodes": nodes} if nodes else {}))
     desk.slurm.denied = case.get("denied", False)
     verb, *at = case["order"]
-    order = make_plan(desk, Verb(verb), [desk.workers[n] for n in at], case)
+    order = make_plan(desk, NodeAction(verb), [desk.workers[n] for n in at], case)
     for replaced in case.get("replaced meanwhile", []):
         bed.emulator.act_without_order(played.ids[desk.workers[replaced]])
         bed.emulator.wait_in_service(CLUSTER, 60)
@@ -155,11 +155,13 @@ def compare(calls: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return [call for call in calls if not call.startswith("RESUME")], by_node
 
 
-def make_plan(desk: Desk, verb: Verb, names: list[str], case: dict[str, Any]) -> NodeOrderPlan:
+def make_plan(
+    desk: Desk, verb: NodeAction, names: list[str], case: dict[str, Any]
+) -> NodeOrderPlan:
     if not case.get("laptop"):
         return desk.plan(verb, *names)
     fleet = read_fleet(desk.bed.aws, CLUSTER, details=False)
-    return plan_order(verb, fleet.description, resolve_all(fleet.rows, names), None, by="ana")
+    return plan_order(verb, fleet.description, resolve_nodes(fleet.rows, names), None, by="ana")
 
 
 def watch(desk: Desk, played: OrderCase) -> None:

@@ -5,18 +5,18 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.order_follow import OrderFollow
+from hpctl.clusters.order_follow import DaemonOrderFollower
 from hpctl.clusters.order_progress import OrderPhase
-from hpctl.clusters.order_terms import OrderOptions, Verb
+from hpctl.clusters.order_terms import NodeAction, OrderOptions
 from hpctl.engine.journal.events import NodeRecoveryOpened, SignalSeen, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
 from hpctl.engine.world import World
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.node_recovery import NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from tests.clusters.bed import CLUSTER
 
@@ -31,7 +31,7 @@ class Daemon:
         self.name, self.old = NodeName(desk.workers[0]), InstanceId(desk.bed.worker())
 
     def opens(self) -> None:
-        generation = Generation(self.name, self.old, BootId("a"))
+        generation = NodeGeneration(self.name, self.old, BootId("a"))
         self.state.fold(
             NodeRecoveryOpened(
                 self.desk.now(), self.rid, generation, "operator-replace", "asked for",
@@ -48,18 +48,18 @@ class Daemon:
         self.state.fold(StepStarted(at, self.rid, step, 1, self.old))
         self.state.fold(StepResolved(at, self.rid, step, 1, outcome))
 
-    def follow(self, refusals=None, **how) -> OrderFollow:
-        order = self.desk.plan(Verb.REPLACE, self.name)
+    def follow(self, refusals=None, **how) -> DaemonOrderFollower:
+        order = self.desk.plan(NodeAction.REPLACE, self.name)
         options = OrderOptions(every_s=2.0, **how)
-        return OrderFollow(order, refusals or {}, self.read, self.desk.ports(), options)
+        return DaemonOrderFollower(order, refusals or {}, self.read, self.desk.ports(), options)
 
     def read(self) -> World:
         """The world as the daemon would serve it."""
         at = self.desk.now()
         try:
-            return World(at, Policy(), self.state, slurm=self.desk.slurm.view())
+            return World(at, RecoveryPolicy(), self.state, slurm=self.desk.slurm.view())
         except Unavailable as error:
-            return World(at, Policy(), self.state, slurm_error=str(error))
+            return World(at, RecoveryPolicy(), self.state, slurm_error=str(error))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_recovery_is_shown_in_the_words_of_an_order_until_it_has_ended(daemon,
     desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
     desk.bed.emulator.wait_in_service(CLUSTER, 60)
     assert next(looks)[0].phase is OrderPhase.JOINING
-    fresh = Generation(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
+    fresh = NodeGeneration(daemon.name, InstanceId(desk.bed.worker()), BootId("b"))
     seen = SignalSeen(desk.now(), daemon.rid, NodeSignal.NEW_GENERATION_SEEN, "booted", fresh)
     daemon.state.fold(seen)
     daemon.sees(NodeSignal.REJOINED, NodeSignal.RETURN_SEEN)

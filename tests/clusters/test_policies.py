@@ -89,7 +89,7 @@ def test_a_policy_is_narrowed_to_what_is_named() -> None:
 
 
 def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
-    found = granted(iam_policies.head_node(iam_policies.make_scope(cluster=ARN)))
+    found = granted(iam_policies.list_head_node_statements(iam_policies.make_scope(cluster=ARN)))
     assert set(found.values()) == {(ARN,)}
     assert all(action.startswith("sagemaker:") for action in found)
 
@@ -97,19 +97,25 @@ def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
 def test_evidence_in_s3_is_written_by_nodes_and_read_by_heads() -> None:
     to = iam_policies.make_scope(cluster=ARN, evidence="s3://ours/hpctl/evidence/")
     objects = ("arn:aws:s3:::ours/hpctl/evidence/*",)
-    head, node = granted(iam_policies.head_node(to)), granted(iam_policies.execution_role(to))
+    head, node = (
+        granted(iam_policies.list_head_node_statements(to)),
+        granted(iam_policies.list_execution_role_statements(to)),
+    )
     assert (head["s3:GetObject"], head["s3:DeleteObject"]) == (objects, objects)
     assert head["s3:ListBucket"] == ("arn:aws:s3:::ours",)
     assert node["s3:PutObject"] == objects
     to = iam_policies.make_scope(cluster=ARN, evidence="/fsx/hpctl/evidence")
-    both = (*iam_policies.head_node(to), *iam_policies.execution_role(to))
+    both = (
+        *iam_policies.list_head_node_statements(to),
+        *iam_policies.list_execution_role_statements(to),
+    )
     assert not {"s3:PutObject", "s3:DeleteObject"} & granted(both).keys()
 
 
 def test_roles_are_passed_to_sagemaker_alone() -> None:
     passing = [
         s
-        for s in iam_policies.list_operator_statements(iam_policies.Scope())
+        for s in iam_policies.list_operator_statements(iam_policies.PolicyScope())
         if "iam:PassRole" in s.actions
     ]
     assert [s.condition for s in passing] == [
@@ -119,7 +125,9 @@ def test_roles_are_passed_to_sagemaker_alone() -> None:
 
 @pytest.mark.parametrize("who", iam_policies.PERSONAS)
 def test_a_policy_is_one_that_iam_takes(who: str) -> None:
-    text = json.dumps(iam_policies.make_policy(iam_policies.PERSONAS[who](iam_policies.Scope())))
+    text = json.dumps(
+        iam_policies.make_policy(iam_policies.PERSONAS[who](iam_policies.PolicyScope()))
+    )
     document = json.loads(text)
     assert document["Version"] == "2012-10-17"
     sids = [one["Sid"] for one in document["Statement"]]

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from hpctl.clusters import request as provisioning
-from hpctl.clusters.request import LEFT_TO_RAW, create_request
+from hpctl.clusters.request import LEFT_TO_RAW, make_create_request
 from hpctl.clusters.spec import build_spec, field_types
 from hpctl.clusters.spec.reading import find_broken_rules
 from hpctl.sandbox.emulator import Emulator, NullMachines
@@ -23,7 +23,7 @@ def left(path: str) -> bool:
 
 def test_every_field_of_create_cluster_is_mapped_or_left_to_raw_for_a_reason() -> None:
     takes = {path for path in paths(shape("CreateCluster")) if not left(path)}
-    reached = {path for spec in files().values() for path in said(create_request(spec))}
+    reached = {path for spec in files().values() for path in said(make_create_request(spec))}
     assert takes - reached == set()
     assert reached - takes == set()
 
@@ -51,7 +51,7 @@ def test_the_words_have_the_limits_of_the_service_model() -> None:
     }
     for word, name in shapes.items():
         annotated = get_args(getattr(field_types, word))
-        like = next(part for part in annotated if isinstance(part, field_types.Like))
+        like = next(part for part in annotated if isinstance(part, field_types.TextPattern))
         limits = model().shape_for(name or word).metadata
         assert like.pattern == limits["pattern"], word
         assert (like.shortest, like.longest) == (limits.get("min", 0), limits["max"]), word
@@ -75,10 +75,10 @@ def test_what_the_rules_refuse_the_service_refuses(emulator: Emulator, mixture: 
     spec = build_spec(listed, "the test")
     assert list(find_broken_rules(spec))
     with pytest.raises(ApiError) as refused:
-        emulator.create(create_request(spec))
+        emulator.create(make_create_request(spec))
     assert refused.value.code == "ValidationException"
 
 
 def test_provisioning_parameters_name_every_group() -> None:
     written = json.loads((FILES / "provisioning.json").read_text())
-    assert provisioning.render_parameters(files()["provisioning"]) == written
+    assert provisioning.render_provisioning_parameters(files()["provisioning"]) == written

@@ -99,7 +99,7 @@ class Stage:
                 "1 check of the cluster file cluster.yaml failed, so nothing was created or changed"
             )
 
-        self.shell.patch.setattr("hpctl.clusters.commands.validate.before_spending", fail)
+        self.shell.patch.setattr("hpctl.clusters.commands.validate.validate_or_exit", fail)
 
     def do_jobs(self, jobs: Mapping[int, list[int]]) -> None:
         """Be on the head node, with these jobs on the nodes of these numbers."""

@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 
 from hpctl.clusters.spec import SpecError, parse_spec
-from hpctl.clusters.spec.schema import json_schema
+from hpctl.clusters.spec.schema import make_json_schema
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
 
@@ -99,12 +99,12 @@ def test_editors_find_nothing_wrong_with_the_samples(path):
         schedule = one.get("auto_patch", {}).get("patch_schedule")
         if schedule:
             schedule["next_patch_date"] = schedule["next_patch_date"].isoformat()
-    jsonschema.Draft202012Validator.check_schema(json_schema())
-    jsonschema.validate(data, json_schema())
+    jsonschema.Draft202012Validator.check_schema(make_json_schema())
+    jsonschema.validate(data, make_json_schema())
 
 
 def test_editors_see_a_misspelled_key_and_a_bad_name() -> None:
-    validator = jsonschema.Draft202012Validator(json_schema())
+    validator = jsonschema.Draft202012Validator(make_json_schema())
     bad = {"name": "a_", "nodes": 3, "instance_groups": []}
     assert {error.validator for error in validator.iter_errors(bad)} == {
         "pattern", "additionalProperties", "minItems",

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.clusters import apply
-from hpctl.clusters.apply import Patience, require_cluster
+from hpctl.clusters.apply import PollSchedule, require_cluster
 from hpctl.clusters.diff import DiffKind, diff_cluster
-from hpctl.clusters.fleet_reading import node_rows
-from hpctl.clusters.order_call import node_key
-from hpctl.clusters.request import create_request
+from hpctl.clusters.fleet_reading import read_node_rows
+from hpctl.clusters.order_call import choose_node_id
+from hpctl.clusters.request import make_create_request
 from tests.clusters.any_spec import specs
 from tests.examples import examples
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
+PATIENCE = PollSchedule(time.sleep, looks=2, every_s=0.01)
 
 
 def small(spec):
@@ -56,20 +56,20 @@ def changed(request, how):
 def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     emulator, aws = bed.emulator, bed.aws
     emulator.world.clusters.clear()
-    before = create_request(small(spec))
+    before = make_create_request(small(spec))
     name = before["ClusterName"]
     emulator.create(before)
     emulator.wait_in_service(name, 20)
     wanted = changed(before, how)
     found = require_cluster(aws, name)
     plan = apply.plan_update(wanted, found, diff_cluster(wanted, found))
-    apply.order_update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
+    apply.apply_cluster_update(aws, replace(plan, tags_set={}, tags_gone=()), PATIENCE)
     emulator.wait_in_service(name, 20)
     found = require_cluster(aws, name)
     counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
     assert counts == {**plan.before, **plan.targets}
     assert {change.kind for change in diff_cluster(wanted, found).changes} <= {DiffKind.DESTROY}
-    apply.drop_groups(
-        aws, name, plan.leaving, PATIENCE, {node_key(r) for r in node_rows(aws, name)}
+    apply.delete_instance_groups(
+        aws, name, plan.leaving, PATIENCE, {choose_node_id(r) for r in read_node_rows(aws, name)}
     )
     emulator.wait_in_service(name, 20)

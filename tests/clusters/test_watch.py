@@ -12,7 +12,12 @@ from msgspec.structs import replace
 from hpctl.clusters import failures, progress
 from hpctl.clusters.progress import ClusterProgress, GroupProgress, NodeProgress, WaitState
 from hpctl.clusters.watch import watch_cluster
-from hpctl.sagemaker.failure_causes import Cause, Where, classify_message, explain_node_failure
+from hpctl.sagemaker.failure_causes import (
+    InstancePlacement,
+    NodeFailureKind,
+    classify_message,
+    explain_node_failure,
+)
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -76,7 +81,7 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
     try:
         bed.machines.fail_boot.add("workers-3")
         add(bed.emulator, CLUSTER)
-        first = followed(bed, progress.in_service(patience_s=30.0))[-1]
+        first = followed(bed, progress.judge_service(patience_s=30.0))[-1]
         [node] = first.failed_nodes
         assert first.verdict is WaitState.FAILED
         assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
@@ -91,8 +96,8 @@ def test_a_failed_script_is_reported_by_node_step_and_line(logs):
             "hpctl lifecycle: FAILED step=mount_fsx node=ip-127-0-1-4 after 3 tries: No route",
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
-        answer = followed(bed, progress.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
-        assert (answer.cause, answer.step) == (Cause.LIFECYCLE, "mount_fsx")
+        answer = followed(bed, progress.judge_service(patience_s=30.0))[-1].failed_nodes[0].trouble
+        assert (answer.cause, answer.step) == (NodeFailureKind.LIFECYCLE, "mount_fsx")
         assert answer.line.endswith("after 3 tries: No route")
     finally:
         bed.close()
@@ -118,10 +123,10 @@ def starved(bed: AwsBed, subnet: str, **more) -> str:
         **more,
     }
     bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
-    last = followed(bed, progress.in_service(patience_s=60.0))[-1]
+    last = followed(bed, progress.judge_service(patience_s=60.0))[-1]
     [node] = last.failures
     assert last.verdict is WaitState.FAILED
-    assert node.trouble.cause is Cause.CAPACITY
+    assert node.trouble.cause is NodeFailureKind.CAPACITY
     return f"{node.trouble.meaning}. {node.trouble.fix}"
 
 
@@ -147,7 +152,7 @@ def test_a_node_that_is_tried_forever_does_not_keep_a_wait_forever():
     try:
         bed.machines.fail_boot.add("workers-2")
         add(bed.emulator, CLUSTER)
-        looks = followed(bed, progress.in_service(patience_s=60.0))
+        looks = followed(bed, progress.judge_service(patience_s=60.0))
         assert looks[-1].verdict is WaitState.FAILED
         assert looks[-1].waited_s < 200.0
     finally:
@@ -198,22 +203,25 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
     ],
 )  # fmt: skip
 def test_when_a_cluster_is_in_service(seen, verdict):
-    assert progress.in_service({"workers": 2})(seen)[0] is verdict
+    assert progress.judge_service({"workers": 2})(seen)[0] is verdict
 
 
 @pytest.mark.parametrize(
     ("message", "cause"),
     [
-        (NO_CAPACITY, Cause.CAPACITY),
-        ("Lifecycle scripts did not run successfully.", Cause.LIFECYCLE),
-        ("EFA health checks did not run successfully. Ensure that your VPC", Cause.NETWORK),
-        ("ResourceLimitExceeded: account-level service limit", Cause.QUOTA),
-        ("Something else.", Cause.OTHER),
+        (NO_CAPACITY, NodeFailureKind.CAPACITY),
+        ("Lifecycle scripts did not run successfully.", NodeFailureKind.LIFECYCLE),
+        (
+            "EFA health checks did not run successfully. Ensure that your VPC",
+            NodeFailureKind.NETWORK,
+        ),
+        ("ResourceLimitExceeded: account-level service limit", NodeFailureKind.QUOTA),
+        ("Something else.", NodeFailureKind.OTHER),
     ],
 )
 def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
     assert classify_message(message) is cause
-    answer = explain_node_failure(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
+    answer = explain_node_failure(message, InstancePlacement(("ml.p5.48xlarge",), {"subnet-1": ""}))
     assert answer.meaning
     assert answer.fix
 
@@ -221,10 +229,13 @@ def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        (Where(plan="p", plan_status="Pending"), "the plan is Pending"),
-        (Where(plan="p", plan_zones=("a",), zones={"s": "a"}), "capacity in a is taken"),
-        (Where(types=("ml.p5.48xlarge",)), "instance_types"),
-        (Where(types=("g6", "g5"), zones={"s": "b"}), "g6 then g5"),
+        (InstancePlacement(plan="p", plan_status="Pending"), "the plan is Pending"),
+        (
+            InstancePlacement(plan="p", plan_zones=("a",), zones={"s": "a"}),
+            "capacity in a is taken",
+        ),
+        (InstancePlacement(types=("ml.p5.48xlarge",)), "instance_types"),
+        (InstancePlacement(types=("g6", "g5"), zones={"s": "b"}), "g6 then g5"),
     ],
 )
 def test_a_shortage_is_reported_by_where_the_instances_should_come_from(where, text):

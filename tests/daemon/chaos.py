@@ -12,14 +12,14 @@ import yaml
 
 from hpctl.engine.adapters import open_reader
 from hpctl.engine.journal.rows import DaemonInfo
-from hpctl.engine.world_reader import gather_world
-from hpctl.faults.hma_marks import mark_of
+from hpctl.engine.world_reader import read_world_once
+from hpctl.faults.hma_marks import find_node_mark
 from hpctl.sandbox.api import Sandbox
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from tests.left_behind import left_behind
 from tests.live import EAGER, FAST, Live, until
 from tests.process import room
@@ -136,12 +136,12 @@ class Chaos(Live):
 
     def daemon_sees(self, job: int) -> bool:
         """Whether the daemon has read of a job that it runs."""
-        world = gather_world(self.config, datetime.now(UTC))
+        world = read_world_once(self.config, datetime.now(UTC))
         return not world.computed and world.slurm is not None and world.slurm.jobs[job].running
 
     def daemon_knows(self, job: int, state: str) -> bool:
         """Whether the daemon that runs now has read of a job in a state."""
-        world = gather_world(self.config, datetime.now(UTC))
+        world = read_world_once(self.config, datetime.now(UTC))
         return (
             not world.computed and world.slurm is not None and world.slurm.jobs[job].state == state
         )
@@ -196,8 +196,8 @@ class Chaos(Live):
         """A node is closed only by a recovery that has not given it back, or by somebody else."""
         state = self.state()
         for name, node in self.scheduler.view().nodes.items():
-            assert not mark_of(node), f"{name} is left with HyperPod's mark"
-            owner = reason_owner(node.reason) if node.closed else None
+            assert not find_node_mark(node), f"{name} is left with HyperPod's mark"
+            owner = parse_reason_owner(node.reason) if node.closed else None
             if owner is not None:
                 assert state.nodes[owner].node == name
                 assert state.nodes[owner].phase in ("escalated", "cancelled"), name

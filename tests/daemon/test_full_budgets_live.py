@@ -10,11 +10,11 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.engine.remedies import find_beginning
+from hpctl.engine.remedies import find_remedy_start
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -57,7 +57,7 @@ class Soak:
             if len(state.open_nodes) >= MOST_CLOSED:
                 continue
             recoveries = [state.nodes[rid] for rid in state.open_nodes.values()]
-            self.full += any(find_beginning(rec) is not None for rec in recoveries)
+            self.full += any(find_remedy_start(rec) is not None for rec in recoveries)
             self._break_one(set(state.open_nodes))
         until(self._is_over, 300, "every node is back")
 
@@ -102,7 +102,7 @@ class Soak:
         after, early = [], []
         for rec in self.live.node_recoveries():
             line = max(at for node, at in self.lines if node == rec.node and at <= rec.opened)
-            drain, back = (last_step(rec.steps, k) for k in (StepKind.DRAIN, StepKind.RETURN))
+            drain, back = (find_last_step(rec.steps, k) for k in (StepKind.DRAIN, StepKind.RETURN))
             assert drain is not None, rec
             assert drain.resolved is not None, rec
             assert back is not None, rec

@@ -7,8 +7,8 @@ import pytest
 
 from hpctl.daemon import main
 from hpctl.daemon.composition import compose_daemon
-from hpctl.daemon.lifecycle import Daemon, ExecuteAgain
-from hpctl.engine.journal.state import Corrupt
+from hpctl.daemon.lifecycle import Daemon, RestartRequested
+from hpctl.engine.journal.state import InconsistentEventError
 from hpctl.toolkit.errors import HpctlError
 
 
@@ -32,8 +32,8 @@ def close(daemon: Daemon) -> None:
 
 def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
     masks = []
-    monkeypatch.setattr(main, "compose_when_ready", lambda _: Mock(run=lambda: ExecuteAgain(5)))
-    monkeypatch.setattr(main, "pass_socket_on", Mock())
+    monkeypatch.setattr(main, "compose_when_ready", lambda _: Mock(run=lambda: RestartRequested(5)))
+    monkeypatch.setattr(main, "pass_socket_to_successor", Mock())
     given = (signal.SIG_BLOCK, ())
     monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))
     try:
@@ -47,9 +47,9 @@ def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
 def test_an_attempt_that_fails_releases_all_that_it_held(config, monkeypatch):
     """The next attempt of the same process finds the directory and the cluster free."""
     with monkeypatch.context() as broken:
-        corrupt = Mock(side_effect=Corrupt("an event that cannot follow"))
+        corrupt = Mock(side_effect=InconsistentEventError("an event that cannot follow"))
         broken.setattr("hpctl.daemon.composition.JournaledState", corrupt)
-        with pytest.raises(Corrupt) as kept:
+        with pytest.raises(InconsistentEventError) as kept:
             compose_daemon(str(config))
     daemon = compose_daemon(str(config))
     assert kept.value.args, "the traceback still refers to the frames of the first attempt"

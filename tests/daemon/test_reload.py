@@ -7,14 +7,14 @@ from unittest.mock import Mock
 import pytest
 
 from hpctl.daemon.configuration_audit import ConfigurationAudit
-from hpctl.daemon.reload import NEEDS_RESTART, Reload
+from hpctl.daemon.reload import NEEDS_RESTART, ConfigReload
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.config import Config, load
+from hpctl.engine.config import Config, read_config_file
 from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.state import State
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.policy import Mode
@@ -41,12 +41,12 @@ class Head:
     def __init__(self, place, *, leads: bool = True) -> None:
         self.path = place / "hpctl.yaml"
         self.write("")
-        self.live = LiveConfig(load(self.path))
+        self.live = LiveConfig(read_config_file(self.path))
         self.memory, self.page = Memory(), Mock()
         memory: Any = self.memory
         self.audit = ConfigurationAudit(self.path, self.live, memory, Clock(T0))
         leadership = Mock(spec=Leadership, leads=leads)
-        self.reload = Reload(self.path, self.live, leadership, self.audit, (self.page,))
+        self.reload = ConfigReload(self.path, self.live, leadership, self.audit, (self.page,))
 
     def write(self, text: str) -> None:
         self.path.write_text(f"state_dir: {self.path.parent}/state\n{text}\n")
@@ -74,7 +74,7 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     before, after = tmp_path / "STOP", tmp_path / "HALT"
     assert not head.reloads(f"kill_switch: {before}")
     nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
-    sources = FactSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing)
+    sources = ObserverSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing)
     observer = Observer(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hpctl.sandbox.rpcs import count_questions
+from hpctl.sandbox.rpcs import count_query_rpcs
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -26,10 +26,10 @@ def live():
 def calm(live: Chaos) -> None:
     """Wait until slurmctld is asked nothing for longer than a cycle at rest."""
     limit = time.monotonic() + 120
-    before = count_questions(live.sandbox)
+    before = count_query_rpcs(live.sandbox)
     while time.monotonic() < limit:
         time.sleep(CALM_S)
-        after = count_questions(live.sandbox)
+        after = count_query_rpcs(live.sandbox)
         if after == before:
             return
         before = after
@@ -45,9 +45,9 @@ def seen_after_rest(live: Chaos, node: str) -> None:
 
 def test_a_cluster_at_rest_costs_slurmctld_at_most_ten_rpcs_a_minute(live: Chaos):
     calm(live)
-    before = count_questions(live.sandbox)
+    before = count_query_rpcs(live.sandbox)
     time.sleep(WINDOW_S)
-    asked = count_questions(live.sandbox) - before
+    asked = count_query_rpcs(live.sandbox) - before
     assert asked.total() <= 10 * WINDOW_S / 60, asked
 
 

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hpctl.detection.send import DISTRUST_S, Delivery, HeadClient
+from hpctl.detection.send import DISTRUST_S, DeliveryResult, HeadClient
 from hpctl.engine import request_client
 from hpctl.engine.adapters import open_writer
 from hpctl.engine.clock import SystemClock
@@ -21,19 +21,19 @@ from hpctl.engine.config import parse_config
 from hpctl.engine.leadership import Leadership
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.request_intake import make_route as request_route
-from hpctl.jobs.report_intake import make_route
+from hpctl.jobs.report_intake import make_job_report_route
 from hpctl.service.intake import channel, process
-from hpctl.service.intake.app import intake_app
-from hpctl.service.intake.line import IntakeLine
-from hpctl.service.intake.process import Backend, IntakeProcess
+from hpctl.service.intake.app import make_intake_app
+from hpctl.service.intake.line import IntakeConnection
+from hpctl.service.intake.process import IntakeBackend, IntakeProcess
 from hpctl.service.intake.server import IntakeServer
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import heads
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Leading, Refusal
-from hpctl.wire.heads import Head as At
-from hpctl.wire.heads import ask_leader, leader_named
+from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
+from hpctl.wire.heads import HeadAddress as At
+from hpctl.wire.heads import ask_leader, find_named_leader
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
 from tests.agent_process import AgentProcess
 from tests.fakes.desk import Desk
@@ -49,7 +49,7 @@ class Pair:
     """Two intakes, of which the first leads."""
 
     def __init__(self, realm):
-        self.leading = Leading(), Leading(until=0.0)
+        self.leading = LeadershipNotice(), LeadershipNotice(until=0.0)
         self.heads = [Daemon(realm, leading=each) for each in self.leading]
         for head in self.heads:
             head.server.start()
@@ -112,21 +112,21 @@ def test_only_heads_that_are_configured_are_followed(pair, munges):
     with mute() as (elsewhere, listener):
         pair.leads(None, f"{elsewhere.host}:{elsewhere.port}")
         client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report()).answer is Delivery.RETRY
+        assert client.post(report()).answer is DeliveryResult.RETRY
         pair.leads(1, f"{elsewhere.host}:{elsewhere.port}")
-        assert client.post(report(seq=2)).answer is Delivery.ACKED
+        assert client.post(report(seq=2)).answer is DeliveryResult.ACKED
         client.close()
         # Whoever hears a standby name itself asks the next.
         pair.leads(1, pair.urls[0].removeprefix("http://"))
         client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report(seq=3)).answer is Delivery.ACKED
+        assert client.post(report(seq=3)).answer is DeliveryResult.ACKED
         client.close()
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
     for text in (b"", b"[]", b"{}", b'{"leader": 5}', b'{"leader": ""}', b'{"leader": "//["}'):
-        assert leader_named(text, pair.at) is None
-    assert leader_named(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
+        assert find_named_leader(text, pair.at) is None
+    assert find_named_leader(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
 
 
 def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
@@ -135,12 +135,12 @@ def test_frozen_leader_delays_clients_only_briefly(pair, munges, monkeypatch):
     with mute() as (frozen, _):
         pair.leads(None, f"{frozen.host}:{frozen.port}")
         client = HeadClient((frozen, pair.at[1]), munges.n1)
-        assert client.post(report()).answer is Delivery.RETRY
+        assert client.post(report()).answer is DeliveryResult.RETRY
         begun = time.monotonic()
         answers = [client.post(report(seq=n)).answer for n in (2, 3)]
-        assert answers == [Delivery.RETRY] * 2
+        assert answers == [DeliveryResult.RETRY] * 2
         pair.leads(1)
-        assert client.post(report(seq=4)).answer is Delivery.ACKED
+        assert client.post(report(seq=4)).answer is DeliveryResult.ACKED
         assert time.monotonic() - begun < 0.4  # it was not asked again
         client.close()
         body, end = wire.encode_report(report(seq=5)), time.monotonic() + 5
@@ -159,11 +159,11 @@ def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatc
         asked.append(what)
         return len(asked)
 
-    leading, servers = (Leading(until=0.0), Leading()), []
+    leading, servers = (LeadershipNotice(until=0.0), LeadershipNotice()), []
     for each in leading:
         settings = IntakeSettings(munge_socket=munges.head, leading=each)
         routes = [request_route(take, settings, CollectorRegistry())]
-        app = intake_app(settings, Sink(), lambda _: None, routes=routes)
+        app = make_intake_app(settings, Sink(), lambda _: None, routes=routes)
         servers.append(IntakeServer(app, "127.0.0.1"))
         servers[-1].start()
     urls = [server.url for server in servers]
@@ -184,10 +184,12 @@ def test_a_request_reaches_the_leader_from_any_head(munges, tmp_path, monkeypatc
 
 
 def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
-    desk, leading = Desk(), Leading(until=0.0)
+    desk, leading = Desk(), LeadershipNotice(until=0.0)
     settings = IntakeSettings(munge_socket=munges.head, leading=leading)
-    routes = [make_route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
-    server = IntakeServer(intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1")
+    routes = [make_job_report_route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
+    server = IntakeServer(
+        make_intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1"
+    )
     server.start()
     monkeypatch.setenv("HPCTL_HEAD", f"http://127.0.0.1:9,{server.url}")
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
@@ -213,8 +215,8 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
         spec=NodeHealthStore, accept=lambda *reports: taken.extend(reports), heard=lambda _: False
     )
     parts: Any = (health, None, None, None, leadership)
-    backend = Backend(*parts)
-    line, setup = IntakeLine(), channel.Setup(str(munges.head), (0,), None)
+    backend = IntakeBackend(*parts)
+    line, setup = IntakeConnection(), channel.Setup(str(munges.head), (0,), None)
     intake = IntakeProcess(setup, "127.0.0.1:0", backend, line)
     intake.start()
     line.set_addresses({report().node: "127.0.1.2"})
@@ -231,7 +233,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
         until(lambda: send()[0] == 200)
         assert send(brief=True)[0] == 200
         leadership.serves = False
-        with pytest.raises(Refusal, match="the standby: 10"):  # whatever the intake believes
+        with pytest.raises(RequestRefusal, match="the standby: 10"):  # whatever the intake believes
             backend.answer(channel.StoreReports((report(),)))
         until(lambda: send()[0] == MISDIRECTED_REQUEST)
         answer = send()[1]

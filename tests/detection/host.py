@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from hpctl.detection.check import CheckedMachine, Expected, Observation
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.fabric import limits
 
 __all__ = ["limits", "machine", "summary"]
@@ -14,8 +14,8 @@ def machine(root, files=None, *, instance_type="", monotonic=lambda: 0.0):
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return CheckedMachine(root, Expected(instance_type), monotonic=monotonic)
+    return CheckedMachine(root, ExpectedHardware(instance_type), monotonic=monotonic)
 
 
-def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
+def summary(observations: Iterable[Observation]) -> list[tuple[str, str, DeviceVerdict]]:
     return [(seen.code, seen.device, seen.verdict) for seen in observations]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.detection.check import Observation
-from hpctl.detection.conditions import MAX_THINGS, Conditions
+from hpctl.detection.conditions import MAX_THINGS, CheckFindings
 from hpctl.detection.findings import (
     MAX_DETAILED,
     MAX_DETAILED_NOTES,
@@ -18,7 +18,7 @@ from hpctl.detection.findings import (
     FindingStore,
 )
 from hpctl.faults.table import CheckSpec
-from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 from tests.fakes.values import T0, at
 
@@ -27,7 +27,7 @@ SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 FULL = Observation("full", "/", evidence="96 %")
 
 
-def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
+def run(conditions: CheckFindings, *runs: bool, start: float = 0) -> list[int]:
     """Feed runs 10 s apart; how many findings there were after each."""
     counts = []
     for number, seen in enumerate(runs):
@@ -44,11 +44,11 @@ def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
     ],
 )  # fmt: skip
 def test_n_of_m(runs, reported):
-    assert run(Conditions(SPEC), *runs) == reported
+    assert run(CheckFindings(SPEC), *runs) == reported
 
 
 def test_a_finding_begins_when_it_was_first_so_and_counts():
-    conditions = Conditions(SPEC)
+    conditions = CheckFindings(SPEC)
     run(conditions, True, True, True)
     (finding,) = conditions.findings()
     assert (finding.first, finding.last, finding.count) == (at(0), at(20), 3)
@@ -56,45 +56,51 @@ def test_a_finding_begins_when_it_was_first_so_and_counts():
 
 
 def test_it_ends_when_it_has_not_been_so_for_its_time():
-    conditions = Conditions(SPEC)
+    conditions = CheckFindings(SPEC)
     assert run(conditions, True, True, *[False] * 5) == [0, 1, 1, 1, 1, 1, 1]
     assert run(conditions, False, start=70) == [0]
     assert run(conditions, True, start=80) == [0], "and begins anew"
 
 
-@pytest.mark.parametrize("clears", [Clears.BOOT, Clears.OPERATOR])
+@pytest.mark.parametrize("clears", [ClearCondition.BOOT, ClearCondition.OPERATOR])
 def test_others_do_not_end_by_being_gone(clears):
-    conditions = Conditions(replace(SPEC, clears=clears))
+    conditions = CheckFindings(replace(SPEC, clears=clears))
     run(conditions, True, True)
     assert run(conditions, *[False] * 100, start=1000)[-1] == 1
     assert conditions.findings()[0].clears is clears
 
 
 def test_nothing_is_believed_before_its_time():
-    conditions = Conditions(SPEC)
+    conditions = CheckFindings(SPEC)
     conditions.saw([FULL], at(0), early=True)
     (early,) = conditions.findings()
-    assert (early.verdict, early.clears) == (Verdict.UNKNOWN, Clears.GONE)
+    assert (early.verdict, early.clears) == (DeviceVerdict.UNKNOWN, ClearCondition.GONE)
     assert "too early" in early.detail
     conditions.saw([], at(10), early=True)
     assert (conditions.findings(), run(conditions, True, True, start=30)) == ([], [0, 1])
 
 
 def test_not_being_able_to_tell_neither_adds_nor_ends():
-    conditions = Conditions(SPEC)
+    conditions = CheckFindings(SPEC)
     run(conditions, True, True)
     assert conditions.record_unknown("no answer", at(500))
     assert not conditions.record_unknown("no answer", at(510)), "told once"
     known, unknown = conditions.findings()
     assert known.code == "full"
-    assert (unknown.verdict, unknown.detail, unknown.count) == (Verdict.UNKNOWN, "no answer", 2)
+    assert (unknown.verdict, unknown.detail, unknown.count) == (
+        DeviceVerdict.UNKNOWN,
+        "no answer",
+        2,
+    )
     conditions.saw([FULL], at(520))
     assert [f.code for f in conditions.findings()] == ["full"]
 
 
 def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest():
-    earlier = Finding("host.disk", Verdict.FAIL, at(-90), at(-5), "/", "full", clears=Clears.GONE)
-    conditions = Conditions(SPEC, [earlier, replace(earlier, check="host.clock")])
+    earlier = Finding(
+        "host.disk", DeviceVerdict.FAIL, at(-90), at(-5), "/", "full", clears=ClearCondition.GONE
+    )
+    conditions = CheckFindings(SPEC, [earlier, replace(earlier, check="host.clock")])
     assert conditions.findings() == [earlier]
     assert (run(conditions, False, start=50), run(conditions, False, start=60)) == ([1], [0])
 
@@ -102,9 +108,9 @@ def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest():
 HOUR = 3600
 
 
-@pytest.mark.parametrize("clears", list(Clears))
+@pytest.mark.parametrize("clears", list(ClearCondition))
 def test_a_clock_that_is_set_back_costs_no_report(clears):
-    conditions = Conditions(replace(SPEC, clears=clears))
+    conditions = CheckFindings(replace(SPEC, clears=clears))
     run(conditions, True, True)
     conditions.saw([FULL], at(30 - HOUR))
     conditions.record_unknown("no answer", at(40 - HOUR))
@@ -112,42 +118,42 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
     found = tuple(conditions.findings())
     assert len(found) == 2
     assert all(f.first <= f.last <= at(50 - 2 * HOUR) for f in found)
-    report = Report("n1", "i-1", "b-1", 1, at(50 - 2 * HOUR), at(0), found)
+    report = AgentReport("n1", "i-1", "b-1", 1, at(50 - 2 * HOUR), at(0), found)
     assert wire.decode_report(wire.encode_report(report)) == report
 
 
 def test_a_name_that_is_not_utf_8_costs_no_report():
     name = os.fsdecode(b"caf\xe9.sh")
-    odd = Observation("refused", name, Verdict.WARN, name, name)
-    conditions = Conditions(replace(SPEC, seen=(1, 1)))
+    odd = Observation("refused", name, DeviceVerdict.WARN, name, name)
+    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
     conditions.saw([odd], at(0))
-    conditions.saw([replace(odd, verdict=Verdict.FAIL)], at(10))
+    conditions.saw([replace(odd, verdict=DeviceVerdict.FAIL)], at(10))
     conditions.record_unknown(name, at(20))
     found = tuple(conditions.findings())
-    report = Report("n1", "i-1", "b-1", 1, at(30), at(0), found)
+    report = AgentReport("n1", "i-1", "b-1", 1, at(30), at(0), found)
     assert [f.detail for f in wire.decode_report(wire.encode_report(report)).findings] == [
         "caf?.sh"
     ] * 2
 
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
-    conditions = Conditions(SPEC)
+    conditions = CheckFindings(SPEC)
     assert (run(conditions, True, True), run(conditions, False, start=30 - HOUR)) == ([0, 1], [1])
     assert run(conditions, False, start=90 - HOUR) == [0]
 
 
 def test_a_worse_verdict_is_news():
-    conditions = Conditions(replace(SPEC, seen=(1, 1)))
-    warn = replace(FULL, verdict=Verdict.WARN)
+    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
+    warn = replace(FULL, verdict=DeviceVerdict.WARN)
     assert conditions.saw([warn], at(0))
     assert not conditions.saw([warn], at(10))
     assert conditions.saw([replace(FULL, evidence="99 %")], at(20))
     (finding,) = conditions.findings()
-    assert (finding.verdict, finding.evidence, finding.first) == (Verdict.FAIL, "99 %", at(0))
+    assert (finding.verdict, finding.evidence, finding.first) == (DeviceVerdict.FAIL, "99 %", at(0))
 
 
 def test_a_check_gone_mad_is_bounded():
-    conditions = Conditions(replace(SPEC, seen=(1, 1)))
+    conditions = CheckFindings(replace(SPEC, seen=(1, 1)))
     conditions.saw([Observation(f"c{i}") for i in range(10_000)], at(0))
     assert len(conditions.findings()) == MAX_THINGS
 
@@ -155,17 +161,17 @@ def test_a_check_gone_mad_is_bounded():
 # One thing that a check sees may end otherwise than its CheckSpec says.
 
 
-def output(conditions: Conditions) -> set[str]:
+def output(conditions: CheckFindings) -> set[str]:
     return {finding.code for finding in conditions.findings()}
 
 
 def test_its_own_time_and_its_own_way_to_clear():
-    conditions = Conditions(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
+    conditions = CheckFindings(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
     conditions.saw(
         [
             Observation("plain"),
             Observation("long", gone_s=3600.0),
-            Observation("boot", clears=Clears.BOOT),
+            Observation("boot", clears=ClearCondition.BOOT),
         ],
         T0,
     )
@@ -174,12 +180,14 @@ def test_its_own_time_and_its_own_way_to_clear():
     assert output(conditions) == {"long", "boot"}
     conditions.saw([], at(3600))
     assert output(conditions) == {"boot"}
-    assert conditions.findings()[0].clears is Clears.BOOT
+    assert conditions.findings()[0].clears is ClearCondition.BOOT
 
 
 def finding(code: str = "79", second: int = 0, detail: str = "", count: int = 1) -> Finding:
     t = at(second)
-    return Finding("kernel.xid", Verdict.FAIL, t, t, "0000:c1:00.0", code, detail, "line", count)
+    return Finding(
+        "kernel.xid", DeviceVerdict.FAIL, t, t, "0000:c1:00.0", code, detail, "line", count
+    )
 
 
 def test_a_burst_is_one_finding_with_its_span():
@@ -220,7 +228,7 @@ def test_no_storm_outgrows_a_report_and_each_sighting_is_counted(storm):
 # Jobs in the fold, and what the log itself says is over.
 def hit(job: str, second: int = 0, code: str = "31") -> Finding:
     when = at(second)
-    return Finding("kernel.xid", Verdict.FAIL, when, when, "0000:c1:00.0", code, job=job)
+    return Finding("kernel.xid", DeviceVerdict.FAIL, when, when, "0000:c1:00.0", code, job=job)
 
 
 def shown(findings: FindingStore) -> dict[str, int]:
@@ -281,43 +289,45 @@ def test_no_churn_of_jobs_outgrows_a_report_or_loses_a_sighting(churn):
     assert {f.code for f in found} == {str(code) for code, _, _ in churn}
 
 
-def server(verdict: Verdict, second: int) -> Finding:
+def server(verdict: DeviceVerdict, second: int) -> Finding:
     t = at(second)
-    return Finding("kernel.nfs", verdict, t, t, "10.0.0.5", "not-responding", clears=Clears.GONE)
+    return Finding(
+        "kernel.nfs", verdict, t, t, "10.0.0.5", "not-responding", clears=ClearCondition.GONE
+    )
 
 
 def test_what_is_over_is_no_longer_reported():
     findings = FindingStore()
-    assert not findings.add(server(Verdict.OK, 0))
+    assert not findings.add(server(DeviceVerdict.OK, 0))
     assert findings.all() == ()
-    assert findings.add(server(Verdict.WARN, 1))
-    assert findings.add(server(Verdict.OK, 2))
+    assert findings.add(server(DeviceVerdict.WARN, 1))
+    assert findings.add(server(DeviceVerdict.OK, 2))
     assert findings.all() == ()
-    assert findings.add(server(Verdict.WARN, 3))
+    assert findings.add(server(DeviceVerdict.WARN, 3))
     assert len(findings.all()) == 1
 
 
 def test_an_old_end_does_not_end_what_began_later():
     findings = FindingStore()
-    findings.add(server(Verdict.WARN, 10))
-    assert not findings.add(server(Verdict.OK, 5))
+    findings.add(server(DeviceVerdict.WARN, 10))
+    assert not findings.add(server(DeviceVerdict.OK, 5))
     assert len(findings.all()) == 1
 
 
 def test_what_ended_while_the_agent_was_away_is_over_too():
-    after = FindingStore((server(Verdict.WARN, 1),))
-    assert after.add(server(Verdict.OK, 2))
+    after = FindingStore((server(DeviceVerdict.WARN, 1),))
+    assert after.add(server(DeviceVerdict.OK, 2))
     assert after.all() == ()
 
 
 def test_an_ok_that_does_not_clear_by_being_gone_is_a_finding_like_any_other():
     findings = FindingStore()
-    assert findings.add(replace(server(Verdict.OK, 1), clears=Clears.BOOT))
+    assert findings.add(replace(server(DeviceVerdict.OK, 1), clears=ClearCondition.BOOT))
     assert len(findings.all()) == 1
 
 
 def note(device: str, code: str = "13", job: str = "") -> Finding:
-    return Finding("kernel.xid", Verdict.NOTE, T0, T0, device, code, job=job)
+    return Finding("kernel.xid", DeviceVerdict.NOTE, T0, T0, device, code, job=job)
 
 
 def test_notes_leave_room_for_what_speaks_against_the_node():
@@ -327,7 +337,7 @@ def test_notes_leave_room_for_what_speaks_against_the_node():
     told = findings.all()
     assert len(told) == MAX_NOTES + 1
     assert sum(finding.count for finding in told) == 5 * MAX_KEPT
-    assert findings.add(Finding("kernel.xid", Verdict.FAIL, T0, T0, "gpu0", "79"))
+    assert findings.add(Finding("kernel.xid", DeviceVerdict.FAIL, T0, T0, "gpu0", "79"))
     assert "agent.findings" not in {finding.check for finding in findings.all()}
 
 
@@ -350,7 +360,7 @@ def test_jobs_that_come_and_go_use_up_no_notes():
 
 
 def test_a_later_run_of_the_agent_says_what_a_finding_means():
-    earlier = replace(note("gpu0"), verdict=Verdict.FAIL, count=9)
+    earlier = replace(note("gpu0"), verdict=DeviceVerdict.FAIL, count=9)
     findings = FindingStore([earlier])
     findings.add(note("gpu0"))
-    assert [(f.verdict, f.count) for f in findings.all()] == [(Verdict.NOTE, 9)]
+    assert [(f.verdict, f.count) for f in findings.all()] == [(DeviceVerdict.NOTE, 9)]

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import runner as detection_runner
-from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage
+from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, CheckBudget, ResourceUsage
 from hpctl.detection.changes import ChangeListener
-from hpctl.detection.check import CannotTell, CheckedMachine, NotHere, Observation
-from hpctl.detection.check_once import run_once
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Observation, UnknownResultError
+from hpctl.detection.check_once import run_checks_once
 from hpctl.detection.runner import CheckRunner, LoadedCheck
 from hpctl.faults.table import CheckSpec
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.waiting import PATIENCE_S, until
 
 BAD = Observation("bad", "dev0")
@@ -34,7 +34,7 @@ def started():
     made: list[CheckRunner] = []
 
     def start(*checks, changed=lambda: None, **more):
-        budget = more.pop("budget", Budget([]))
+        budget = more.pop("budget", CheckBudget([]))
         listener = Mock(spec_set=ChangeListener, note_change=changed)
         runner = CheckRunner(
             checks, CheckedMachine(), listener, budget, **{"boot_age_s": 1e6, **more}
@@ -70,15 +70,15 @@ def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
         raise ValueError("oops")
 
     def blind(machine: CheckedMachine) -> None:
-        raise CannotTell("no answer")
+        raise UnknownResultError("no answer")
 
     runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
     until(lambda: len(named(runner)) == 3)
     found = named(runner)
-    assert found["a.a:cannot_tell"].verdict is Verdict.UNKNOWN
+    assert found["a.a:cannot_tell"].verdict is DeviceVerdict.UNKNOWN
     assert "ValueError: oops" in found["a.a:cannot_tell"].detail
     assert found["b.b:cannot_tell"].detail == "no answer"
-    assert found["c.c:bad"].verdict is Verdict.FAIL
+    assert found["c.c:bad"].verdict is DeviceVerdict.FAIL
 
 
 def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
@@ -89,7 +89,7 @@ def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
     def blind_at_first(machine: CheckedMachine) -> None:
         looked.append(time.monotonic())
         if not next(answers):
-            raise CannotTell("the first sweep is under way")
+            raise UnknownResultError("the first sweep is under way")
 
     runner = started(check("a.a", blind_at_first, every_s=60))
     until(lambda: "a.a:bad" in named(runner))
@@ -105,7 +105,7 @@ def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started):
 
     def absent(machine: CheckedMachine) -> None:
         looked.append(time.monotonic())
-        raise NotHere("no such device")
+        raise DeviceAbsentError("no such device")
 
     begun = time.monotonic()
     runner = started(check("a.a", absent), check("b.b"))
@@ -160,7 +160,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
             trouble[0]()
 
     def blind() -> None:
-        raise CannotTell("the driver hangs")
+        raise UnknownResultError("the driver hangs")
 
     runner = started(replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0}))
     for one in (blind, lambda: release.wait(PATIENCE_S)):
@@ -173,7 +173,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
 
 def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, monkeypatch):
     monkeypatch.setattr("hpctl.detection.budget.WINDOW_S", 0.05)
-    greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
+    greedy = CheckBudget([0, 2], measure=lambda: ResourceUsage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner))
     assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
@@ -184,13 +184,13 @@ def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, mo
 
 def test_a_look_tells_what_is_not_here_from_what_is_well():
     def absent(machine: CheckedMachine) -> None:
-        raise NotHere("no GPU")
+        raise DeviceAbsentError("no GPU")
 
     def blind(machine: CheckedMachine) -> None:
-        raise CannotTell("no answer")
+        raise UnknownResultError("no answer")
 
     well = check("a.a", judge=lambda *_: [])
-    rows = run_once(
+    rows = run_checks_once(
         [well, check("b.b"), check("c.c", absent), check("d.d", blind)], CheckedMachine()
     )
     assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
@@ -204,18 +204,18 @@ class Meter:
     def __init__(self) -> None:
         self.cpu_s, self.memory_mb, self.now = 0.0, 20.0, 0.0
 
-    def __call__(self) -> Usage:
-        return Usage(self.cpu_s, self.memory_mb)
+    def __call__(self) -> ResourceUsage:
+        return ResourceUsage(self.cpu_s, self.memory_mb)
 
-    def windows(self, budget: Budget, count: int, cpu_percent: float) -> None:
+    def windows(self, budget: CheckBudget, count: int, cpu_percent: float) -> None:
         for _ in range(count):
             self.now += WINDOW_S
             self.cpu_s += WINDOW_S * cpu_percent / 100
             budget.look(self.now)
 
 
-def budget_of(meter: Meter) -> Budget:
-    budget = Budget([0, 1, 2, 2], measure=meter)
+def budget_of(meter: Meter) -> CheckBudget:
+    budget = CheckBudget([0, 1, 2, 2], measure=meter)
     budget.look(0.0)
     return budget
 

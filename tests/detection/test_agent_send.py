@@ -10,55 +10,55 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.detection import send
-from hpctl.detection.send import REPEATS_EVERY, Delivery, Reply, Sender
-from hpctl.detection.send_pace import SendPace
+from hpctl.detection.send import REPEATS_EVERY, DeliveryResult, HeadReply, ReportSender
+from hpctl.detection.send_pace import SendRateLimiter
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.spool import RecalledFindings, Spool
+from hpctl.detection.spool import FindingsSpool, RecalledFindings
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
-from hpctl.wire.heads import Head
+from hpctl.wire.heads import HeadAddress
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
-XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+XID = Finding("kernel.xid", DeviceVerdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
 OTHER = replace(XID, code="48")
-GENERATION = Generation("n1", "i-1", "b-1")
+GENERATION = NodeGeneration("n1", "i-1", "b-1")
 
 
 class Line:
     """A head node as the sender sees it: a book of digests, and a time."""
 
     def __init__(self) -> None:
-        self.sent: list[Report | wire.Heartbeat] = []
+        self.sent: list[AgentReport | wire.Heartbeat] = []
         self.held = ""
         self.away = False
         self.now = 1000.0
 
-    def post(self, answer: Report | wire.Heartbeat) -> Reply:
+    def post(self, answer: AgentReport | wire.Heartbeat) -> HeadReply:
         self.sent.append(answer)
         if self.away:
-            return Reply(Delivery.RETRY, "away")
-        if isinstance(answer, Report):
+            return HeadReply(DeliveryResult.RETRY, "away")
+        if isinstance(answer, AgentReport):
             self.held = wire.digest_findings(answer.findings)
         elif answer.digest != self.held:
-            return Reply(Delivery.NEED_FULL)
-        return Reply(Delivery.ACKED)
+            return HeadReply(DeliveryResult.NEED_FULL)
+        return HeadReply(DeliveryResult.ACKED)
 
     def said(self) -> list[str]:
-        kinds = ["full" if isinstance(s, Report) else "brief" for s in self.sent]
+        kinds = ["full" if isinstance(s, AgentReport) else "brief" for s in self.sent]
         self.sent.clear()
         return kinds
 
 
-class Saved(Spool):
+class Saved(FindingsSpool):
     """A spool that counts its writes."""
 
     writes = 0
 
-    def save(self, report: Report, *, acked: bool) -> None:
+    def save(self, report: AgentReport, *, acked: bool) -> None:
         self.writes += 1
         super().save(report, acked=acked)
 
@@ -75,10 +75,14 @@ class Bench:
         monkeypatch.setattr(send.time, "monotonic", lambda: self.line.now)
         self.spool = Saved(directory)
         settings = AgentSettings(
-            (Head("h", 1),), GENERATION.node, GENERATION.instance, GENERATION.boot, spool=directory
+            (HeadAddress("h", 1),),
+            GENERATION.node,
+            GENERATION.instance,
+            GENERATION.boot,
+            spool=directory,
         )
         self.beat_s = settings.heartbeat_s
-        self.sender = Sender(settings, self.spool, agent_start, self, Mock())
+        self.sender = ReportSender(settings, self.spool, agent_start, self, Mock())
 
     def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
         return self.version, self.findings
@@ -111,7 +115,7 @@ def test_what_is_unchanged_is_sent_in_brief(bench):
 def test_every_attempt_has_its_own_number_and_the_gauges_of_now(bench):
     bench.deliver(2)
     bench.line.held = "forgotten"
-    seen: list[Report | wire.Heartbeat] = []
+    seen: list[AgentReport | wire.Heartbeat] = []
     post = bench.line.post
     bench.line.post = lambda text: seen.append(text) or post(text)
     bench.deliver(2)
@@ -120,7 +124,8 @@ def test_every_attempt_has_its_own_number_and_the_gauges_of_now(bench):
 
 
 @pytest.mark.parametrize(
-    "change", [(XID, OTHER), (), (replace(XID, verdict=Verdict.WARN),), (replace(XID, job="7"),)]
+    "change",
+    [(XID, OTHER), (), (replace(XID, verdict=DeviceVerdict.WARN),), (replace(XID, job="7"),)],
 )
 def test_what_is_new_ends_or_says_something_else_is_sent_in_full(bench, change):
     bench.see(XID)
@@ -138,7 +143,7 @@ def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(tmp_
     ]
     starts: list[datetime] = []
 
-    def post(report: Report | wire.Heartbeat) -> Reply:
+    def post(report: AgentReport | wire.Heartbeat) -> HeadReply:
         starts.append(report.agent_start)
         return answers.pop(0)
 
@@ -185,7 +190,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
         bench.deliver()
     assert bench.spool.writes <= writes + 2, "an hour of attempts wears no disk"
     # Killed meanwhile: the next run of the agent knows what nobody heard.
-    recalled = Spool(bench.directory).recall(GENERATION)
+    recalled = FindingsSpool(bench.directory).recall(GENERATION)
     assert {f.code for f in recalled.findings} == {"79", "48"}
     bench.line.away = False
     bench.line.held = ""  # and the head node was another one by then
@@ -197,7 +202,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
 
 # When the sender is woken: at once, then seldom, and nothing is forgotten.
 def test_what_is_new_goes_out_at_once_and_only_once():
-    pace = SendPace()
+    pace = SendRateLimiter()
     assert not pace.due(100.0)
     pace.news()
     pace.news()
@@ -208,7 +213,7 @@ def test_what_is_new_goes_out_at_once_and_only_once():
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
 def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
-    pace, now, woken = SendPace(), 1000.0, 0
+    pace, now, woken = SendRateLimiter(), 1000.0, 0
     for step in steps:
         now += step
         pace.news()
@@ -217,15 +222,17 @@ def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
     assert pace.wait_s(now) is None or pace.due(now + 0.51)
 
 
-FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+FINDING = Finding(
+    "kernel.xid", DeviceVerdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line"
+)
 
-REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
+REPORT = AgentReport("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
 
 
 NEXT_BOOT = replace(REPORT, boot="b-2")
 
 
-OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
+OPERATOR = replace(FINDING, code="edac", clears=ClearCondition.OPERATOR)
 BOTH = (FINDING, OPERATOR)
 
 
@@ -243,8 +250,8 @@ BOTH = (FINDING, OPERATOR)
 )
 def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
     """Of this boot all; of an earlier one what no boot clears and nobody heard."""
-    Spool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
-    assert Spool(tmp_path / "spool").recall(now.generation) == RecalledFindings(known, NOON)
+    FindingsSpool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
+    assert FindingsSpool(tmp_path / "spool").recall(now.generation) == RecalledFindings(known, NOON)
     assert caplog.text.count("not heard before this boot") == logged
     assert ("kernel.xid line" in caplog.text) is bool(logged)
 
@@ -255,17 +262,17 @@ def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
 )
 def test_a_damaged_state_is_renamed(tmp_path, damage, caplog):
     (tmp_path / "state.json").write_bytes(damage)
-    spool = Spool(tmp_path)
+    spool = FindingsSpool(tmp_path)
     assert spool.recall(REPORT.generation) == RecalledFindings()
     assert (tmp_path / "state.bad").read_bytes() == damage
     assert "renamed to" in caplog.text
     spool.save(REPORT, acked=False)
-    assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
+    assert FindingsSpool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 
 
 def test_a_disk_that_cannot_be_written_is_reported_once(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    spool = Spool(tmp_path / "file" / "spool")
+    spool = FindingsSpool(tmp_path / "file" / "spool")
     spool.save(REPORT, acked=False)
     spool.save(REPORT, acked=False)
     assert caplog.text.count("cannot be written") == 1

@@ -4,17 +4,17 @@ import pytest
 
 from hpctl.detection.kernel import xid74
 from hpctl.detection.kernel.line import EVIDENCE_CHARS
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import Record
-from hpctl.faults.decode import parse_gpu_part, parse_link
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import KernelRecord
+from hpctl.faults.decode import parse_gpu_part, parse_nvlink_number
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.detection.kernel_cases import rows
 from tests.fakes.values import T0 as NOON
 
 
 def judged(text: str) -> Finding | None:
     """The finding of one line by itself, where it is one of `kernel.xid` or `kernel.sxid`."""
-    found = KernelJudge(lambda _pid, _at: "").findings([Record(0, 1, NOON, text)])
+    found = KernelLineJudge(lambda _pid, _at: "").findings([KernelRecord(0, 1, NOON, text)])
     numbered = [one for one in found if one.check in ("kernel.xid", "kernel.sxid")]
     return numbered[0] if numbered else None
 
@@ -25,10 +25,15 @@ SHAPES = [row.split(" | ", 5) for row in rows("xid_lines.txt")]
 @pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "text"), SHAPES)
 def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, text: str) -> None:
     output = "" if detail == "-" else detail
-    assert judged(text) == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
+    assert judged(text) == Finding(
+        check, DeviceVerdict(verdict), NOON, NOON, device, code, output, text
+    )
     if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
-        assert parse_gpu_part(code, f"{output} {text}") == f"link {parse_link(f'{output} {text}')}"
+        assert (
+            parse_gpu_part(code, f"{output} {text}")
+            == f"link {parse_nvlink_number(f'{output} {text}')}"
+        )
 
 
 def test_errors_that_the_driver_skipped_are_counted() -> None:
@@ -74,4 +79,4 @@ def test_what_the_bits_mean(row: str) -> None:
     registers = [0] * 7
     for register, bit in (one.split(".") for one in bits.split() if one != "-"):
         registers[int(register) - 1] |= 1 << int(bit)
-    assert xid74.nvlink_kind([] if bits == "-" else registers) == kind
+    assert xid74.name_nvlink_error([] if bits == "-" else registers) == kind

@@ -13,10 +13,10 @@ from hpctl.detection.driver_files import (
     DRIVER_ROOT,
     LIBRARY,
     find_library,
-    find_smi,
-    library_version,
+    find_nvidia_smi,
+    read_library_version,
 )
-from hpctl.nodes.gpu_reset import Reset
+from hpctl.nodes.gpu_reset import GpuReset
 from tests.fakes import nvidia_smi
 
 FOLDERS = {
@@ -49,8 +49,8 @@ def install(root: Path, name: str, version: str = "580.159.04") -> tuple[Path, P
 def test_each_place_is_found(tmp_path, name):
     program, library = install(tmp_path, name)
     assert find_library(tmp_path, ENV) == library
-    assert library_version(tmp_path, ENV) == "580.159.04"
-    found = find_smi(tmp_path, ENV)
+    assert read_library_version(tmp_path, ENV) == "580.159.04"
+    found = find_nvidia_smi(tmp_path, ENV)
     assert found.path == program
     # The system's loader finds the system's library; elsewhere the program must be told.
     elsewhere = {} if FOLDERS[name][0] == "usr/bin" else {"LD_LIBRARY_PATH": str(library.parent)}
@@ -62,13 +62,16 @@ def test_the_environments_root_comes_first_and_then_the_system(tmp_path):
         install(tmp_path, name, f"580.{number}")
     assert find_library(tmp_path, ENV).parent == tmp_path / FOLDERS["named"][1]
     assert find_library(tmp_path, {}).parent == tmp_path / FOLDERS["system"][1]
-    assert (library_version(tmp_path, ENV), library_version(tmp_path, {})) == ("580.5", "580.0")
+    assert (read_library_version(tmp_path, ENV), read_library_version(tmp_path, {})) == (
+        "580.5",
+        "580.0",
+    )
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path):
     assert find_library(tmp_path, ENV) is None
-    assert find_smi(tmp_path, ENV) is None
-    assert library_version(tmp_path, ENV) == ""
+    assert find_nvidia_smi(tmp_path, ENV) is None
+    assert read_library_version(tmp_path, ENV) == ""
 
 
 def writable(folder: Path, file: Path) -> Path:
@@ -104,7 +107,7 @@ WAYS = [writable, writable_file, led_away, *([others] if os.geteuid() == 0 else 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_others_can_change_is_not_believed_and_said_once(tmp_path, caplog, way):
     program, library = install(tmp_path, "container")
-    for file, find in ((program, find_smi), (library, find_library)):
+    for file, find in ((program, find_nvidia_smi), (library, find_library)):
         bad = way(file.parent, file)
         assert find(tmp_path, {}) is None
         assert find(tmp_path, {}) is None
@@ -117,13 +120,13 @@ def test_an_untrusted_place_does_not_hide_the_next(tmp_path):
     (tmp_path / "usr/local/nvidia/lib").chmod(0o777)
     _, library = install(tmp_path, "operator")
     assert find_library(tmp_path, {}) == library
-    assert find_smi(tmp_path, {}).path == tmp_path / FOLDERS["operator"][0] / "nvidia-smi"
+    assert find_nvidia_smi(tmp_path, {}).path == tmp_path / FOLDERS["operator"][0] / "nvidia-smi"
 
 
 def test_a_reset_runs_nvidia_smi_of_the_drivers_own_folder(tmp_path):
     nvidia_smi.install(tmp_path)
     _, library = install(tmp_path, "container, 64 bit")
     (tmp_path / "usr/bin/nvidia-smi").rename(tmp_path / "usr/local/nvidia/bin/nvidia-smi")
-    reset = Reset(tmp_path, None)
+    reset = GpuReset(tmp_path, None)
     assert [gpu.pci for gpu in reset.list_gpus()] == list(nvidia_smi.GPUS)
     assert nvidia_smi.environments(tmp_path)[-1]["LD_LIBRARY_PATH"] == str(library.parent)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hpctl.detection.rdma_counters import CounterFiles, CounterSweep, SweepHistory, count_rise
+from hpctl.detection.rdma_counters import CounterFileReader, CounterSweep, SweepHistory, count_rise
 
 FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new": ("port/new",)}
 
@@ -20,7 +20,7 @@ def nic(tmp_path):
 
 
 def test_values_are_read_again_from_the_same_descriptor(nic):
-    files = CounterFiles(FILES)
+    files = CounterFileReader(FILES)
     first = files.read(str(nic))
     (nic / "port/drops").write_text("123456789012\n")
     again = files.read(str(nic))
@@ -34,14 +34,14 @@ def test_values_are_read_again_from_the_same_descriptor(nic):
 
 
 def test_a_missing_file_is_no_number_and_no_failure(nic):
-    reading = CounterFiles(FILES).read(str(nic))
+    reading = CounterFileReader(FILES).read(str(nic))
     assert "new" not in reading.values
     assert not reading.failed
     assert count_rise(reading, reading, "new") is None
 
 
 def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
-    files = CounterFiles(FILES)
+    files = CounterFileReader(FILES)
     before = files.read(str(nic))
     nic.rename(tmp_path / "aside")
     assert files.read(str(nic)) is None
@@ -69,7 +69,7 @@ class Broken:
 
 
 def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, monkeypatch):
-    files = CounterFiles(FILES)
+    files = CounterFileReader(FILES)
     (nic / "port/new").write_text("1\n")
     first = files.read(str(nic))
     broken = Broken("port/drops", "port/new")
@@ -90,7 +90,7 @@ def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, m
 
 
 def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
-    files = CounterFiles(FILES, most_open=1)
+    files = CounterFileReader(FILES, most_open=1)
     for _ in range(3):
         assert (files.read(str(nic)).values, files.open_files) == ({"drops": 7, "errors": 3}, 1)
 
@@ -119,4 +119,4 @@ def test_a_clock_that_was_set_back_begins_a_new_history():
 
 def test_the_second_place_of_a_counter_serves_an_older_driver(nic):
     (nic / "own/errors").rename(nic / "port/errors")
-    assert CounterFiles(FILES).read(str(nic)).values["errors"] == 3
+    assert CounterFileReader(FILES).read(str(nic)).values["errors"] == 3

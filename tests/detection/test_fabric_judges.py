@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from hpctl.detection.checks import efa_errors, efa_retrans, rdma_errors
-from hpctl.detection.counter_rules import counter_rules
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
+from hpctl.detection.counter_rules import list_counter_rules
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.fabric import BORN, traces
 
 TABLE = yaml.safe_load(Path(__file__).with_name("fabric_cases.yaml").read_text())
@@ -35,7 +35,7 @@ def test_what_is_reported(check, row):
     every_s, counters = [12.0, *given][-2:]
     output = judged(check, traces(counters, every_s))
     assert sorted(f"{o.code}@{o.device}".rstrip("@") for o in output) == expected.split()
-    assert {o.code for o in output if o.verdict is Verdict.WARN} == WARNINGS & {
+    assert {o.code for o in output if o.verdict is DeviceVerdict.WARN} == WARNINGS & {
         o.code for o in output
     }
 
@@ -58,8 +58,8 @@ def test_a_healthy_device_is_silent(check, kind):
         grown = dict.fromkeys(busy if kind == "another life" else (), 10**12)
         then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(grown, 0))})
         history = [
-            Trace(then),
-            Trace(CounterSweep(12.0, {"a": CounterReading((1, 1), grown)}), (then,)),
+            CounterTrace(then),
+            CounterTrace(CounterSweep(12.0, {"a": CounterReading((1, 1), grown)}), (then,)),
         ]
     assert [judged(check, history[: end + 1]) for end in range(len(history))] == [[]] * len(history)
 
@@ -86,8 +86,10 @@ def test_the_detail_names_the_worst_device_and_the_window():
 def test_errors_that_reading_counters_made_are_no_fault(values, failed, troubles, output):
     then = CounterSweep(0.0, {"a": CounterReading(BORN, dict.fromkeys(values, 0))})
     now = CounterSweep(12.0, {"a": CounterReading(BORN, values, failed, troubles)})
-    assert [o.code for o in judged("efa.commands", [Trace(now, (then,))])] == output
-    unreadable = [o.detail for o in judged("efa.errors", [Trace(now)]) if o.code == "unreadable"]
+    assert [o.code for o in judged("efa.commands", [CounterTrace(now, (then,))])] == output
+    unreadable = [
+        o.detail for o in judged("efa.errors", [CounterTrace(now)]) if o.code == "unreadable"
+    ]
     assert unreadable == [f"1 counters cannot be read: {n}: {why}" for n, why in failed.items()]
 
 
@@ -95,7 +97,7 @@ def test_gauges():
     quiet = {"tx_pkts": [0, 30_000], "retrans_pkts": [0, 0], "tx_bytes": [0, 1_200]}
     loud = {"tx_pkts": [0, 10_000], "retrans_pkts": [0, 20], "retrans_timeout_events": [0, 24]}
     before, now = traces({"a": quiet, "b": loud})
-    assert efa_retrans.gauges_retrans(now, before) == {
+    assert efa_retrans.measure_efa_retransmits(now, before) == {
         "efa.retrans_timeouts_per_s": 2.0,
         "efa.tx_bytes_per_s": 100.0,
         "efa.retrans_ratio": 0.0005,
@@ -103,14 +105,18 @@ def test_gauges():
     }
     far = {"unresponsive_remote_events": [0, 9], "impaired_remote_conn_events": [0, 3]}
     before, now = traces({"a": far, "b": {"rx_drops": [4, 16]}})
-    reported = efa_errors.gauges_errors(now, before)
+    reported = efa_errors.measure_efa_errors(now, before)
     assert reported == {"efa.remote_events_per_s": 1.0, "efa.rx_drops_per_s": 1.0}
     mine = {"symbol_error": [0, 30], "out_of_sequence": [0, 60]}
     other = {"port_rcv_errors": [0, 30], "local_ack_timeout_err": [7, 7]}
     before, now = traces({"a": mine, "b": other}, 30.0)
-    reported = rdma_errors.gauges_errors(now, before)
+    reported = rdma_errors.measure_rdma_errors(now, before)
     assert reported == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
-    for gauges in (efa_retrans.gauges_retrans, efa_errors.gauges_errors, rdma_errors.gauges_errors):
+    for gauges in (
+        efa_retrans.measure_efa_retransmits,
+        efa_errors.measure_efa_errors,
+        rdma_errors.measure_rdma_errors,
+    ):
         assert gauges(now, None) == gauges(now, now) == {}
 
 
@@ -118,7 +124,7 @@ def test_gauges():
 def test_every_row_of_a_counter_names_limits_of_its_check(check: str) -> None:
     spec = next(spec for spec in CHECKS if spec.name == check)
     limits = {name: one.value for name, one in spec.limits.items()}
-    rules = counter_rules(check)
+    rules = list_counter_rules(check)
     assert rules
     for rule in rules:
         if rule.operator == ">=":

@@ -3,8 +3,13 @@
 import pytest
 
 from hpctl.detection import rdma_counters
-from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
-from hpctl.detection.check_once import run_once
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    ExpectedHardware,
+    UnknownResultError,
+)
+from hpctl.detection.check_once import run_checks_once
 from hpctl.detection.checks import (
     efa_devices,
     efa_reading,
@@ -16,7 +21,7 @@ from hpctl.detection.checks import (
 from hpctl.detection.checks import neuron_devices as checks_neuron_devices
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.fabric import Node, codes, limits
 from tests.sysfs_tree import SysfsTree
 
@@ -27,7 +32,9 @@ def tree(tmp_path) -> SysfsTree:
 
 
 def devices(node: Node) -> list[tuple[str, str]]:
-    return codes(efa_devices.judge_devices(efa_devices.gather_devices(node.machine), None, {}))
+    return codes(
+        efa_devices.judge_efa_devices(efa_devices.count_efa_devices(node.machine), None, {})
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,11 +46,13 @@ def devices(node: Node) -> list[tuple[str, str]]:
 )  # fmt: skip
 def test_an_instance_type_knows_its_efa_devices(tree, instance_type, count):
     tree.add_efas(count)
-    node = Node(tree.root, Expected(instance_type))
+    node = Node(tree.root, ExpectedHardware(instance_type))
     assert devices(node) == []
     tree.unplug("rdmap79s2")
-    (reported,) = efa_devices.judge_devices(efa_devices.gather_devices(node.machine), None, {})
-    assert (reported.code, reported.verdict) == ("fewer", Verdict.FAIL)
+    (reported,) = efa_devices.judge_efa_devices(
+        efa_devices.count_efa_devices(node.machine), None, {}
+    )
+    assert (reported.code, reported.verdict) == ("fewer", DeviceVerdict.FAIL)
     assert reported.detail == (
         f"{count - 1} of {count} EFA devices ({instance_type}), {count - 1} on the PCI bus; "
         "gone: rdmap79s2"
@@ -51,13 +60,13 @@ def test_an_instance_type_knows_its_efa_devices(tree, instance_type, count):
 
 
 def test_an_instance_without_efa_is_its_owners_choice(tree):
-    with pytest.raises(NotHere):
-        efa_devices.gather_devices(Node(tree.root, Expected("p5.48xlarge")).machine)
+    with pytest.raises(DeviceAbsentError):
+        efa_devices.count_efa_devices(Node(tree.root, ExpectedHardware("p5.48xlarge")).machine)
 
 
 def test_of_an_unknown_type_the_most_that_was_seen_counts(tree):
     tree.add_efas(4)
-    node = Node(tree.root, Expected("x9.metal"))
+    node = Node(tree.root, ExpectedHardware("x9.metal"))
     assert devices(node) == []
     for name in ("rdmap79s0", "rdmap79s1", "rdmap79s2", "rdmap79s3"):
         tree.unplug(name)
@@ -66,10 +75,12 @@ def test_of_an_unknown_type_the_most_that_was_seen_counts(tree):
 
 def test_more_than_expected_is_only_a_warning(tree):
     tree.add_efas(5)
-    (reported,) = efa_devices.judge_devices(
-        efa_devices.gather_devices(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
+    (reported,) = efa_devices.judge_efa_devices(
+        efa_devices.count_efa_devices(Node(tree.root, ExpectedHardware("p4d.24xlarge")).machine),
+        None,
+        {},
     )
-    assert (reported.code, reported.verdict) == ("more", Verdict.WARN)
+    assert (reported.code, reported.verdict) == ("more", DeviceVerdict.WARN)
 
 
 def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
@@ -87,14 +98,16 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
 def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
     names = tree.add_efas(4)
     node = Node(tree.root)
-    read = rdma_counters.CounterFiles.read
+    read = rdma_counters.CounterFileReader.read
 
-    def slow(files: rdma_counters.CounterFiles, folder: str) -> rdma_counters.CounterReading | None:
+    def slow(
+        files: rdma_counters.CounterFileReader, folder: str
+    ) -> rdma_counters.CounterReading | None:
         if folder.endswith(names[1]):
             node.clock.now += 30
         return read(files, folder)
 
-    monkeypatch.setattr(rdma_counters.CounterFiles, "read", slow)
+    monkeypatch.setattr(rdma_counters.CounterFileReader, "read", slow)
     assert list(efa_reading.read_trace(node.machine).now.devices) == names[:2]
     node.clock.now += 12
     assert list(efa_reading.read_trace(node.machine).now.devices) == [*names[2:], *names[:2]]
@@ -105,7 +118,7 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree,
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("hpctl.detection.rdma.os.listdir", broken)
-    with pytest.raises(CannotTell, match="/sys/class/infiniband: Permission denied"):
+    with pytest.raises(UnknownResultError, match="/sys/class/infiniband: Permission denied"):
         efa_reading.read_trace(Node(tree.root).machine)
 
 
@@ -115,28 +128,28 @@ def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path):
     tree.add_efas(32)
     tree.add_mlx5("mlx5_0", interface="eth0")
     tree.add_neuron(0)
-    node = Node(tmp_path, Expected("ml.p5.48xlarge", neuron_devices=1))
+    node = Node(tmp_path, ExpectedHardware("ml.p5.48xlarge", neuron_devices=1))
     checks = [
         load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
     ]
-    assert {row.state for row in run_once(checks, node.machine)} == {"ok"}
+    assert {row.state for row in run_checks_once(checks, node.machine)} == {"ok"}
 
 
 def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path):
     checks = [
         load_check(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))
     ]
-    assert {row.state for row in run_once(checks, Node(tmp_path).machine)} == {"absent"}
+    assert {row.state for row in run_checks_once(checks, Node(tmp_path).machine)} == {"absent"}
 
 
 def test_devices_without_a_driver(tree):
     tree.add_efas(4)
     tree.unbind_driver("rdmap79s3")
-    assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
-    (reported,) = efa_devices.judge_devices(
-        efa_devices.gather_devices(Node(tree.root).machine), None, {}
+    assert devices(Node(tree.root, ExpectedHardware("p4d.24xlarge"))) == [("fewer", "")]
+    (reported,) = efa_devices.judge_efa_devices(
+        efa_devices.count_efa_devices(Node(tree.root).machine), None, {}
     )
-    assert (reported.code, reported.verdict) == ("unbound", Verdict.WARN)
+    assert (reported.code, reported.verdict) == ("unbound", DeviceVerdict.WARN)
     assert reported.detail == "1 of 4 EFA devices have no driver"
 
 
@@ -148,21 +161,21 @@ def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree):
     tree.add_mlx5("mlx5_0", ports=2)
     tree.add_mlx5("mlx5_1", interface="eth1")
     node = Node(tree.root)
-    first = rdma_errors.gather_errors(node.machine)
+    first = rdma_errors.read_rdma_errors(node.machine)
     assert set(first.now.devices) == {"mlx5_0", "mlx5_0/2", "mlx5_1", "eth1"}
-    assert list(rdma_errors.judge_errors(first, None, LIMITS)) == []
+    assert list(rdma_errors.judge_rdma_errors(first, None, LIMITS)) == []
     tree.set("mlx5_0", "link_downed", 1, port=2)
     tree.set("mlx5_1", "carrier_changes", 5)
     node.clock.now += 30
-    second = rdma_errors.gather_errors(node.machine)
-    assert codes(rdma_errors.judge_errors(second, first, LIMITS)) == [
+    second = rdma_errors.read_rdma_errors(node.machine)
+    assert codes(rdma_errors.judge_rdma_errors(second, first, LIMITS)) == [
         ("carrier_changes", "eth1"),
         ("link_downed", "mlx5_0/2"),
     ]
 
 
 def links(node: Node) -> list[tuple[str, str]]:
-    return codes(rdma_link.judge_link(rdma_link.gather_link(node.machine), None, {}))
+    return codes(rdma_link.judge_rdma_links(rdma_link.read_rdma_links(node.machine), None, {}))
 
 
 def test_a_port_that_was_active_and_is_down_is_reported(tree):
@@ -193,8 +206,8 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path):
 
     def at(rate: str) -> list[tuple[str, str]]:
         (folder / "rate").write_text(f"{rate}\n")
-        seen = rdma_link.gather_link(CheckedMachine(tmp_path))
-        return [(o.code, o.device) for o in rdma_link.judge_link(seen, None, {})]
+        seen = rdma_link.read_rdma_links(CheckedMachine(tmp_path))
+        return [(o.code, o.device) for o in rdma_link.judge_rdma_links(seen, None, {})]
 
     assert at("400 Gb/sec (4X NDR)") == []
     assert (at("400 Gb/sec (4X NDR)"), at("100 Gb/sec (1X NDR)")) == ([], [("slow", "mlx5_0")])
@@ -212,15 +225,17 @@ NEURON_LIMITS = limits("neuron.errors")
 
 def neuron_devices(node: Node) -> list[tuple[str, str]]:
     return codes(
-        checks_neuron_devices.judge_devices(
-            checks_neuron_devices.gather_devices(node.machine), None, {}
+        checks_neuron_devices.judge_neuron_devices(
+            checks_neuron_devices.count_neuron_devices(node.machine), None, {}
         )
     )
 
 
 def errors(node: Node) -> list[tuple[str, str]]:
     return codes(
-        neuron_errors.judge_errors(neuron_errors.gather_errors(node.machine), None, NEURON_LIMITS)
+        neuron_errors.judge_neuron_errors(
+            neuron_errors.read_neuron_errors(node.machine), None, NEURON_LIMITS
+        )
     )
 
 
@@ -231,7 +246,7 @@ def errors(node: Node) -> list[tuple[str, str]]:
 def test_an_instance_type_knows_its_devices(tree, instance_type, count):
     for number in range(count - 1):
         tree.add_neuron(number)
-    node = Node(tree.root, Expected(instance_type))
+    node = Node(tree.root, ExpectedHardware(instance_type))
     assert neuron_devices(node) == [("fewer", "")]
     tree.add_neuron(count - 1)
     assert neuron_devices(node) == []
@@ -240,11 +255,11 @@ def test_an_instance_type_knows_its_devices(tree, instance_type, count):
 def test_a_driver_that_is_not_loaded(tree):
     tree.add_neuron(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
-    (reported,) = checks_neuron_devices.judge_devices(
-        checks_neuron_devices.gather_devices(Node(tree.root).machine), None, {}
+    (reported,) = checks_neuron_devices.judge_neuron_devices(
+        checks_neuron_devices.count_neuron_devices(Node(tree.root).machine), None, {}
     )
-    assert (reported.code, reported.verdict) == ("unbound", Verdict.WARN)
-    assert neuron_devices(Node(tree.root, Expected("trn1.2xlarge"))) == [("fewer", "")]
+    assert (reported.code, reported.verdict) == ("unbound", DeviceVerdict.WARN)
+    assert neuron_devices(Node(tree.root, ExpectedHardware("trn1.2xlarge"))) == [("fewer", "")]
 
 
 PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", False),
@@ -282,10 +297,10 @@ def test_the_search_is_bounded(tree, monkeypatch):
     for number in range(300):
         (device / f"core{number:03}").mkdir(parents=True)
     looked: list[str] = []
-    listed = neuron_reading.list_folders
+    listed = neuron_reading.list_subfolders
     look = lambda folder: looked.append(folder) or listed(folder)  # noqa: E731
-    monkeypatch.setattr(neuron_reading, "list_folders", look)
-    assert (neuron_reading.find_counters(str(device)), len(looked)) == (
+    monkeypatch.setattr(neuron_reading, "list_subfolders", look)
+    assert (neuron_reading.find_counter_files(str(device)), len(looked)) == (
         {},
         neuron_reading.MOST_FOLDERS,
     )

@@ -9,14 +9,14 @@ import yaml
 from msgspec.structs import replace
 
 from hpctl.detection.checks import gpu_gauges
-from hpctl.detection.conditions import Conditions
+from hpctl.detection.conditions import CheckFindings
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
-    Ecc,
+    EccCounters,
     GpuState,
     NvmlEvent,
-    Pcie,
-    Snapshot,
+    NvmlSnapshot,
+    PcieLinkState,
 )
 from tests.fakes.values import at
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
@@ -47,9 +47,9 @@ def changed(usual: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     return {**usual, **how, **inside}
 
 
-def sweep(at: float, usual: dict[str, Any], who: str, how: dict[str, Any]) -> Snapshot:
+def sweep(at: float, usual: dict[str, Any], who: str, how: dict[str, Any]) -> NvmlSnapshot:
     theirs = how if who == "all" else {}
-    return Snapshot(
+    return NvmlSnapshot(
         at, gpus=tuple(gpu(i, changed(usual, how if i == ONE else theirs)) for i in range(8))
     )
 
@@ -78,9 +78,9 @@ def test_what_is_reported(name, usual, who, values):
     ],
 )
 def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, code):
-    before, now = (but(1, gpus(), ecc=Ecc(volatile_uncorrected=n)) for n in (0, 1))
-    seen = Snapshot(105, gpus=now, events=(event,))
-    assert codes("gpu.ecc", seen, Snapshot(100, gpus=before)) == {pci(1): code}
+    before, now = (but(1, gpus(), ecc=EccCounters(volatile_uncorrected=n)) for n in (0, 1))
+    seen = NvmlSnapshot(105, gpus=now, events=(event,))
+    assert codes("gpu.ecc", seen, NvmlSnapshot(100, gpus=before)) == {pci(1): code}
 
 
 def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
@@ -91,8 +91,8 @@ def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
         1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=ClockThrottleTimes(power_brake_ns=900)
     )
     seen, before = (
-        Snapshot(MINUTE, gpus=(replace(other, index=0),)),
-        Snapshot(0, gpus=(first, other)),
+        NvmlSnapshot(MINUTE, gpus=(replace(other, index=0),)),
+        NvmlSnapshot(0, gpus=(first, other)),
     )
     assert codes("gpu.throttle", seen, before) == {}
 
@@ -100,14 +100,14 @@ def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
 @pytest.mark.parametrize(("count", "found"), [(3, {}), (4, {pci(1): "slow"})])
 def test_two_peers_are_too_few(count, found):
     among = gpus(count, sm_clock_mhz=1800, utilization=98)
-    assert codes("gpu.clocks", Snapshot(1.0, gpus=but(1, among, sm_clock_mhz=900))) == found
+    assert codes("gpu.clocks", NvmlSnapshot(1.0, gpus=but(1, among, sm_clock_mhz=900))) == found
 
 
 @pytest.mark.parametrize(("worst", "found"), [(20, {}), (21, {pci(0): "replays-peers"})])
 def test_replays_are_compared_with_ten_times_the_peers(worst, found):
-    among = but(0, gpus(pcie=Pcie(replays=2)), pcie=Pcie(replays=worst))
-    before = Snapshot(0.0, gpus=gpus(pcie=Pcie(replays=0)))
-    assert codes("gpu.pcie", Snapshot(MINUTE, gpus=among), before) == found
+    among = but(0, gpus(pcie=PcieLinkState(replays=2)), pcie=PcieLinkState(replays=worst))
+    before = NvmlSnapshot(0.0, gpus=gpus(pcie=PcieLinkState(replays=0)))
+    assert codes("gpu.pcie", NvmlSnapshot(MINUTE, gpus=among), before) == found
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_replays_are_compared_with_ten_times_the_peers(worst, found):
 )
 def test_what_continues_is_reported_in_minutes(name, held, least, most):
     """A light power brake within ten, heavy heat twice: after five and after ten."""
-    one, conditions = check(name), Conditions(row(name))
+    one, conditions = check(name), CheckFindings(row(name))
     before = None
     for minute in range(30):
         throttle = ClockThrottleTimes(**{counter: minute * ns for counter, ns in held.items()})
-        seen = Snapshot(minute * MINUTE, gpus=but(3, gpus(utilization=97), throttle=throttle))
+        seen = NvmlSnapshot(minute * MINUTE, gpus=but(3, gpus(utilization=97), throttle=throttle))
         conditions.saw(one.judge(seen, before, one.limits), at(60 * minute))
         before = seen
         if conditions.findings():
@@ -137,24 +137,27 @@ FRESH = {
     "persistence": True, "sm_clock_application_mhz": 1980,
 }  # fmt: skip
 
-START = Snapshot(
-    0.0, gpus=gpus(**FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=Pcie(replays=0))
+START = NvmlSnapshot(
+    0.0,
+    gpus=gpus(**FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=PcieLinkState(replays=0)),
 )
 
 
-def later(at: float = 10.0) -> Snapshot:
-    among = gpus(**FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=Pcie(replays=0))
-    return Snapshot(
+def later(at: float = 10.0) -> NvmlSnapshot:
+    among = gpus(
+        **FRESH, throttle=ClockThrottleTimes(hw_thermal_ns=0), pcie=PcieLinkState(replays=0)
+    )
+    return NvmlSnapshot(
         at,
         gpus=but(
             2, among, throttle=ClockThrottleTimes(hw_thermal_ns=4_000_000_000),
-            pcie=Pcie(replays=50), sm_clock_mhz=1200, utilization=98,
+            pcie=PcieLinkState(replays=50), sm_clock_mhz=1200, utilization=98,
         ),
     )  # fmt: skip
 
 
 def test_the_worst_gpu_tells_and_load_and_power_are_means():
-    assert gpu_gauges.gauges_gauges(later(), START) == {
+    assert gpu_gauges.measure_gpu_gauges(later(), START) == {
         "gpu.throttle_share": pytest.approx(0.4), "gpu.sm_clock_mhz": 1200.0,
         "gpu.pcie_replays_per_minute": pytest.approx(300.0), "gpu.busy": pytest.approx(0.91),
         "gpu.power_w": pytest.approx(600.0), "gpu.vbios": float(0x9600740001),
@@ -163,5 +166,5 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means():
 
 
 def test_an_idle_gpu_sets_no_pace():
-    idle = Snapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
-    assert gpu_gauges.gauges_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0
+    idle = NvmlSnapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
+    assert gpu_gauges.measure_gpu_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from hpctl.detection.checks import gpu_processes
-from hpctl.detection.nvml.snapshot import GpuProcess, Snapshot
+from hpctl.detection.nvml.snapshot import GpuProcess, NvmlSnapshot
 from tests.sweeps import but, codes, gpus, machine, pci
 from tests.waiting import PATIENCE_S
 
@@ -22,8 +22,8 @@ def process(root, pid, name, cmdline=b"", cgroup=""):
     (folder / "cgroup").write_text(cgroup)
 
 
-def holding(*processes: GpuProcess) -> Snapshot:
-    return Snapshot(1.0, gpus=but(1, gpus(processes=()), processes=processes))
+def holding(*processes: GpuProcess) -> NvmlSnapshot:
+    return NvmlSnapshot(1.0, gpus=but(1, gpus(processes=()), processes=processes))
 
 
 @pytest.mark.parametrize(("mib", "found"), [(15, {}), (16, {pci(1): "stray"})])

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.check import CheckedMachine, Expected
-from hpctl.detection.check_once import run_once
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.check import CheckedMachine, ExpectedHardware
+from hpctl.detection.check_once import run_checks_once
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.gpu.recordings import read_json
 from tests.stubs.nvml.recorded import snapshot
 from tests.sweeps import device
@@ -44,13 +44,13 @@ def root(tmp_path) -> Path:
     return tmp_path
 
 
-def machine(root: Path, swept: Snapshot) -> CheckedMachine:
-    return CheckedMachine(root, Expected(gpus=1), nvml=lambda: swept)
+def machine(root: Path, swept: NvmlSnapshot) -> CheckedMachine:
+    return CheckedMachine(root, ExpectedHardware(gpus=1), nvml=lambda: swept)
 
 
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_each_check_finds_nothing(root, state):
-    rows = run_once(GPU_CHECKS, machine(root, snapshot(state)))
+    rows = run_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
     assert {row.check: row.state for row in rows} == {
         check.spec.name: "absent" if check.spec.name in ABSENT else "ok" for check in GPU_CHECKS
     }
@@ -71,7 +71,9 @@ def test_nothing_is_found_from_one_sweep_to_the_next(root, states):
 @pytest.mark.parametrize("state", ["idle", "load"])
 def test_the_checks_said_the_same_on_the_machine_itself(root, state):
     said = {row["check"]: row["state"] for row in read_json(f"agent-check-{state}.json")}
-    now = {row.check: row.state for row in run_once(GPU_CHECKS, machine(root, snapshot(state)))}
+    now = {
+        row.check: row.state for row in run_checks_once(GPU_CHECKS, machine(root, snapshot(state)))
+    }
     differing = {check for check, state in now.items() if said[check] != state}
     # There was no Slurm on that machine when it was recorded under load: a stray process.
     assert differing == ({"gpu.processes"} if state == "load" else set())
@@ -80,8 +82,8 @@ def test_the_checks_said_the_same_on_the_machine_itself(root, state):
 def test_a_fault_of_the_recorded_card_is_found(root):
     swept = snapshot("load")
     lost = replace(swept.gpus[0], recovery_action=2)
-    rows = run_once(GPU_CHECKS, machine(root, replace(swept, gpus=(lost,))))
+    rows = run_checks_once(GPU_CHECKS, machine(root, replace(swept, gpus=(lost,))))
     found = [f for row in rows for f in row.findings]
     assert [(f.check, f.verdict, f.device) for f in found] == [
-        ("gpu.recovery", Verdict.FAIL, "0000:00:06.0")
+        ("gpu.recovery", DeviceVerdict.FAIL, "0000:00:06.0")
     ]

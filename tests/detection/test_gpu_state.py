@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import CannotTell, DriverHung, NotHere
+from hpctl.detection.check import DeviceAbsentError, DriverHungError, UnknownResultError
 from hpctl.detection.checks import gpu_count, gpu_driver, gpu_hung
-from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlEvent, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlEvent, NvmlSnapshot
 from hpctl.faults.table import CHECKS
 from tests.detection.corpus import healthy
 from tests.sweeps import bus, check, codes, gpus, machine, pci
@@ -16,31 +16,33 @@ MISMATCH = NvmlError(18, "nvmlInit_v2", "Driver/library version mismatch")
 
 
 def test_a_lost_gpu_that_would_not_even_say_its_address():
-    seen = Snapshot(100.0, gpus=(*gpus(7), GpuState(7, error=LOST)))
+    seen = NvmlSnapshot(100.0, gpus=(*gpus(7), GpuState(7, error=LOST)))
     assert codes("gpu.lost", seen) == {"gpu7": "lost"}
 
 
 @pytest.mark.parametrize(("age", "expected"), [(60.0, {pci(2): "unavailable"}), (61.0, {})])
 def test_an_event_that_says_unavailable_counts_for_a_minute(age, expected):
-    seen = Snapshot(500.0, gpus=gpus(), events=(NvmlEvent(500.0 - age, pci(2), 0x4000),))
+    seen = NvmlSnapshot(500.0, gpus=gpus(), events=(NvmlEvent(500.0 - age, pci(2), 0x4000),))
     assert codes("gpu.lost", seen) == expected
 
 
 def test_a_child_that_only_starts_cannot_tell():
-    with pytest.raises(CannotTell):
-        gpu_hung.gather_hung(machine(CannotTell("no sweep yet")))
+    with pytest.raises(UnknownResultError):
+        gpu_hung.measure_nvml_delay(machine(UnknownResultError("no sweep yet")))
 
 
 def test_a_certain_xid_is_reported_once():
-    first = Snapshot(100.0, gpus=gpus(), events=(NvmlEvent(90.0, pci(0), 0x8, 43),))
-    second = Snapshot(105.0, gpus=gpus(), events=(*first.events, NvmlEvent(103.0, pci(4), 0x8, 79)))
+    first = NvmlSnapshot(100.0, gpus=gpus(), events=(NvmlEvent(90.0, pci(0), 0x8, 43),))
+    second = NvmlSnapshot(
+        105.0, gpus=gpus(), events=(*first.events, NvmlEvent(103.0, pci(4), 0x8, 79))
+    )
     assert codes("gpu.xid", second, first) == {pci(4): "79"}
     assert codes("gpu.xid", second, second) == {}
 
 
 @pytest.mark.parametrize("xid", [0, 13, 31, 43, 45, 48, 63, 92, 94, 109, 145, 149, 154])
 def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid):
-    seen = Snapshot(100.0, gpus=gpus(), events=(NvmlEvent(99.0, pci(0), 0x8, xid),))
+    seen = NvmlSnapshot(100.0, gpus=gpus(), events=(NvmlEvent(99.0, pci(0), 0x8, xid),))
     assert codes("gpu.xid", seen) == {}
 
 
@@ -52,37 +54,38 @@ def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid)
     ],
 )  # fmt: skip
 def test_counts(tmp_path, on_bus, in_nvml, expected, found):
-    seen = Snapshot(100.0, gpus=gpus(in_nvml))
-    sample = gpu_count.gather_count(machine(seen, bus(tmp_path, on_bus), expected))
+    seen = NvmlSnapshot(100.0, gpus=gpus(in_nvml))
+    sample = gpu_count.count_gpus(machine(seen, bus(tmp_path, on_bus), expected))
     assert codes("gpu.count", sample) == found
 
 
 @pytest.mark.parametrize(
-    "nvml", [DriverHung(30.0), CannotTell("starting"), Snapshot(1.0, error=MISMATCH)]
+    "nvml",
+    [DriverHungError(30.0), UnknownResultError("starting"), NvmlSnapshot(1.0, error=MISMATCH)],
 )
 def test_nvml_that_cannot_tell_proves_nothing(tmp_path, nvml):
-    sample = gpu_count.gather_count(machine(nvml, bus(tmp_path, 8), 8))
+    sample = gpu_count.count_gpus(machine(nvml, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {}
-    assert codes("gpu.count", gpu_count.gather_count(machine(nvml, tmp_path, 9))) == {"": "pci"}
+    assert codes("gpu.count", gpu_count.count_gpus(machine(nvml, tmp_path, 9))) == {"": "pci"}
 
 
 @pytest.mark.parametrize(
     "absent",
     [
-        NotHere("no driver"),
-        Snapshot(1.0, error=NvmlError(9, "nvmlInit_v2")),
-        Snapshot(1.0, error=NvmlError(12, "nvmlInit_v2")),
+        DeviceAbsentError("no driver"),
+        NvmlSnapshot(1.0, error=NvmlError(9, "nvmlInit_v2")),
+        NvmlSnapshot(1.0, error=NvmlError(12, "nvmlInit_v2")),
     ],
 )
 def test_no_driver_where_gpus_are_expected(tmp_path, absent):
-    sample = gpu_count.gather_count(machine(absent, bus(tmp_path, 8), 8))
+    sample = gpu_count.count_gpus(machine(absent, bus(tmp_path, 8), 8))
     assert codes("gpu.count", sample) == {"": "nvml"}
 
 
 @pytest.mark.parametrize("expected", [None, 0])
 def test_a_machine_without_gpus_has_no_count(tmp_path, expected):
-    with pytest.raises(NotHere):
-        gpu_count.gather_count(machine(NotHere("no driver"), bus(tmp_path, 0), expected))
+    with pytest.raises(DeviceAbsentError):
+        gpu_count.count_gpus(machine(DeviceAbsentError("no driver"), bus(tmp_path, 0), expected))
 
 
 MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024"
@@ -114,29 +117,33 @@ def installed(root: Path, module: str, library: str) -> Path:
 )
 def test_versions_of_module_and_library(tmp_path, module, library, found):
     root = installed(tmp_path, module, library)
-    sample = gpu_driver.gather_driver(machine(Snapshot(100.0, gpus=gpus(2)), root))
+    sample = gpu_driver.read_gpu_driver(machine(NvmlSnapshot(100.0, gpus=gpus(2)), root))
     assert codes("gpu.driver", sample) == found
 
 
 @pytest.mark.parametrize(
-    "nvml", [NotHere("no libnvidia-ml.so.1"), Snapshot(1.0, error=NvmlError(9, "nvmlInit_v2"))]
+    "nvml",
+    [
+        DeviceAbsentError("no libnvidia-ml.so.1"),
+        NvmlSnapshot(1.0, error=NvmlError(9, "nvmlInit_v2")),
+    ],
 )
 def test_gpus_without_a_driver(tmp_path, nvml):
-    sample = gpu_driver.gather_driver(machine(nvml, bus(tmp_path, 2)))
+    sample = gpu_driver.read_gpu_driver(machine(nvml, bus(tmp_path, 2)))
     assert codes("gpu.driver", sample) == {"": "missing"}
 
 
 def test_another_error_of_nvml_is_shown_and_a_lost_gpu_is_another_checks(tmp_path):
     root = bus(tmp_path, 2)
-    unknown = Snapshot(1.0, error=NvmlError(999, "nvmlInit_v2"))
-    assert codes("gpu.driver", gpu_driver.gather_driver(machine(unknown, root))) == {"": "error"}
-    lost = Snapshot(1.0, error=LOST)
-    assert codes("gpu.driver", gpu_driver.gather_driver(machine(lost, root))) == {}
+    unknown = NvmlSnapshot(1.0, error=NvmlError(999, "nvmlInit_v2"))
+    assert codes("gpu.driver", gpu_driver.read_gpu_driver(machine(unknown, root))) == {"": "error"}
+    lost = NvmlSnapshot(1.0, error=LOST)
+    assert codes("gpu.driver", gpu_driver.read_gpu_driver(machine(lost, root))) == {}
 
 
 def test_versions_are_known_before_the_child_is_ready(tmp_path):
     root = installed(tmp_path, MODULE, "570.86.15")
-    sample = gpu_driver.gather_driver(machine(CannotTell("starting"), root))
+    sample = gpu_driver.read_gpu_driver(machine(UnknownResultError("starting"), root))
     assert codes("gpu.driver", sample) == {"": "upgraded"}
 
 
@@ -149,7 +156,7 @@ def output(name, seen, before=None, root=Path("/nowhere")):
     try:
         earlier = one.gather(machine(before or seen, root, 8))
         return list(one.judge(one.gather(machine(seen, root, 8)), earlier, one.limits))
-    except NotHere:
+    except DeviceAbsentError:
         return []
 
 
@@ -157,22 +164,24 @@ def output(name, seen, before=None, root=Path("/nowhere")):
 def test_healthy_gpus_under_load_and_those_that_say_nothing_are_silent(name, tmp_path):
     bus(tmp_path, 8)
     before, seen = (
-        Snapshot(at, gpus=tuple(healthy.gpu(i, at) for i in range(8))) for at in (1000.0, 1060.0)
+        NvmlSnapshot(at, gpus=tuple(healthy.gpu(i, at) for i in range(8)))
+        for at in (1000.0, 1060.0)
     )
     assert output(name, seen, before, tmp_path) == []
-    assert output(name, Snapshot(1060.0, gpus=gpus()), root=tmp_path) == []
+    assert output(name, NvmlSnapshot(1060.0, gpus=gpus()), root=tmp_path) == []
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "gpu.hung"])
 @pytest.mark.parametrize(
-    "nvml", [None, NotHere("no driver"), Snapshot(1.0, error=NvmlError(9, "nvmlInit_v2"))]
+    "nvml",
+    [None, DeviceAbsentError("no driver"), NvmlSnapshot(1.0, error=NvmlError(9, "nvmlInit_v2"))],
 )
 def test_without_nvml_a_check_is_not_here(name, nvml, tmp_path):
-    with pytest.raises(NotHere):
+    with pytest.raises(DeviceAbsentError):
         check(name).gather(machine(nvml, tmp_path))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("gpu.hung", "gpu.count")])
 def test_a_hung_driver_makes_the_others_unknown(name, tmp_path):
-    with pytest.raises(CannotTell, match="has not answered nvmlInit for 25 s"):
-        check(name).gather(machine(DriverHung(25.0, "nvmlInit"), tmp_path))
+    with pytest.raises(UnknownResultError, match="has not answered nvmlInit for 25 s"):
+        check(name).gather(machine(DriverHungError(25.0, "nvmlInit"), tmp_path))

@@ -6,18 +6,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from hpctl.detection.check import CannotTell, NotHere
+from hpctl.detection.check import DeviceAbsentError, UnknownResultError
 from hpctl.detection.checks import host_disk, host_nvme, host_nvme_smart
 from hpctl.detection.checks.host_disk import DiskSpace, DiskSpaceSample
 from hpctl.detection.checks.host_nvme_smart import SmartHealth
-from hpctl.detection.probe import ProbeResult, Probes
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.probe import ProbeResult, ProbeRunner
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
 from tests.proc_files import add_slurmstepd
 
 GIB = 2**30
 
-FULL, WARN = Verdict.FAIL, Verdict.WARN
+FULL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
 
 
 def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=None):
@@ -53,7 +53,7 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
 )
 def test_limits(one, jobs, expected):
     seen = DiskSpaceSample((one,), jobs)
-    assert summary(host_disk.judge_full(seen, None, limits("host.disk"))) == expected
+    assert summary(host_disk.judge_disk_space(seen, None, limits("host.disk"))) == expected
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def statvfs(tmp_path, monkeypatch):
 
 def test_the_reserve_of_root_is_not_free(statvfs, tmp_path):
     statvfs["/"] = 475
-    root = host_disk.gather_full(machine(tmp_path)).disks[0]
+    root = host_disk.read_disk_space(machine(tmp_path)).disks[0]
     assert (root.point, root.used_pct, root.inodes_pct) == ("/", 50.0, 40.0)
 
 
@@ -88,7 +88,7 @@ def test_steps_are_looked_for_when_scratch_is_crowded(statvfs, tmp_path, comm, j
     stat = f"7 ({comm}) S 1 7 7 0 -1 4194560 {'0 ' * 10}1 0 99 0"
     here = machine(tmp_path, {"/proc/7/stat": stat})
     add_slurmstepd(tmp_path / "proc/7", tmp_path / "usr/sbin/slurmstepd")
-    assert host_disk.gather_full(here).jobs is jobs
+    assert host_disk.read_disk_space(here).jobs is jobs
 
 
 def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
@@ -96,16 +96,16 @@ def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
         statvfs[point] = 10
     bare = machine(tmp_path)  # has no /proc: reading it would raise
     statvfs["/"] = 900
-    assert host_disk.gather_full(bare).jobs is None
+    assert host_disk.read_disk_space(bare).jobs is None
 
 
 def test_one_file_system_is_reported_once(tmp_path):
     (tmp_path / "var").mkdir()
     (tmp_path / "tmp").mkdir()
-    assert len(host_disk.gather_full(machine(tmp_path)).disks) == 1
+    assert len(host_disk.read_disk_space(machine(tmp_path)).disks) == 1
 
 
-FAIL, WARN = Verdict.FAIL, Verdict.WARN
+FAIL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
 
 
 def controller(name="nvme0", state="live", transport="pcie", **files):
@@ -115,7 +115,11 @@ def controller(name="nvme0", state="live", transport="pcie", **files):
 
 
 def judged(tmp_path, files):
-    return summary(host_nvme.judge_nvme(host_nvme.gather_nvme(machine(tmp_path, files)), None, {}))
+    return summary(
+        host_nvme.judge_nvme_controllers(
+            host_nvme.read_nvme_controllers(machine(tmp_path, files)), None, {}
+        )
+    )
 
 
 ALARM = "/sys/class/nvme/nvme0/hwmon3/temp1_alarm"
@@ -139,7 +143,7 @@ def test_what_the_kernel_says(tmp_path, files, expected):
 
 
 def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
-    with pytest.raises(NotHere):
+    with pytest.raises(DeviceAbsentError):
         judged(tmp_path, controller(state="connecting", transport="tcp"))
 
 
@@ -152,7 +156,7 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     ],
 )  # fmt: skip
 def test_what_nvme_cli_prints(out, warning):
-    assert host_nvme_smart.parse_smart(ProbeResult(0, out, "")) == warning
+    assert host_nvme_smart.parse_smart_warning(ProbeResult(0, out, "")) == warning
 
 
 @pytest.fixture
@@ -162,7 +166,7 @@ def nvme_cli(tmp_path, monkeypatch):
     program.write_text(f'#!/bin/sh\nexec cat "{tmp_path}/$(basename "$1").json"\n')
     program.chmod(0o755)
     monkeypatch.setattr(host_nvme_smart, "COMMAND", (str(program),))
-    monkeypatch.setattr(host_nvme_smart, "PROBES", Probes(5.0))
+    monkeypatch.setattr(host_nvme_smart, "PROBES", ProbeRunner(5.0))
     return tmp_path
 
 
@@ -170,16 +174,19 @@ def test_each_live_controller_is_asked(nvme_cli):
     files = {**controller("nvme0"), **controller("nvme1"), **controller("nvme2", "dead")}
     made = machine(nvme_cli, {**files, "/nvme0.json": '{"critical_warning": 0}'})
     machine(nvme_cli, {"/nvme1.json": '{"critical_warning": 8}'})
-    assert host_nvme_smart.gather_smart(made) == (SmartHealth("nvme0", 0), SmartHealth("nvme1", 8))
+    assert host_nvme_smart.read_smart_health(made) == (
+        SmartHealth("nvme0", 0),
+        SmartHealth("nvme1", 8),
+    )
 
 
 def test_a_disk_that_keeps_no_such_log(nvme_cli):
-    with pytest.raises(CannotTell):
-        host_nvme_smart.gather_smart(machine(nvme_cli, controller()))
+    with pytest.raises(UnknownResultError):
+        host_nvme_smart.read_smart_health(machine(nvme_cli, controller()))
 
 
 @pytest.mark.parametrize("output", ["Operation not permitted", "Permission denied"])
 def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, output):
     (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {output}" >&2\nexit 1\n')
-    with pytest.raises(NotHere, match="CAP_SYS_ADMIN"):
-        host_nvme_smart.gather_smart(machine(nvme_cli, controller()))
+    with pytest.raises(DeviceAbsentError, match="CAP_SYS_ADMIN"):
+        host_nvme_smart.read_smart_health(machine(nvme_cli, controller()))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import probe
-from hpctl.detection.check import CheckedMachine, Expected, NotHere
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, ExpectedHardware
 from hpctl.detection.checks import host_allowance, host_devices
-from hpctl.detection.checks.host_allowance import ebs_stats, parse_allowances
+from hpctl.detection.checks.host_allowance import parse_allowances, read_ebs_statistics
 from tests.detection.host import summary
 
 # As ethtool prints it on an instance with ENA.
@@ -44,13 +44,13 @@ def test_what_ethtool_says():
 
 
 def test_what_an_ebs_volume_says():
-    stats = ebs_stats(page(10, 20, 30, 40))
+    stats = read_ebs_statistics(page(10, 20, 30, 40))
     assert ([count for _, count in stats], stats[0][0]) == ([10, 20, 30, 40], "the volume's IOPS")
 
 
 @pytest.mark.parametrize("text", ["", "0000: 01 02", page(1, 2, 3, 4, magic=1), "NVMe status: ..."])
 def test_a_page_of_another_kind_says_nothing(text):
-    assert ebs_stats(text) == []
+    assert read_ebs_statistics(text) == []
 
 
 def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
@@ -77,7 +77,7 @@ def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
     for program in programs.iterdir():
         program.chmod(0o755)
     monkeypatch.setattr(probe, "ENVIRONMENT", {"PATH": f"{programs}:/usr/bin:/bin"})
-    seen = host_allowance.gather_allowance(CheckedMachine(tmp_path))
+    seen = host_allowance.read_allowance_counters(CheckedMachine(tmp_path))
     assert {name for name, _, _ in seen.network} == {"eth0"}
     assert ("nvme1", "the instance's IOPS to EBS", 3) in seen.ebs
 
@@ -103,8 +103,8 @@ def unplug(folder: Path) -> None:
 
 
 def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, object]]:
-    seen = host_devices.gather_devices(CheckedMachine(root, Expected(instance_type=kind)))
-    return summary(host_devices.judge_devices(seen, None, {}))
+    seen = host_devices.list_pci_devices(CheckedMachine(root, ExpectedHardware(instance_type=kind)))
+    return summary(host_devices.judge_pci_devices(seen, None, {}))
 
 
 def test_as_many_disks_as_the_type_has(tmp_path):
@@ -134,5 +134,5 @@ def test_a_network_card_that_goes_is_reported_until_it_is_back(tmp_path):
 
 def test_a_machine_with_neither_says_nothing(tmp_path):
     plug(tmp_path, "0000:80:00.0", EBS)
-    with pytest.raises(NotHere):
+    with pytest.raises(DeviceAbsentError):
         judged(tmp_path, "")

@@ -10,8 +10,8 @@ from hpctl.detection.checks.host_filesystems_reading import (
     read_mounts,
 )
 from hpctl.detection.checks.host_mounts import MountAnswer
-from hpctl.detection.probe import ProbePending, ProbeResult, Probes
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
 
 FSX = "50 22 0:51 / /fsx rw,noatime shared:9 - lustre 10.0.0.1@tcp:/abcd rw,flock"
@@ -24,7 +24,7 @@ UNDER = "53 22 0:53 / /fsx rw - nfs other:/ rw"
 
 
 def judged_mounts(*asked):
-    return summary(host_mounts.judge_mounts(asked, None, limits("host.mounts")))
+    return summary(host_mounts.judge_network_mounts(asked, None, limits("host.mounts")))
 
 
 def points(made):
@@ -64,7 +64,7 @@ def stand_in(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        *((text, [("error", "/fsx", Verdict.FAIL)]) for text in host_mounts.BROKEN),
+        *((text, [("error", "/fsx", DeviceVerdict.FAIL)]) for text in host_mounts.BROKEN),
         ("Permission denied", []),
         ("No such file or directory", []),
     ],
@@ -79,14 +79,14 @@ DATA = r"40 22 259:2 / /opt/my\040data {own} - xfs /dev/nvme1n1 {super},attr2"
 
 TMPFS = "23 22 0:20 / /dev/shm rw - tmpfs tmpfs rw"
 
-FAIL = Verdict.FAIL
+FAIL = DeviceVerdict.FAIL
 
 WELL = ProbeResult(0, "/\n", "")
 
 
 @pytest.fixture(autouse=True)
 def probes(monkeypatch):
-    made = Probes(5.0)
+    made = ProbeRunner(5.0)
     monkeypatch.setattr(host_readonly, "PROBES", made)
     return made
 
@@ -97,21 +97,25 @@ def mountinfo(*lines, own="rw", super="rw"):
 
 def signs(machine, answer=WELL):
     local = list_file_systems(read_mounts(machine), LOCAL, 32)
-    return {disk.point: disk.sign for disk in host_readonly.judge_disks(machine, local, answer)}
+    return {
+        disk.point: disk.sign for disk in host_readonly.judge_disk_states(machine, local, answer)
+    }
 
 
 def judged(sample):
-    return summary(host_readonly.judge_readonly(sample, None, limits("host.readonly")))
+    return summary(host_readonly.judge_readonly_mounts(sample, None, limits("host.readonly")))
 
 
 def test_a_healthy_machine_is_silent(tmp_path):
-    seen = host_readonly.gather_readonly(machine(tmp_path, mountinfo(ROOT, TMPFS)))
+    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT, TMPFS)))
     assert ([disk.point for disk in seen.disks], judged(seen)) == (["/"], [])
 
 
 def test_a_root_that_the_kernel_remounted(tmp_path):
-    seen = host_readonly.gather_readonly(machine(tmp_path, mountinfo(ROOT, own="ro", super="ro")))
-    assert judged(seen) == [("readonly", "/", Verdict.FAIL)]
+    seen = host_readonly.probe_writable_mounts(
+        machine(tmp_path, mountinfo(ROOT, own="ro", super="ro"))
+    )
+    assert judged(seen) == [("readonly", "/", DeviceVerdict.FAIL)]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
 def test_a_byte_is_written_where_the_agent_lives(tmp_path):
     folder = tmp_path / "var/lib/hpctl/agent"
     folder.mkdir(parents=True)
-    seen = host_readonly.gather_readonly(machine(tmp_path, mountinfo(ROOT)))
+    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT)))
     assert (seen.write_error, seen.write_s) == ("", 0.0)
     assert ((folder / ".write-probe").read_bytes(), judged(seen)) == (b"\0", [])
 
@@ -173,12 +177,12 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
     (tmp_path / "var/lib/hpctl/agent").mkdir(parents=True)
     monkeypatch.setattr(host_readonly, "WRITE", ("ls", "--", f"/gone/{error}"))
 
-    class Refused(Probes):
+    class Refused(ProbeRunner):
         def ask(self, questions, wait_s):
             reported = super().ask(questions, wait_s)
             assert isinstance(reported["write"], ProbeResult)
             return {**reported, "write": ProbeResult(1, "", f"dd: failed to open 'x': {error}\n")}
 
     monkeypatch.setattr(host_readonly, "PROBES", Refused(5.0))
-    seen = host_readonly.gather_readonly(machine(tmp_path, mountinfo(ROOT, own=own)))
+    seen = host_readonly.probe_writable_mounts(machine(tmp_path, mountinfo(ROOT, own=own)))
     assert (seen.write_error, seen.write_point) == (expected, "/")

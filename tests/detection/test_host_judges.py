@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 
 TABLE = yaml.safe_load(Path(__file__).with_name("host_cases.yaml").read_text())
 LOADED = {spec.name: load_check(spec) for spec in CHECKS if spec.name in TABLE}
@@ -35,7 +35,7 @@ def test_what_is_reported(check: str, row: list[Any]) -> None:
     kind = get_type_hints(one.judge)["seen"]
     before, seen = [None, *(sample(kind, value) for value in samples)][-2:]
     found = [
-        f"{'warn:' * (o.verdict is Verdict.WARN)}{o.code}@{o.device}".rstrip("@")
+        f"{'warn:' * (o.verdict is DeviceVerdict.WARN)}{o.code}@{o.device}".rstrip("@")
         for o in one.judge(seen, before, one.limits)
     ]
     assert found == (expected or "").split()

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.check_once import run_once
+from hpctl.detection.check_once import run_checks_once
 from hpctl.detection.checks import host_dstate, host_mounts
-from hpctl.detection.probe import ProbePending, ProbeResult, Probes
-from hpctl.detection.procs import Scan
+from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
+from hpctl.detection.procs import ProcessScanner
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
@@ -52,7 +52,7 @@ def no_child_stays():
 
 @pytest.fixture
 def probes(no_child_stays: None):
-    made = Probes(0.5)
+    made = ProbeRunner(0.5)
     yield made
     made.forget(frozenset())
     until(lambda: made.out() == 0)
@@ -97,14 +97,14 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
     )
     before = children()
     began = time.monotonic()
-    (row,) = run_once([check], CheckedMachine(tmp_path))
+    (row,) = run_checks_once([check], CheckedMachine(tmp_path))
     assert [(f.code, f.device, f.verdict) for f in row.findings] == [
-        ("hangs", "/fsx", Verdict.FAIL)
+        ("hangs", "/fsx", DeviceVerdict.FAIL)
     ]
     assert time.monotonic() - began < STUCK_S / 10
     for _ in range(8):
         began = time.monotonic()
-        (row,) = run_once([check], CheckedMachine(tmp_path))
+        (row,) = run_checks_once([check], CheckedMachine(tmp_path))
         assert [f.device for f in row.findings] == ["/fsx"]
         assert time.monotonic() - began < STUCK_S / 10
         assert len(children() - before) <= 1
@@ -146,7 +146,7 @@ def test_a_child_in_state_d_is_left_alone(probes, frozen):
     (pid,) = children() - before
     # Killed, and still there: nothing but the disk can end it.
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
-    assert host_dstate.name_driver(host_dstate.read_wait_place(CheckedMachine(), pid)) == ""
+    assert host_dstate.find_stack_driver(host_dstate.read_kernel_stack(CheckedMachine(), pid)) == ""
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
@@ -165,24 +165,26 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])
 
 
 def test_a_task_in_state_d_is_seen_with_its_age_and_place(tmp_path, monkeypatch, no_child_stays):
-    monkeypatch.setattr(host_dstate, "SCAN", Scan())
+    monkeypatch.setattr(host_dstate, "SCAN", ProcessScanner())
     monkeypatch.setattr(host_dstate, "KNOWN", {})
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     sleeper = subprocess.Popen([sys.executable, "-c", ASLEEP, fifo])
 
-    def stuck() -> list[host_dstate.Stuck]:
-        return [s for s in host_dstate.gather_dstate(CheckedMachine()) if s.pid == sleeper.pid]
+    def stuck() -> list[host_dstate.StuckTask]:
+        return [s for s in host_dstate.list_stuck_tasks(CheckedMachine()) if s.pid == sleeper.pid]
 
     try:
         # A process that is just being loaded is in D now and then, too, and not for long.
         until(lambda: any(each.asleep_s >= 0.2 for each in stuck()))
         (seen,) = stuck()
-        assert host_dstate.name_driver(seen.where) == ""
+        assert host_dstate.find_stack_driver(seen.where) == ""
         limits = {"asleep_s": 0.1}
-        assert list(host_dstate.judge_dstate((seen,), None, limits)) == []
-        theirs = host_dstate.Stuck(seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]")
-        assert [o.code for o in host_dstate.judge_dstate((theirs,), None, limits)] == ["nvidia"]
+        assert list(host_dstate.judge_stuck_tasks((seen,), None, limits)) == []
+        theirs = host_dstate.StuckTask(seen.pid, seen.comm, seen.asleep_s, "nv_ioctl+0x1 [nvidia]")
+        assert [o.code for o in host_dstate.judge_stuck_tasks((theirs,), None, limits)] == [
+            "nvidia"
+        ]
     finally:
         writer = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # does not wait for a reader itself
         try:

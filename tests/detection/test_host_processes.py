@@ -4,13 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.detection import procs
-from hpctl.detection.check import CannotTell
+from hpctl.detection.check import UnknownResultError
 from hpctl.detection.checks import host_dstate, host_zombies
-from hpctl.detection.checks.host_dstate import Stuck
+from hpctl.detection.checks.host_dstate import StuckTask
 from hpctl.detection.checks.host_zombies import ZombieSample
-from hpctl.detection.nvml.snapshot import GpuProcess, Snapshot
-from hpctl.detection.procs import Scan
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.nvml.snapshot import GpuProcess, NvmlSnapshot
+from hpctl.detection.procs import ProcessScanner
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import limits, machine, summary
 from tests.fakes.fabric import Clock
 from tests.sweeps import gpus
@@ -32,7 +32,7 @@ OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(host_dstate, "SCAN", Scan())
+    monkeypatch.setattr(host_dstate, "SCAN", ProcessScanner())
     monkeypatch.setattr(host_dstate, "KNOWN", {})
     return Clock()
 
@@ -60,11 +60,11 @@ def task(
 
 def looks(tmp_path, clock, *rounds, pause_s=30.0):
     """What is said at the last of several looks at these files."""
-    seen: tuple[Stuck, ...] = ()
+    seen: tuple[StuckTask, ...] = ()
     for files in rounds:
-        seen = host_dstate.gather_dstate(machine(tmp_path, files, monotonic=clock))
+        seen = host_dstate.list_stuck_tasks(machine(tmp_path, files, monotonic=clock))
         clock.now += pause_s
-    return summary(host_dstate.judge_dstate(seen, None, limits("host.dstate")))
+    return summary(host_dstate.judge_stuck_tasks(seen, None, limits("host.dstate")))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
 )  # fmt: skip
 def test_whose_code_it_is(tmp_path, stack, driver):
     made = machine(tmp_path, {"/proc/7/stack": stack})
-    assert host_dstate.name_driver(host_dstate.read_wait_place(made, 7)) == driver
+    assert host_dstate.find_stack_driver(host_dstate.read_kernel_stack(made, 7)) == driver
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_whose_code_it_is(tmp_path, stack, driver):
     ],
 )
 def test_a_minute_in_the_driver_is_reported(tmp_path, clock, rounds):
-    assert looks(tmp_path, clock, *rounds) == [("nvidia", "", Verdict.FAIL)]
+    assert looks(tmp_path, clock, *rounds) == [("nvidia", "", DeviceVerdict.FAIL)]
 
 
 @pytest.mark.parametrize(
@@ -122,27 +122,27 @@ def of_a_thread(state):
 
 
 def test_a_thread_holds_a_killed_process(tmp_path, clock):
-    assert looks(tmp_path, clock, *[of_a_thread("Z")] * 3) == [("nvidia", "", Verdict.FAIL)]
+    assert looks(tmp_path, clock, *[of_a_thread("Z")] * 3) == [("nvidia", "", DeviceVerdict.FAIL)]
 
 
-@pytest.mark.parametrize(("on_gpu", "found"), [(7, [("nvidia", "", Verdict.FAIL)]), (9, [])])
+@pytest.mark.parametrize(("on_gpu", "found"), [(7, [("nvidia", "", DeviceVerdict.FAIL)]), (9, [])])
 def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, clock, on_gpu, found):
-    swept = Snapshot(1.0, gpus=gpus(processes=(GpuProcess(on_gpu),)))
+    swept = NvmlSnapshot(1.0, gpus=gpus(processes=(GpuProcess(on_gpu),)))
     for _ in range(3):
         here = machine(tmp_path, of_a_thread("S"), monotonic=clock)
-        seen = host_dstate.gather_dstate(replace(here, nvml=lambda: swept))
+        seen = host_dstate.list_stuck_tasks(replace(here, nvml=lambda: swept))
         clock.now += 30.0
-    assert summary(host_dstate.judge_dstate(seen, None, limits("host.dstate"))) == found
+    assert summary(host_dstate.judge_stuck_tasks(seen, None, limits("host.dstate"))) == found
 
 
 def test_the_evidence_names_the_task_and_the_place():
-    seen = (Stuck(7, "python", 61.0, "nv_ioctl+0x1 [nvidia]\nvfs_ioctl+0x2"),)
-    (reported,) = host_dstate.judge_dstate(seen, None, limits("host.dstate"))
+    seen = (StuckTask(7, "python", 61.0, "nv_ioctl+0x1 [nvidia]\nvfs_ioctl+0x2"),)
+    (reported,) = host_dstate.judge_stuck_tasks(seen, None, limits("host.dstate"))
     assert reported.detail == "python (7) has not run for 61 s"
     assert reported.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
 
 
-FAIL, WARN = Verdict.FAIL, Verdict.WARN
+FAIL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
 
 FILES = {
     "/proc/loadavg": "0.52 0.58 0.59 3/1234 4711\n",
@@ -158,24 +158,24 @@ def stat(pid, state="S", flags=0, comm="sh"):
 
 @pytest.fixture(autouse=True)
 def scan(monkeypatch):
-    monkeypatch.setattr(host_zombies, "SCAN", procs.Scan())
+    monkeypatch.setattr(host_zombies, "SCAN", procs.ProcessScanner())
 
 
 def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
-    seen = host_zombies.gather_zombies(machine(tmp_path, files))
+    seen = host_zombies.count_zombie_processes(machine(tmp_path, files))
     assert seen == ZombieSample(2, 1234, 65536, 2048, 9223372036854775807)
-    assert summary(host_zombies.judge_zombies(seen, None, limits("host.zombies"))) == []
+    assert summary(host_zombies.judge_process_counts(seen, None, limits("host.zombies"))) == []
 
 
 @pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])
 def test_what_proc_should_not_say(tmp_path, name):
-    with pytest.raises(CannotTell):
-        host_zombies.gather_zombies(machine(tmp_path, {**FILES, name: "?"}))
+    with pytest.raises(UnknownResultError):
+        host_zombies.count_zombie_processes(machine(tmp_path, {**FILES, name: "?"}))
 
 
 def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):
-    scan, made = procs.Scan(), machine(tmp_path, {**stat(5), **stat(9, flags=0x200000)})
+    scan, made = procs.ProcessScanner(), machine(tmp_path, {**stat(5), **stat(9, flags=0x200000)})
     assert [t.pid for t in scan.tasks(made)] == [5]
     # Its pid went to a process: seen when the kernel threads are looked at again.
     machine(tmp_path, stat(9))
@@ -185,5 +185,5 @@ def test_a_scan_reads_a_kernel_thread_once_in_ten_times(tmp_path):
 def test_a_scan_is_bounded_and_continues_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(procs, "MOST", 3)
     files = {name: text for pid in range(1, 6) for name, text in stat(pid).items()}
-    scan, made = procs.Scan(), machine(tmp_path, files)
+    scan, made = procs.ProcessScanner(), machine(tmp_path, files)
     assert [[t.pid for t in scan.tasks(made)] for _ in "123"] == [[1, 2, 3], [4, 5, 1], [2, 3, 4]]

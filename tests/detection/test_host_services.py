@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from hpctl.detection.check import CannotTell
+from hpctl.detection.check import UnknownResultError
 from hpctl.detection.checks import host_clock, host_units
-from hpctl.detection.probe import Probes
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.probe import ProbeRunner
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.detection.host import machine, summary
 from tests.waiting import until
 
-WARN = Verdict.WARN
+WARN = DeviceVerdict.WARN
 
 FM = host_units.FABRIC_MANAGER
 
@@ -34,9 +34,9 @@ def block(name, state=RUNS, *, load="loaded", enabled="enabled", condition="yes"
 
 
 def judged(*blocks, nvswitch=True):
-    seen = host_units.parse_units("\n".join(blocks), nvswitch=nvswitch)
+    seen = host_units.parse_systemd_units("\n".join(blocks), nvswitch=nvswitch)
     assert len(seen) == len(blocks)
-    return summary(host_units.judge_units(seen, None, {}))
+    return summary(host_units.judge_systemd_units(seen, None, {}))
 
 
 @pytest.mark.parametrize(
@@ -100,15 +100,15 @@ def test_a_systemctl_that_fails_or_hangs_is_no_verdict(tmp_path, monkeypatch, sc
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     monkeypatch.setattr(host_units, "SHOW", ("sh", "-c", script))
     monkeypatch.setattr(host_units, "TIMEOUT_S", 0.3)
-    probes = Probes(0.0)
+    probes = ProbeRunner(0.0)
     monkeypatch.setattr(host_units, "PROBES", probes)
-    with pytest.raises(CannotTell, match=output):
-        host_units.gather_units(machine(tmp_path))
+    with pytest.raises(UnknownResultError, match=output):
+        host_units.read_systemd_units(machine(tmp_path))
     probes.forget(frozenset())
     until(lambda: not probes.out())
 
 
-FAIL, WARN = Verdict.FAIL, Verdict.WARN
+FAIL, WARN = DeviceVerdict.FAIL, DeviceVerdict.WARN
 
 KEPT = "A9FEA97B,169.254.169.123,4,1700000000.1,-0.000012,0.1,0.1,-9.1,0,0,0.1,0.1,16.1,Normal"
 
@@ -123,13 +123,13 @@ LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchr
     ],
 )  # fmt: skip
 def test_what_chrony_prints(line, offset_s):
-    assert host_clock.parse_tracking(line) == offset_s
+    assert host_clock.parse_chrony_tracking(line) == offset_s
 
 
 @pytest.fixture
 def booted(tmp_path, monkeypatch):
     (tmp_path / "run/systemd/system").mkdir(parents=True)
-    monkeypatch.setattr(host_units, "PROBES", Probes(5.0))
+    monkeypatch.setattr(host_units, "PROBES", ProbeRunner(5.0))
     return machine(tmp_path)
 
 
@@ -138,12 +138,12 @@ def test_the_kernel_of_this_machine_answers(booted, monkeypatch):
     kept, offset_s = host_clock.read_kernel_clock()
     # The kernel keeps half a second at most; a wrong layout of the structure gives more.
     assert 0 <= offset_s <= 0.5
-    assert host_clock.gather_clock(booted).kept is kept
+    assert host_clock.read_clock(booted).kept is kept
 
 
 def test_the_structure_is_the_kernel_s():
     """The kernel writes its time behind the fields that are named: it stands where it should."""
-    timex = host_clock.Timex(modes=0)
+    timex = host_clock.KernelTimex(modes=0)
     assert host_clock._libc.adjtimex(host_clock.ctypes.byref(timex)) >= 0
     (seconds,) = struct.unpack_from("q", bytes(timex.rest), 28)
     assert abs(seconds - time.time()) < 5
@@ -154,4 +154,4 @@ def test_chrony_s_offset_counts_where_it_is_larger(booted, monkeypatch, tmp_path
     program.write_text(f"#!/bin/sh\necho '{KEPT.replace('-0.000012', '75.25')}'\n")
     program.chmod(0o755)
     monkeypatch.setattr(host_clock, "CHRONY", (str(program),))
-    assert host_clock.gather_clock(booted).offset_s == 75.25
+    assert host_clock.read_clock(booted).offset_s == 75.25

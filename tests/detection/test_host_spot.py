@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    ExpectedHardware,
+    UnknownResultError,
+)
 from hpctl.detection.checks import host_spot
 from hpctl.engine.journal.events import Event, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.journal.state import replay_events
@@ -17,10 +22,10 @@ from hpctl.faults.catalogue import build_rules
 from hpctl.nodes import advance
 from hpctl.nodes.actors import NodeFacts
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Move, StepKind
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
@@ -72,12 +77,12 @@ class Metadata:
     @property
     def machine(self) -> CheckedMachine:
         url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        return CheckedMachine(Path("/nowhere"), Expected(spot=True, metadata_url=url))
+        return CheckedMachine(Path("/nowhere"), ExpectedHardware(spot=True, metadata_url=url))
 
 
 @pytest.fixture
 def metadata(monkeypatch):
-    monkeypatch.setattr(host_spot.SessionToken, "value", "")
+    monkeypatch.setattr(host_spot.MetadataSessionToken, "value", "")
     made = Metadata()
     yield made
     made.server.shutdown()
@@ -85,57 +90,61 @@ def metadata(monkeypatch):
 
 
 def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> None:
-    calm = host_spot.gather_spot(metadata.machine)
-    assert list(host_spot.judge_spot(calm, None, {})) == []
+    calm = host_spot.fetch_spot_notice(metadata.machine)
+    assert list(host_spot.judge_spot_notice(calm, None, {})) == []
     metadata.notice = NOTICE
-    (seen,) = host_spot.judge_spot(host_spot.gather_spot(metadata.machine), calm, {})
-    assert (seen.code, seen.verdict) == ("interruption", Verdict.FAIL)
+    (seen,) = host_spot.judge_spot_notice(host_spot.fetch_spot_notice(metadata.machine), calm, {})
+    assert (seen.code, seen.verdict) == ("interruption", DeviceVerdict.FAIL)
     assert seen.detail == "EC2 will terminate the instance at 2026-03-01T12:02:00Z"
     assert metadata.asked == ["PUT", "GET", "GET"]
 
 
 def test_no_token_is_no_word_that_there_is_no_notice(metadata: Metadata) -> None:
     metadata.token = ""
-    with pytest.raises(CannotTell, match="404"):
-        host_spot.gather_spot(metadata.machine)
+    with pytest.raises(UnknownResultError, match="404"):
+        host_spot.fetch_spot_notice(metadata.machine)
 
 
 def test_a_token_that_ran_out_is_renewed(metadata: Metadata) -> None:
-    host_spot.gather_spot(metadata.machine)
+    host_spot.fetch_spot_notice(metadata.machine)
     metadata.token = "t-2"
     metadata.notice = NOTICE
-    assert host_spot.gather_spot(metadata.machine).action == "terminate"
+    assert host_spot.fetch_spot_notice(metadata.machine).action == "terminate"
     assert metadata.asked == ["PUT", "GET", "GET", "PUT", "GET"]
 
 
 def test_nothing_is_asked_of_an_instance_that_is_not_spot(metadata: Metadata) -> None:
-    here = replace(metadata.machine, expected=Expected())
-    with pytest.raises(NotHere):
-        host_spot.gather_spot(here)
+    here = replace(metadata.machine, expected=ExpectedHardware())
+    with pytest.raises(DeviceAbsentError):
+        host_spot.fetch_spot_notice(here)
     assert metadata.asked == []
 
 
 def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) -> None:
     metadata.notice = "not json"
-    with pytest.raises(CannotTell, match="cannot be read"):
-        host_spot.gather_spot(metadata.machine)
+    with pytest.raises(UnknownResultError, match="cannot be read"):
+        host_spot.fetch_spot_notice(metadata.machine)
     nobody = replace(
-        metadata.machine, expected=Expected(spot=True, metadata_url="http://127.0.0.1:9")
+        metadata.machine, expected=ExpectedHardware(spot=True, metadata_url="http://127.0.0.1:9")
     )
-    with pytest.raises(CannotTell, match="does not answer"):
-        host_spot.gather_spot(nobody)
+    with pytest.raises(UnknownResultError, match="does not answer"):
+        host_spot.fetch_spot_notice(nobody)
 
 
 def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     fault = RULES.classes[RULE]
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
-    reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
-    assert assess_health(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
+    reported = Finding("host.spot", DeviceVerdict.FAIL, at(-1), at(-1), code="interruption")
+    assert (
+        assess_health(NodeHealth(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
+    )
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
     rec = replace(replay_events(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
     for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
-        answer = advance.advance(rec, facts, OWN, at(1))
-        assert isinstance(answer, Move), "no step: the provider brings the next instance by itself"
+        answer = advance.advance_node_recovery(rec, facts, OWN, at(1))
+        assert isinstance(answer, PhaseMove), (
+            "no step: the provider brings the next instance by itself"
+        )
         assert answer.signal is NodeSignal.REMEDY_ACCEPTED
 
 
@@ -144,7 +153,7 @@ def noticed(ladder, urgency, phase=()):
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
     log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]
     shut = SlurmNode(
-        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason("n-1", "x"),
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), format_own_reason("n-1", "x"),
         partitions=("all",),
     )  # fmt: skip
     job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')

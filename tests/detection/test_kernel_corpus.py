@@ -11,9 +11,9 @@ from io import BytesIO
 from pathlib import Path
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.logtext import LogText
-from hpctl.faults.table import KERNEL_CHECKS, rows_of
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.logtext import LogTextReader
+from hpctl.faults.table import KERNEL_CHECKS, list_check_rows
 from hpctl.vocabulary.model import Finding
 from tests.detection.corpus import case, play, unseen
 from tests.fakes.values import T0 as NOON
@@ -36,7 +36,7 @@ def recorded() -> Iterator[str]:
             record = kmsg.parse_record(raw.encode(), booted=1.7e9)
             assert record is not None
             yield record.text
-    for entry in LogText(BytesIO(read_text("deaths/kmsg").encode())):
+    for entry in LogTextReader(BytesIO(read_text("deaths/kmsg").encode())):
         yield entry.record.text
 
 
@@ -56,8 +56,8 @@ def lines() -> Iterator[str]:
 
 
 def judged(text: str) -> list[Finding]:
-    kernel = KernelJudge(lambda pid, _at: f"job of {pid}")
-    return kernel.findings([kmsg.Record(kmsg.KERNEL_FACILITY, 1, NOON, text)])
+    kernel = KernelLineJudge(lambda pid, _at: f"job of {pid}")
+    return kernel.findings([kmsg.KernelRecord(kmsg.KERNEL_FACILITY, 1, NOON, text)])
 
 
 def shown() -> Iterator[str]:
@@ -77,7 +77,7 @@ def test_every_line_amounts_to_what_it_did() -> None:
 def test_a_row_says_whether_a_recording_holds_a_line_of_it() -> None:
     """H200: tests/gpu/recordings/h200-580.159."""
     in_recordings = {(f.check, f.code) for text in recorded() for f in judged(text)}
-    rows = [row for spec in KERNEL_CHECKS for row in rows_of(spec.name)]
+    rows = [row for spec in KERNEL_CHECKS for row in list_check_rows(spec.name)]
     recorded_rows = [row for row in rows if any(one.is_recorded for one in row.sightings)]
     said = {(row.check, code) for row in recorded_rows for code in row.codes}
     assert said == in_recordings

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import Record
-from hpctl.detection.slurm_jobs import ProcessJobs
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import KernelRecord
+from hpctl.detection.slurm_jobs import ProcessJobFinder
 from hpctl.toolkit.compat import UTC
 from tests.live import until
 
@@ -29,12 +29,14 @@ def test_processes_of_a_running_job_are_found(slurm, tmp_path):
     names = ("batch", "child", "task")
     until(lambda: all((tmp_path / name).exists() for name in names), 30, "the job's processes")
     pids = {name: int((tmp_path / name).read_text()) for name in names}
-    jobs = ProcessJobs()
+    jobs = ProcessJobFinder()
     try:
         for name, pid in pids.items():
             assert jobs.of(pid, datetime.now(UTC)) == job, name
         text = f"NVRM: Xid (PCI:0000:c1:00): 31, pid={pids['task']}, name=bash, Ch 0008"
-        (finding,) = KernelJudge(jobs.of).findings([Record(0, 1, datetime.now(UTC), text)])
+        (finding,) = KernelLineJudge(jobs.of).findings(
+            [KernelRecord(0, 1, datetime.now(UTC), text)]
+        )
         assert (finding.code, finding.job) == ("31", job)
     finally:
         slurm.run(["scancel", job])
@@ -42,4 +44,4 @@ def test_processes_of_a_running_job_are_found(slurm, tmp_path):
     # Its last lines may be read after its end: what was known is remembered for a while.
     time.sleep(0.1)
     assert jobs.of(pids["task"], datetime.now(UTC)) == job
-    assert ProcessJobs().of(pids["task"], datetime.now(UTC)) == ""
+    assert ProcessJobFinder().of(pids["task"], datetime.now(UTC)) == ""

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import RECORD_BYTES, Record
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import RECORD_BYTES, KernelRecord
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, rows_of
-from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
+from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, list_check_rows
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 from tests.detection.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
 from tests.fakes.values import T0 as NOON
 
 
-def records(*texts: str, facility: int = 0, second: float = 0) -> list[Record]:
+def records(*texts: str, facility: int = 0, second: float = 0) -> list[KernelRecord]:
     at = NOON + timedelta(seconds=second)
-    return [Record(facility, n, at, text) for n, text in enumerate(texts)]
+    return [KernelRecord(facility, n, at, text) for n, text in enumerate(texts)]
 
 
-def kernel(jobs: dict[int, str] | None = None) -> KernelJudge:
-    return KernelJudge(lambda pid, _at: (jobs or {}).get(pid, ""))
+def kernel(jobs: dict[int, str] | None = None) -> KernelLineJudge:
+    return KernelLineJudge(lambda pid, _at: (jobs or {}).get(pid, ""))
 
 
 @pytest.mark.parametrize(("text", "check", "code", "device", "means"), CASES)
@@ -37,7 +37,9 @@ def test_a_line_is_found_and_means_what_the_table_says(text, check, code, device
     stem = check.replace(".", "-")
     rule = SHIPPED.get(f"{stem}-{code}") or SHIPPED[stem]
     assert rule.urgency is (NOTHING if means is WATCH else means)
-    assert finding.verdict is {WATCH: Verdict.WARN, NOTHING: Verdict.NOTE}.get(means, Verdict.FAIL)
+    assert finding.verdict is {WATCH: DeviceVerdict.WARN, NOTHING: DeviceVerdict.NOTE}.get(
+        means, DeviceVerdict.FAIL
+    )
 
 
 @pytest.mark.parametrize("text", [case[0] for case in CASES])
@@ -62,7 +64,8 @@ def test_lines_that_are_no_trouble(text):
 def test_equal_lines_of_a_batch_are_one_finding():
     text = "nvme nvme1: I/O 12 QID 4 timeout, aborting"
     batch = [
-        Record(0, n, NOON + timedelta(seconds=second), text) for n, second in enumerate((3, 1, 9))
+        KernelRecord(0, n, NOON + timedelta(seconds=second), text)
+        for n, second in enumerate((3, 1, 9))
     ]
     other = records("nvme nvme1: I/O 99 QID 1 timeout, aborting", second=4)
     (finding,) = kernel().findings([*batch, *other])
@@ -79,8 +82,8 @@ def test_a_server_that_is_back_ends_what_was_reported_of_it():
     lost = "nfs: server 10.0.0.5 not responding, still trying"
     output = kernel().findings([*records(lost), *records("nfs: server 10.0.0.5 OK", second=5)])
     assert [(f.verdict, f.clears, f.code, f.device) for f in output] == [
-        (Verdict.WARN, Clears.GONE, "not-responding", "10.0.0.5"),
-        (Verdict.OK, Clears.GONE, "not-responding", "10.0.0.5"),
+        (DeviceVerdict.WARN, ClearCondition.GONE, "not-responding", "10.0.0.5"),
+        (DeviceVerdict.OK, ClearCondition.GONE, "not-responding", "10.0.0.5"),
     ]
     restored = (
         "Lustre: fsx-OST0000-osc-ffff8a01: Connection restored to 10.0.1.5@tcp (at 10.0.1.5@tcp)",
@@ -89,7 +92,7 @@ def test_a_server_that_is_back_ends_what_was_reported_of_it():
     for text in restored:
         (over,) = kernel().findings(records(text))
         assert (over.verdict, over.code, over.device) == (
-            Verdict.OK, "connection-lost", "fsx-OST0000",
+            DeviceVerdict.OK, "connection-lost", "fsx-OST0000",
         )  # fmt: skip
 
 
@@ -179,7 +182,7 @@ READ_BY_CODE = {
 KERNEL_ROWS = [
     row
     for spec in KERNEL_CHECKS
-    for row in rows_of(spec.name)
+    for row in list_check_rows(spec.name)
     if spec.name not in ("kernel.xid", "kernel.sxid")
 ]
 
@@ -219,10 +222,10 @@ def mangled(draw: st.DrawFn) -> str:
 
 @given(st.lists(mangled() | KNOWN | st.text(max_size=80), max_size=20))
 def test_no_line_breaks_the_reader_or_the_report(texts):
-    found = KernelJudge(lambda pid, _at: str(pid)[:9]).findings(
-        [Record(0, n, NOON, text) for n, text in enumerate(texts)]
+    found = KernelLineJudge(lambda pid, _at: str(pid)[:9]).findings(
+        [KernelRecord(0, n, NOON, text) for n, text in enumerate(texts)]
     )
-    report = Report("n1", "i-1", "b-1", 1, NOON, NOON, tuple(found))
+    report = AgentReport("n1", "i-1", "b-1", 1, NOON, NOON, tuple(found))
     assert wire.decode_report(wire.encode_report(report)) == report
 
 
@@ -233,9 +236,9 @@ def test_no_line_is_long_in_being_judged(text):
         ":1, blocked a=[x](0x1," * 400, "9" * 6000, " " * 6000, "A" * 6000, "0000:18:00.0 " * 500,
         "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 200,
     )  # fmt: skip
-    kernel = KernelJudge(lambda _pid, _at: "")
+    kernel = KernelLineJudge(lambda _pid, _at: "")
     records = [
-        Record(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])
+        KernelRecord(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])
         for at in range(0, len(text), 3)
         for filler in fillers
     ]

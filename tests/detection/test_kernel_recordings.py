@@ -9,34 +9,34 @@ from io import BytesIO
 import pytest
 
 from hpctl.detection import kmsg
-from hpctl.detection.checks.gpu_xid import judge_xid
+from hpctl.detection.checks.gpu_xid import judge_xid_events
 from hpctl.detection.findings import FindingStore
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.logtext import LogText
-from hpctl.detection.nvml.snapshot import NvmlEvent, Snapshot
-from hpctl.faults.assess import assess_settled, fault_classes
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.logtext import LogTextReader
+from hpctl.detection.nvml.snapshot import NvmlEvent, NvmlSnapshot
+from hpctl.faults.assess import assess_settled, list_fault_classes
 from hpctl.faults.catalogue import build_rules
 from hpctl.faults.table import BENIGN_LINES
-from hpctl.vocabulary.assessment import Condition, Remedy
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.assessment import NodeCondition, Remedy
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.gpu.recordings import read_json, read_kernel_records, read_text
 
 RULES = build_rules()
 GPU = "0000:00:06.0"
-NOTHING_WRONG = {Verdict.OK, Verdict.NOTE}
+NOTHING_WRONG = {DeviceVerdict.OK, DeviceVerdict.NOTE}
 
 
-def parse(lines: Iterable[str]) -> list[kmsg.Record]:
+def parse(lines: Iterable[str]) -> list[kmsg.KernelRecord]:
     records = [kmsg.parse_record(line.encode(), booted=1.7e9) for line in lines]
     assert None not in records
     return records
 
 
 def judge(
-    records: Iterable[kmsg.Record], job_of: Callable[[int], str] = lambda pid: ""
+    records: Iterable[kmsg.KernelRecord], job_of: Callable[[int], str] = lambda pid: ""
 ) -> tuple[Finding, ...]:
     """The findings of the agent, record by record as they come."""
-    kernel, findings = KernelJudge(lambda pid, _at: job_of(pid)), FindingStore()
+    kernel, findings = KernelLineJudge(lambda pid, _at: job_of(pid)), FindingStore()
     for record in records:
         for finding in kernel.findings([record]):
             findings.add(finding)
@@ -50,8 +50,8 @@ def count_by_code(findings: Iterable[Finding]) -> dict[str, int]:
     return counts
 
 
-def deaths() -> list[kmsg.Record]:
-    log = LogText(BytesIO(read_text("deaths/kmsg").encode()))
+def deaths() -> list[kmsg.KernelRecord]:
+    log = LogTextReader(BytesIO(read_text("deaths/kmsg").encode()))
     return [entry.record for entry in log]
 
 
@@ -91,10 +91,12 @@ def test_nine_faulting_programs_are_no_sign_against_the_node(job_of) -> None:
     """kmsg-crashes.txt: outside of jobs, in one job, and each in a job of another user."""
     findings = judge(parse(read_kernel_records("kmsg-crashes.txt")), job_of)
     assert count_by_code(findings) == {"13": 9, "31": 2, "43": 4}
-    assert {(f.check, f.device, f.verdict) for f in findings} == {("kernel.xid", GPU, Verdict.NOTE)}
+    assert {(f.check, f.device, f.verdict) for f in findings} == {
+        ("kernel.xid", GPU, DeviceVerdict.NOTE)
+    }
     found = assess_settled(findings, RULES)
-    assert (found.condition, found.fault) == (Condition.HEALTHY, None)
-    remedies = {fault.ladder for fault in fault_classes(findings, RULES)}
+    assert (found.condition, found.fault) == (NodeCondition.HEALTHY, None)
+    remedies = {fault.ladder for fault in list_fault_classes(findings, RULES)}
     assert remedies == {(Remedy.RESTART_JOB,), (Remedy.NONE,)}
 
 
@@ -104,7 +106,7 @@ def test_all_together_is_a_healthy_node() -> None:
     crashed = parse(read_kernel_records("kmsg-crashes.txt"))
     findings = judge([*booted, *crashed, *deaths()])
     assert {f.verdict for f in findings} <= NOTHING_WRONG
-    assert assess_settled(findings, RULES).condition is Condition.HEALTHY
+    assert assess_settled(findings, RULES).condition is NodeCondition.HEALTHY
     died = count_by_code(judge(deaths()))
     assert died == {"31": 2, "43": 6}
 
@@ -126,7 +128,7 @@ def test_an_xid_of_the_log_and_of_nvml_is_counted_once() -> None:
         for e in program["nvml_events"]
     )
     assert {event.data for event in events} == {13, 31, 43}
-    assert list(judge_xid(Snapshot(200.0, events=events), None, {})) == []
+    assert list(judge_xid_events(NvmlSnapshot(200.0, events=events), None, {})) == []
     for program in programs:
         lines = [raw for _, raw in program["kmsg"]]
         codes = {f.code for f in judge(parse(lines))}
@@ -138,8 +140,8 @@ def test_a_line_that_no_rule_knows_is_a_note() -> None:
     texts = ("NVRM: gpuClearSomethingElse_GB100: Other Interrupt detected. Clearing it.",) * 2
     (found,) = judge(parse(f"4,{n},{n}000000,c;{text}" for n, text in enumerate(texts, 1)))
     assert (found.check, found.code, found.detail) == ("kernel.driver", "unknown", "nvidia")
-    assert (found.verdict, found.count) == (Verdict.NOTE, 2)
-    assert assess_settled((found,), RULES).condition is Condition.HEALTHY
+    assert (found.verdict, found.count) == (DeviceVerdict.NOTE, 2)
+    assert assess_settled((found,), RULES).condition is NodeCondition.HEALTHY
 
 
 def test_a_gpu_that_the_driver_numbers_prints_the_same_harmless_line() -> None:

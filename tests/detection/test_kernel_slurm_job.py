@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import slurm_jobs
-from hpctl.detection.slurm_jobs import ProcessJobs, is_slurmstepd, job_of_cgroup
+from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd, parse_cgroup_job_id
 from hpctl.toolkit.compat import UTC
 from tests.proc_files import add_slurmstepd
 from tests.waiting import until
@@ -35,7 +35,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
     ],
 )
 def test_the_job_in_a_control_groups_path(path, job):
-    assert job_of_cgroup(path) == job
+    assert parse_cgroup_job_id(path) == job
 
 
 class Proc:
@@ -70,14 +70,14 @@ def test_by_the_step_daemon_above_it(proc, program):
     add_slurmstepd(proc.root / "40", proc.root / "sbin" / program)
     proc.add(41, 40, name="bash")
     proc.add(42, 41, name="a) 1 (b")
-    assert ProcessJobs(proc.root).of(42, now()) == "13"
+    assert ProcessJobFinder(proc.root).of(42, now()) == "13"
 
 
 def test_a_step_daemon_without_a_title_says_nothing(proc):
     proc.add(40, name="slurmstepd", line=b"something else")
     add_slurmstepd(proc.root / "40", proc.root / "sbin/slurmstepd")
     proc.add(41, 40)
-    assert ProcessJobs(proc.root).of(41, now()) == ""
+    assert ProcessJobFinder(proc.root).of(41, now()) == ""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_process_named_like_the_step_daemon_says_nothing(proc, program, uids, 
     add_slurmstepd(proc.root / "60", proc.root / "sbin" / program, uids=uids)
     (proc.root / "sbin" / program).chmod(mode)
     proc.add(61, 60)
-    assert ProcessJobs(proc.root).of(61, now()) == ""
+    assert ProcessJobFinder(proc.root).of(61, now()) == ""
 
 
 def test_a_step_daemon_outlives_the_upgrade_of_its_file(proc):
@@ -121,7 +121,7 @@ def test_a_setuid_program_under_the_name_is_no_step_daemon(tmp_path):
         place = Path("/proc") / str(started.pid)
         until(lambda: (place / "comm").read_text() == "slurmstepd\n", 60)
         until(lambda: place.stat().st_uid == 0, 60)
-        assert ProcessJobs().of(started.pid, now()) == ""
+        assert ProcessJobFinder().of(started.pid, now()) == ""
         assert not is_slurmstepd(place)
         started.kill()
 
@@ -129,12 +129,12 @@ def test_a_setuid_program_under_the_name_is_no_step_daemon(tmp_path):
 def test_a_loop_of_parents_ends(proc):
     proc.add(40, 41)
     proc.add(41, 40)
-    assert ProcessJobs(proc.root).of(40, now()) == ""
+    assert ProcessJobFinder(proc.root).of(40, now()) == ""
 
 
 def test_a_process_that_began_after_the_line_is_another(proc):
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user", age_s=10)
-    jobs = ProcessJobs(proc.root)
+    jobs = ProcessJobFinder(proc.root)
     assert (jobs.of(50, now() - timedelta(seconds=60)), jobs.of(50, now())) == ("", "12")
 
 
@@ -142,7 +142,7 @@ def test_an_answer_outlives_its_process_for_a_while(proc, monkeypatch):
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user")
     clock = [1000.5]
     monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
-    jobs = ProcessJobs(proc.root)
+    jobs = ProcessJobFinder(proc.root)
     assert jobs.of(50, now()) == "12"
     for name in ("stat", "cgroup", "cmdline"):
         (proc.root / "50" / name).unlink()
@@ -157,7 +157,7 @@ JOB_GROUP = "0::/system.slice/slurmstepd.scope/job_12/step_0/user"
 def test_a_storm_of_processes_is_looked_up_only_so_often(proc, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
-    jobs = ProcessJobs(proc.root)
+    jobs = ProcessJobFinder(proc.root)
     at, most = now(), slurm_jobs.LOOKS_A_SECOND
     for pid in range(2, 2 + 4 * most):
         proc.add(pid, cgroup=JOB_GROUP)
@@ -172,7 +172,7 @@ def test_a_storm_of_processes_costs_a_bounded_memory(proc, monkeypatch):
     """The oldest answer is forgotten: of a process that has ended meanwhile nothing is known."""
     clock = [1000.0]
     monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
-    jobs = ProcessJobs(proc.root)
+    jobs = ProcessJobFinder(proc.root)
     last = 2 + slurm_jobs.REMEMBERED
     for pid in range(2, last + 1):
         proc.add(pid, cgroup=JOB_GROUP)

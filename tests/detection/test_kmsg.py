@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel.log import KernelJudge
+from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.kmsg import (
-    KernelDevice,
+    KernelRecord,
+    KmsgDevice,
     KmsgFileFollower,
-    Record,
     format_record,
-    open_log,
+    open_kernel_log,
     parse_record,
 )
 from hpctl.toolkit.compat import UTC
@@ -61,7 +61,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def test_a_file_is_followed_from_its_start(path):
-    log = open_log(path)
+    log = open_kernel_log(path)
     assert isinstance(log, KmsgFileFollower)
     assert (texts(log), texts(log)) == (["old"], [])
     append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
@@ -70,7 +70,7 @@ def test_a_file_is_followed_from_its_start(path):
 
 
 def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
-    log = open_log(path)
+    log = open_kernel_log(path)
     texts(log)
     with selectors.DefaultSelector() as selector:
         assert log.fileno() is not None
@@ -100,7 +100,7 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
 )
 def test_a_file_of_another_format_is_refused(path, line):
     path.write_text(line + "\n")
-    log = open_log(path)
+    log = open_kernel_log(path)
     with pytest.raises(Unavailable, match="not in the format of /dev/kmsg") as caught:
         log.read()
     assert "hpctl agent triage" in caught.value.hint
@@ -111,7 +111,7 @@ def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path):
     """A stand-in's USEC may count from anything: the last record was written at mtime."""
     path.write_bytes(b"4,1,1000000,-;early\n4,2,61000000,-;late\n")
     os.utime(path, (1_700_000_000, 1_700_000_000))
-    log = open_log(path)
+    log = open_kernel_log(path)
     early, late = (record.at.timestamp() for record in log.read())
     assert (early, late) == (1_700_000_000 - 60, 1_700_000_000)
     append(path, b"4,3,99000000,-;now\n")
@@ -120,7 +120,7 @@ def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path):
 
 
 def test_a_line_written_in_pieces_is_one_line(path):
-    log = open_log(path)
+    log = open_kernel_log(path)
     texts(log)
     whole = format_record("in pieces", 2)
     for piece in (whole[:5], whole[5:20], whole[20:-1]):
@@ -133,7 +133,7 @@ def test_a_line_written_in_pieces_is_one_line(path):
 
 def test_a_truncated_file_is_read_again(path):
     append(path, format_record("long " * 40, 2) + b"4,3,1,-;half a li")
-    log = open_log(path)
+    log = open_kernel_log(path)
     assert len(texts(log)) == 2
     path.write_bytes(format_record("after", 1))
     assert texts(log) == ["after"]
@@ -141,7 +141,7 @@ def test_a_truncated_file_is_read_again(path):
 
 
 def test_a_line_without_end_is_dropped_and_counted(path):
-    log = open_log(path)
+    log = open_kernel_log(path)
     texts(log)
     append(path, b"4,2,1,-;" + b"x" * 3 * kmsg.RECORD_BYTES)
     assert (texts(log), log.lost) == ([], 1)
@@ -152,7 +152,7 @@ def test_a_line_without_end_is_dropped_and_counted(path):
 
 def test_a_big_file_comes_in_batches_and_nothing_is_missed(path):
     path.write_bytes(b"".join(format_record(f"{n}", n) for n in range(30_000)))
-    log, seen = open_log(path), []
+    log, seen = open_kernel_log(path), []
     while batch := log.read():
         assert len(batch) <= kmsg.BATCH
         seen += [record.seq for record in batch]
@@ -162,7 +162,7 @@ def test_a_big_file_comes_in_batches_and_nothing_is_missed(path):
 
 def test_no_log_is_reported_with_a_hint(tmp_path):
     with pytest.raises(Unavailable, match="cannot open the kernel log") as caught:
-        open_log(tmp_path / "none")
+        open_kernel_log(tmp_path / "none")
     assert "--kmsg" in caught.value.hint
 
 
@@ -170,8 +170,8 @@ def test_overwritten_records_are_counted_and_reading_continues(tmp_path, monkeyp
     """EPIPE is what the kernel answers when its ring went round; a FIFO stands for the device."""
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)
-    log = open_log(fifo)
-    assert isinstance(log, KernelDevice)
+    log = open_kernel_log(fifo)
+    assert isinstance(log, KmsgDevice)
     answers: list[bytes | OSError] = [
         b"4,1,1,-;first\n", OSError(errno.EPIPE, "Broken pipe"), b"4,9,1,-;later\n",
         BlockingIOError(errno.EAGAIN, "again"), OSError(errno.EIO, "gone"),
@@ -197,19 +197,19 @@ needs_kmsg = pytest.mark.skipif(
 
 @needs_kmsg
 def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
-    log = open_log(Path("/dev/kmsg"))
-    assert isinstance(log, KernelDevice)
+    log = open_kernel_log(Path("/dev/kmsg"))
+    assert isinstance(log, KmsgDevice)
     line = f"NVRM: Xid (PCI:ffff:ff:1f): 79, hpctl test {uuid.uuid4()}"
     with open("/dev/kmsg", "wb", buffering=0) as device:
         # Without its newline the kernel keeps a record open, and hidden, until the next one.
         device.write(f"{line}\n".encode())
-    found: list[Record] = []
+    found: list[KernelRecord] = []
     until(lambda: found.extend(r for r in log.read() if r.text == line) or found)
     log.close()
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    kernel = KernelJudge(lambda _pid, _at: "")
+    kernel = KernelLineJudge(lambda _pid, _at: "")
     assert kernel.findings([record]) == []
     (error,) = kernel.findings([record], accept_user=True)
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside.hma_log import UNIT, HealthAgentJournal
-from hpctl.detection.outside.hma_records import Detection, Malformed
+from hpctl.detection.outside.hma_records import HealthAgentDetection, MalformedDetectionError
 from hpctl.detection.outside.hma_records import read_detection as read
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Clears
+from hpctl.vocabulary.model import ClearCondition
 
 HEARD = datetime(2026, 7, 20, 23, tzinfo=UTC)
 MARKED = {"HealthMonitoringAgentDetectionEvent": "HealthEvent"}
@@ -27,7 +27,7 @@ def npd(key: str = "details", **details: str) -> str:
     )
 
 
-def found(line: str) -> Detection:
+def found(line: str) -> HealthAgentDetection:
     detection = read(line)
     assert detection is not None
     return detection
@@ -52,7 +52,7 @@ def test_every_shape(check, code, device, detail, verdict, line):
     finding = found(line).finding(HEARD)
     output = (finding.check, finding.code, finding.device or "-", finding.detail or "-")
     assert (*output, finding.verdict) == (check, code, device, detail, verdict)
-    assert (finding.clears, finding.evidence) == (Clears.BOOT, line[:512])
+    assert (finding.clears, finding.evidence) == (ClearCondition.BOOT, line[:512])
 
 
 def test_its_time_is_the_event_s_then_the_record_s_then_ours():
@@ -121,5 +121,5 @@ def test_its_other_lines_say_nothing_of_the_node(line):
     ],
 )
 def test_a_detection_that_cannot_be_understood_says_why(line, says):
-    with pytest.raises(Malformed, match=says):
+    with pytest.raises(MalformedDetectionError, match=says):
         read(line)

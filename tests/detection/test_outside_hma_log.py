@@ -22,7 +22,7 @@ from hpctl.detection.outside.hma_log import (
 from hpctl.detection.outside.hma_watch import MAX_KEPT, HealthAgentWatch
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.process import ended, run_text
 from tests.waiting import until
 
@@ -107,7 +107,7 @@ def test_whatever_is_malformed_is_one_unknown_finding(log):
     found = log.found(12)
     assert set(found) == {"hma.log-malformed", "hma.xid-94"}
     trouble = found["hma.log-malformed"]
-    assert (trouble.verdict, trouble.count) == (Verdict.UNKNOWN, 3)
+    assert (trouble.verdict, trouble.count) == (DeviceVerdict.UNKNOWN, 3)
     assert "not JSON" in trouble.detail
     assert trouble.evidence.startswith('{"level": "info"')
 
@@ -133,7 +133,7 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
     link.symlink_to(log.path)
     with pytest.raises(Unavailable):
         HealthAgentFile(link).read(0)
-    monkeypatch.setattr(trust, "trusted_owners", lambda: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(trust, "list_trusted_owners", lambda: frozenset({os.geteuid() + 1}))
     assert set(log.found()) == {"hma.log-untrusted"}
 
 

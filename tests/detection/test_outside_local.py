@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside import local_server
-from hpctl.detection.outside.ask import AgentRefused, ask_agent
-from hpctl.detection.outside.local_server import MAX_PEERS, LocalServer
+from hpctl.detection.outside.ask import AgentRefusedError, ask_agent
+from hpctl.detection.outside.local_server import MAX_PEERS, AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
-from hpctl.detection.outside.reported import Reported
+from hpctl.detection.outside.reported import ReportTable
 from hpctl.detection.outside.verdict_formats import FORMATS, read_verdict
 from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.process import run_text
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-NODE = Generation("n1", "i-1", "b-1")
+NODE = NodeGeneration("n1", "i-1", "b-1")
 
 
 class Node:
@@ -35,17 +35,17 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.reported = Reported(NODE.boot)
+        self.reported = ReportTable(NODE.boot)
         self.seen: list[Finding] = []
         self.judge = self.verdict
-        self.server = LocalServer(path, self.reported, lambda: self.judge())
+        self.server = AgentSocketServer(path, self.reported, lambda: self.judge())
         self.server.start()
 
     def verdict(self) -> NodeVerdict:
         now = datetime.now(UTC)
         return judge_node(NODE, (*self.seen, *self.reported.findings()), now, build_rules(), now)
 
-    def sees(self, check: str, code: str, verdict: Verdict = Verdict.FAIL) -> None:
+    def sees(self, check: str, code: str, verdict: DeviceVerdict = DeviceVerdict.FAIL) -> None:
         now = datetime.now(UTC)
         self.seen.append(Finding(check, verdict, now, now, code=code, evidence="a line"))
 
@@ -76,11 +76,11 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
     (found,) = node.reported.findings()
     assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
     assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
-    assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
+    assert (found.verdict, found.clears.value) == (DeviceVerdict.FAIL, "boot")
     assert (
         node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
     )
-    assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
+    assert [f.verdict for f in node.reported.findings()] == [DeviceVerdict.OK]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node):
 
 
 def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
-    monkeypatch.setattr(local_server, "trusted_owners", lambda: frozenset({os.geteuid() + 1}))
-    with pytest.raises(AgentRefused, match="may not speak to the agent") as caught:
+    monkeypatch.setattr(local_server, "list_trusted_owners", lambda: frozenset({os.geteuid() + 1}))
+    with pytest.raises(AgentRefusedError, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"
 
@@ -189,7 +189,7 @@ def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
         raise RuntimeError("a bug")
 
     node.judge = broken
-    with pytest.raises(AgentRefused, match="RuntimeError: a bug"):
+    with pytest.raises(AgentRefusedError, match="RuntimeError: a bug"):
         node.ask({"op": "verdict"})
     node.judge = node.verdict
     assert "verdict" in node.ask({"op": "verdict"})
@@ -253,7 +253,11 @@ def read_dcgm(node: Node, text: object, *options: str):
 def test_another_tools_output_is_reported_and_a_good_one_clears_it(node):
     assert read_dcgm(node, FAILURE).returncode == 0
     (found,) = node.reported.findings()
-    assert (found.check, found.code, found.verdict) == ("report.dcgm", "overall", Verdict.FAIL)
+    assert (found.check, found.code, found.verdict) == (
+        "report.dcgm",
+        "overall",
+        DeviceVerdict.FAIL,
+    )
     assert found.detail == "Overall Health is Failure"
     odd = read_dcgm(node, {"body": {"Overall Health": {"value": "odd"}}})
     assert (odd.returncode, len(node.reported.findings())) == (0, 1), "unknown clears nothing"
@@ -297,10 +301,10 @@ def test_options_that_contradict_are_a_usage_error(options, says):
     ("check", "code", "verdict", "expected", "status"),
     [
         ("", "", None, ("PASS", None), 0),
-        ("kernel.xid", "13", Verdict.NOTE, ("PASS", "PASS"), 0),
-        ("plugin.dcgm", "nvlink", Verdict.FAIL, ("WARNING", "WARNING"), 0),
-        ("kernel.xid", "79", Verdict.FAIL, ("CRITICAL", "CRITICAL"), 1),
-        ("gpu.state", "cannot_tell", Verdict.UNKNOWN, ("UNKNOWN", "UNKNOWN"), 1),
+        ("kernel.xid", "13", DeviceVerdict.NOTE, ("PASS", "PASS"), 0),
+        ("plugin.dcgm", "nvlink", DeviceVerdict.FAIL, ("WARNING", "WARNING"), 0),
+        ("kernel.xid", "79", DeviceVerdict.FAIL, ("CRITICAL", "CRITICAL"), 1),
+        ("gpu.state", "cannot_tell", DeviceVerdict.UNKNOWN, ("UNKNOWN", "UNKNOWN"), 1),
     ],
 )
 def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
@@ -319,7 +323,7 @@ def test_the_verdict_has_the_form_and_exit_codes_of_health_validation(
         assert components[0]["category"] == check.partition(".")[0]
     assert node.hpctl("agent", "verdict", "--exit-code").returncode == status
     read = read_verdict("health-validation", ToolOutput(shown.stdout, status))
-    worst = max((one.verdict for one in read), key=rank_verdict, default=Verdict.OK)
+    worst = max((one.verdict for one in read), key=rank_verdict, default=DeviceVerdict.OK)
     assert worst == FORMATS["health-validation"].levels[document["overall_severity"]]
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Observation
+from hpctl.detection.check import CheckedMachine, Observation, UnknownResultError
 from hpctl.detection.outside import plugin_child, plugins
-from hpctl.detection.outside.plugins import Plugin, PluginDirectory, specs_and_checks
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.detection.outside.plugins import CheckPlugin, PluginDirectory, load_plugins
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from tests.process import ended
 from tests.waiting import LONGER_AND_LONGER, until
 
@@ -38,10 +38,10 @@ def printing(document, describe: str = "") -> str:
     return f"[ \"$1\" = --describe ] && {{ echo '{describe}'; exit; }}\ncat <<'E'\n{text}\nE"
 
 
-def load(place: Path) -> tuple[list[Plugin], PluginDirectory]:
-    *found, directory = specs_and_checks(place)
+def load(place: Path) -> tuple[list[CheckPlugin], PluginDirectory]:
+    *found, directory = load_plugins(place)
     assert isinstance(directory, PluginDirectory)
-    return [check for check in found if isinstance(check, Plugin)], directory
+    return [check for check in found if isinstance(check, CheckPlugin)], directory
 
 
 def seen(check) -> list[Observation]:
@@ -62,10 +62,16 @@ def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d):
     assert (plugin.spec.name, plugin.spec.every_s, plugin.spec.seen) == (
         "plugin.disk.space", 60.0, (1, 1)
     )  # fmt: skip
-    assert (plugin.spec.clears, plugin.spec.gone_s) == (Clears.GONE, 180.0)
+    assert (plugin.spec.clears, plugin.spec.gone_s) == (ClearCondition.GONE, 180.0)
     assert seen(plugin) == [
         Observation(
-            "low_space", "/scratch", Verdict.WARN, "97 % used", "df says so", "77", Clears.BOOT
+            "low_space",
+            "/scratch",
+            DeviceVerdict.WARN,
+            "97 % used",
+            "df says so",
+            "77",
+            ClearCondition.BOOT,
         ),
         Observation(""),
     ]
@@ -106,7 +112,7 @@ def test_one_that_misbehaves_cannot_tell_and_says_why(checks_d, body, says):
     put(checks_d, "odd", describe + body)
     ((plugin,), _) = load(checks_d)
     begun = time.monotonic()
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(UnknownResultError) as caught:
         plugin.gather(MACHINE)
     assert says in str(caught.value)
     assert str(caught.value).startswith("odd ")
@@ -121,7 +127,7 @@ def test_its_whole_family_dies_with_its_deadline(checks_d, tmp_path):
         describe = f'[ "$1" = --describe ] && {{ echo \'{{"timeout_s": {timeout_s}}}\'; exit; }}\n'
         put(checks_d, "family", describe + body)
         ((plugin,), _) = load(checks_d)
-        with pytest.raises(CannotTell, match="not done within"):
+        with pytest.raises(UnknownResultError, match="not done within"):
             plugin.gather(MACHINE)
         if pid.exists() and pid.read_text():
             break
@@ -146,15 +152,15 @@ def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):
     groups: list[int] = []
     monkeypatch.setattr(plugin_child, "END_S", 0.1)
     monkeypatch.setattr(plugins.os, "killpg", lambda group, number: groups.append(group))
-    with pytest.raises(CannotTell, match="not done within"):
+    with pytest.raises(UnknownResultError, match="not done within"):
         plugin.gather(MACHINE)
-    with pytest.raises(CannotTell, match="still hangs from an earlier run"):
+    with pytest.raises(UnknownResultError, match="still hangs from an earlier run"):
         plugin.gather(MACHINE)
     assert len(groups) == 1
     kill(groups[0], 9)
     until(lambda: ended(groups[0]))
     monkeypatch.setattr(plugins.os, "killpg", kill)
-    with pytest.raises(CannotTell, match="not done within"):
+    with pytest.raises(UnknownResultError, match="not done within"):
         plugin.gather(MACHINE)
 
 
@@ -212,7 +218,7 @@ def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d):
     ((plugin,), directory) = load(checks_d)
     assert seen(plugin) == []
     path.chmod(0o777)
-    with pytest.raises(CannotTell, match="can be written by others"):
+    with pytest.raises(UnknownResultError, match="can be written by others"):
         plugin.gather(MACHINE)
     put(checks_d, "fresh", printing({"findings": []}))
     assert refused(directory) == {"fresh": "is new or was corrected: restart the agent to run it"}
@@ -265,7 +271,7 @@ def test_a_plugin_prints_in_the_form_of_the_tool_that_it_runs(checks_d):
     document = '{"body": {"Overall Health": {"value": "Failure"}}}'
     put(checks_d, "dcgm", f"{DCGM}echo '{document}'")
     ((plugin,), _) = load(checks_d)
-    found = [("overall", Verdict.FAIL, "Overall Health is Failure")]
+    found = [("overall", DeviceVerdict.FAIL, "Overall Health is Failure")]
     assert [(o.code, o.verdict, o.detail) for o in seen(plugin)] == found
 
 
@@ -284,7 +290,7 @@ def test_a_tool_that_breaks_costs_one_reading(checks_d, body, says):
     put(checks_d, "well", printing({"findings": [{"code": "x"}]}))
     found, _ = load(checks_d)
     dcgm, well = found
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(UnknownResultError) as caught:
         dcgm.gather(MACHINE)
     assert str(caught.value).startswith(says)
     assert [o.code for o in seen(well)] == ["x"]

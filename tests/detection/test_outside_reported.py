@@ -5,11 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.detection.outside.report_request import BadRequest, ReportRequest, decode_request
-from hpctl.detection.outside.reported import MAX_REPORTED, Reported, TooManyReports
+from hpctl.detection.outside.report_request import (
+    MalformedRequestError,
+    ReportRequest,
+    decode_request,
+)
+from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
 from hpctl.faults.health import fold_report
-from hpctl.vocabulary.model import Report as ToHead
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import AgentReport as ToHead
+from hpctl.vocabulary.model import DeviceVerdict
 from tests.fakes.values import T0 as NOON
 from tests.fakes.values import Clock
 
@@ -22,8 +26,8 @@ def watch():
 
 
 @pytest.fixture
-def table(watch) -> Reported:
-    return Reported(BOOT, None, None, watch.now)
+def table(watch) -> ReportTable:
+    return ReportTable(BOOT, None, None, watch.now)
 
 
 def output(verdict: str = "fail", check: str = "report.nhc", **more) -> ReportRequest:
@@ -34,7 +38,7 @@ def output(verdict: str = "fail", check: str = "report.nhc", **more) -> ReportRe
     return found
 
 
-def shown(table: Reported) -> list[tuple[str, str, str]]:
+def shown(table: ReportTable) -> list[tuple[str, str, str]]:
     return [(f.code, f.device, f.verdict.value) for f in table.findings()]
 
 
@@ -89,11 +93,11 @@ def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table):
     known, _ = fold_report(None, to_head(1), NOON)
     assert table.take(output("ok")).cleared == 1
     known, new = fold_report(known, to_head(2), NOON)
-    assert [f.verdict for f in known.findings] == [Verdict.OK]
+    assert [f.verdict for f in known.findings] == [DeviceVerdict.OK]
     assert new
     table.take(output(clears="boot", detail="95 %"))
     known, _ = fold_report(known, to_head(3), NOON)
-    assert [(f.verdict, f.detail) for f in known.findings] == [(Verdict.FAIL, "91 %")]
+    assert [(f.verdict, f.detail) for f in known.findings] == [(DeviceVerdict.FAIL, "91 %")]
 
 
 def test_what_only_an_operator_clears_no_script_does(table):
@@ -109,7 +113,7 @@ def test_a_full_table_keeps_failures_before_warnings(table, watch):
     watch.at += timedelta(seconds=1)
     assert table.take(output(code="one-more")).kept
     assert "warning" not in [code for code, _, _ in shown(table)]
-    with pytest.raises(TooManyReports):
+    with pytest.raises(TooManyReportsError):
         table.take(output(code="too-much"))
     assert table.take(output(code="7")).kept, "what is known is renewed all the same"
     assert len(table.findings()) == MAX_REPORTED
@@ -117,22 +121,22 @@ def test_a_full_table_keeps_failures_before_warnings(table, watch):
 
 def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
     state = tmp_path / "spool" / "reported.json"
-    before = Reported(BOOT, state, now=watch.now)
+    before = ReportTable(BOOT, state, now=watch.now)
     before.take(output(code="hour", for_s=3600))
     before.take(output(code="boot", clears="boot"))
     watch.at += timedelta(minutes=30)
-    assert Reported(BOOT, state, now=watch.now).findings() == before.findings()
+    assert ReportTable(BOOT, state, now=watch.now).findings() == before.findings()
     watch.at += timedelta(minutes=31)
-    assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch.now))] == ["boot"]
-    assert Reported("b-2", state, now=watch.now).findings() == ()
+    assert [c for c, _, _ in shown(ReportTable(BOOT, state, now=watch.now))] == ["boot"]
+    assert ReportTable("b-2", state, now=watch.now).findings() == ()
 
 
 def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
     state = tmp_path / "reported.json"
     state.write_text('{"boot": 3')
-    assert Reported(BOOT, state).findings() == ()
+    assert ReportTable(BOOT, state).findings() == ()
     (tmp_path / "file").write_text("")
-    blocked = Reported(BOOT, tmp_path / "file" / "below.json")
+    blocked = ReportTable(BOOT, tmp_path / "file" / "below.json")
     assert blocked.take(output()).kept
     assert len(blocked.findings()) == 1
 
@@ -166,6 +170,6 @@ def test_what_a_script_computes_is_made_to_fit():
     ],
 )
 def test_what_is_no_request_is_reported_its_place(line, says):
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(MalformedRequestError) as caught:
         decode_request(line)
     assert says in str(caught.value)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection.outside.ask import ask_agent
-from hpctl.detection.outside.sources import Places, Sources, is_outside_check
+from hpctl.detection.outside.sources import OutsideSources, SourceLocations, is_outside_check
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-NODE = Generation("n1", "i-1", "b-1")
+NODE = NodeGeneration("n1", "i-1", "b-1")
 
 
 class Agent:
@@ -25,8 +25,8 @@ class Agent:
         self.place = place
         self.changes = 0
         self.socket = place / "agent.sock"
-        self.sources = Sources(
-            Places(self.socket, place / "hma.log", place / "checks.d"),
+        self.sources = OutsideSources(
+            SourceLocations(self.socket, place / "hma.log", place / "checks.d"),
             NODE,
             place / "spool",
             self,
@@ -87,10 +87,12 @@ def test_all_of_them_are_heard(agent, place):
 def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(place):
     then = datetime.now(UTC) - timedelta(minutes=1)
     earlier = (
-        Finding("plugin.old", Verdict.FAIL, then, then, code="bad", clears=Clears.BOOT),
-        Finding("report.nhc", Verdict.FAIL, then, then),
-        Finding("hma.xid", Verdict.FAIL, then, then),
-        Finding("kernel.xid", Verdict.FAIL, then, then, code="79"),
+        Finding(
+            "plugin.old", DeviceVerdict.FAIL, then, then, code="bad", clears=ClearCondition.BOOT
+        ),
+        Finding("report.nhc", DeviceVerdict.FAIL, then, then),
+        Finding("hma.xid", DeviceVerdict.FAIL, then, then),
+        Finding("kernel.xid", DeviceVerdict.FAIL, then, then, code="79"),
     )
     agent = Agent(place, earlier)
     assert agent.checks() == {"plugin.old"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.detection import report_command
-from hpctl.detection.check import CannotTell, Observation
+from hpctl.detection.check import Observation, UnknownResultError
 from hpctl.detection.outside.report_request import MAX_WORD
 from hpctl.detection.outside.verdict_formats import (
     FORMAT_NAMES,
@@ -18,10 +18,15 @@ from hpctl.detection.outside.verdict_formats import (
     read_verdict,
 )
 from hpctl.detection.outside.verdict_readers import ToolOutput, rank_verdict
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 
 DOCS = Path(__file__).parents[2] / "docs/plugins.md"
-FAIL, WARN, NOTE, UNKNOWN = Verdict.FAIL, Verdict.WARN, Verdict.NOTE, Verdict.UNKNOWN
+FAIL, WARN, NOTE, UNKNOWN = (
+    DeviceVerdict.FAIL,
+    DeviceVerdict.WARN,
+    DeviceVerdict.NOTE,
+    DeviceVerdict.UNKNOWN,
+)
 
 
 def read(name: str, text: object, status: int | None = 0) -> tuple[Observation, ...]:
@@ -30,7 +35,7 @@ def read(name: str, text: object, status: int | None = 0) -> tuple[Observation, 
     return read_verdict(name, ToolOutput(said, status, "ip-10-1-2-3"))
 
 
-def list_codes(found: tuple[Observation, ...]) -> list[tuple[str, str, Verdict]]:
+def list_codes(found: tuple[Observation, ...]) -> list[tuple[str, str, DeviceVerdict]]:
     return [(one.code, one.device, one.verdict) for one in found]
 
 
@@ -193,7 +198,7 @@ def test_what_a_tool_says_of_the_fault_is_kept():
     ],
 )
 def test_output_in_no_known_form_is_no_verdict(name, text, status, says):
-    with pytest.raises(CannotTell) as caught:
+    with pytest.raises(UnknownResultError) as caught:
         read(name, text, status)
     assert says in str(caught.value)
     assert len(str(caught.value)) < 256
@@ -228,12 +233,12 @@ LINES = st.lists(
 def test_hostile_output_is_a_bounded_finding_or_no_verdict(name, text, status):
     try:
         found = read(name, text, status)
-    except CannotTell:
+    except UnknownResultError:
         return
     assert len(found) <= MAX_FINDINGS
     assert len({(one.code, one.device) for one in found}) == len(found)
     for one in found:
-        assert one.verdict is not Verdict.OK
+        assert one.verdict is not DeviceVerdict.OK
         assert one.code
         assert one.code.isascii()
         assert len(one.code) <= 64
@@ -247,7 +252,7 @@ def test_a_word_without_a_row_is_never_in_order(name, word):
     document = {"health-validation": {"overall_severity": word}, "dcgm-health": make_dcgm(word)}
     found = read(name, document[name], 0)
     expected = FORMATS[name].levels.get(word, UNKNOWN)
-    assert [one.verdict for one in found] == ([] if expected is Verdict.OK else [expected])
+    assert [one.verdict for one in found] == ([] if expected is DeviceVerdict.OK else [expected])
 
 
 def test_thousands_of_failures_are_the_worst_few():
@@ -260,12 +265,12 @@ def test_thousands_of_failures_are_the_worst_few():
 
 def test_a_deep_document_is_no_verdict():
     for name in ("health-validation", "dcgm-health", "nvrx"):
-        with pytest.raises(CannotTell):
+        with pytest.raises(UnknownResultError):
             read(name, '{"a":' * 30000, 0)
 
 
 def test_the_ranks_put_a_failure_above_what_is_unknown():
-    ranks = [rank_verdict(one) for one in (Verdict.OK, NOTE, WARN, UNKNOWN, FAIL)]
+    ranks = [rank_verdict(one) for one in (DeviceVerdict.OK, NOTE, WARN, UNKNOWN, FAIL)]
     assert ranks == sorted(ranks)
 
 

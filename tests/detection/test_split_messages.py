@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from hpctl.detection.kernel.link_detection import GOES_ON, PAUSE
-from hpctl.detection.kernel.log import KernelJudge
+from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.kernel.split_messages import APART, FOLLOWS, LONGEST_PART
-from hpctl.detection.kmsg import Record
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.detection.kmsg import KernelRecord
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.fakes.values import T0 as NOON
 
 FIRST = "NVRM: The NVIDIA GPU 0000:b3:00.0"
@@ -23,10 +23,10 @@ LINKS = "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detec
 def judge_records(texts: Iterable[str], apart_s: float = 0.0, batch: int = 0) -> list[Finding]:
     """Return the findings of records, each `apart_s` seconds after the one before it."""
     records = [
-        Record(0, number, NOON + timedelta(seconds=apart_s * number), text)
+        KernelRecord(0, number, NOON + timedelta(seconds=apart_s * number), text)
         for number, text in enumerate(texts)
     ]
-    judge = KernelJudge(lambda _pid, _at: "")
+    judge = KernelLineJudge(lambda _pid, _at: "")
     size = batch or len(records)
     batches = [records[at : at + size] for at in range(0, len(records), size)]
     return [finding for part in batches for finding in judge.findings(part)]
@@ -66,7 +66,7 @@ def test_the_last_part_without_the_others_is_a_gpu_without_a_name() -> None:
 def test_a_name_that_is_no_address_is_no_lost_gpu(name: str) -> None:
     findings = judge_records([f"NVRM: The NVIDIA GPU {name}", MIDDLE, LAST])
     assert find_lost(findings) == []
-    assert all(one.verdict is not Verdict.FAIL for one in findings)
+    assert all(one.verdict is not DeviceVerdict.FAIL for one in findings)
 
 
 def test_parts_too_far_apart_are_not_joined() -> None:
@@ -89,11 +89,11 @@ def test_a_storm_of_parts_costs_little_time_and_memory() -> None:
     assert all(len(one.evidence) <= 5 * LONGEST_PART for one in findings)
 
 
-def list_link_verdicts(times_s: Iterable[float], batch: int = 1) -> list[Verdict]:
+def list_link_verdicts(times_s: Iterable[float], batch: int = 1) -> list[DeviceVerdict]:
     """Return the verdicts on complaints about NVLinks that come at these seconds."""
-    judge = KernelJudge(lambda _pid, _at: "")
+    judge = KernelLineJudge(lambda _pid, _at: "")
     records = [
-        Record(0, number, NOON + timedelta(seconds=second), LINKS)
+        KernelRecord(0, number, NOON + timedelta(seconds=second), LINKS)
         for number, second in enumerate(times_s)
     ]
     batches = [records[at : at + batch] for at in range(0, len(records), batch)]
@@ -103,15 +103,15 @@ def list_link_verdicts(times_s: Iterable[float], batch: int = 1) -> list[Verdict
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 def test_complaints_about_links_act_when_they_go_on(batch: int) -> None:
     limit = int(GOES_ON.total_seconds())
-    assert Verdict.FAIL not in list_link_verdicts(range(0, limit, 20), batch)
-    assert list_link_verdicts(range(0, limit + 20, 20), batch)[-1] is Verdict.FAIL
+    assert DeviceVerdict.FAIL not in list_link_verdicts(range(0, limit, 20), batch)
+    assert list_link_verdicts(range(0, limit + 20, 20), batch)[-1] is DeviceVerdict.FAIL
 
 
 def test_complaints_about_links_at_several_starts_cost_nothing() -> None:
     pause = PAUSE.total_seconds() + 1
     starts = [start * (pause + 60) + second for start in range(40) for second in (0, 30, 60)]
-    assert Verdict.FAIL not in list_link_verdicts(starts)
+    assert DeviceVerdict.FAIL not in list_link_verdicts(starts)
 
 
 def test_a_clock_that_is_set_back_costs_no_reboot() -> None:
-    assert Verdict.FAIL not in list_link_verdicts([7200, 0, 30, 60])
+    assert DeviceVerdict.FAIL not in list_link_verdicts([7200, 0, 30, 60])

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.cancellation import add_cancellation, find_canceled_job
-from hpctl.engine.explain_view import ExplainView, job_view
+from hpctl.engine.explain_view import ExplainView, make_job_view
 from hpctl.engine.journal.state import State
 from hpctl.engine.world import World
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.fakes.values import at, slurm_job
 
@@ -15,11 +15,11 @@ CANCELED = slurm_job(state="CANCELLED", end=at(-60))
 
 
 def world(job: SlurmJob) -> World:
-    return World(at(0), Policy(), State(), slurm=SchedulerView(at(0), jobs={job.id: job}))
+    return World(at(0), RecoveryPolicy(), State(), slurm=SchedulerView(at(0), jobs={job.id: job}))
 
 
 def show(job: SlurmJob) -> ExplainView:
-    view = job_view(world(job), {}, "1")
+    view = make_job_view(world(job), {}, "1")
     assert view is not None
     return view
 

@@ -3,10 +3,10 @@
 import pytest
 
 from hpctl.engine.adapters import open_writer
-from hpctl.engine.config import Config, ConfigError, format_example, load, parse_config
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.engine.config import Config, ConfigError, format_example, parse_config, read_config_file
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.policy_file import merge_policies
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 
 BAD = """\
@@ -25,7 +25,7 @@ run_policies:
 
 
 def test_the_example_is_valid_and_all_defaults_which_are_the_policy_s_own() -> None:
-    assert (parse_config(format_example()), Config().policy()) == (Config(), Policy())
+    assert (parse_config(format_example()), Config().policy()) == (Config(), RecoveryPolicy())
 
 
 def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
@@ -76,10 +76,10 @@ def test_an_empty_file_observes_and_durations_may_have_units() -> None:
 
 def test_files_that_cannot_be_read(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
-        load(tmp_path / "absent.yaml")
+        read_config_file(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        load(tmp_path / "binary.yaml")
+        read_config_file(tmp_path / "binary.yaml")
 
 
 def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
@@ -103,5 +103,5 @@ def test_recovery_policies_of_the_cluster_and_of_its_partitions() -> None:
     gpu, other = (merge_policies(config.run_policy_layers(name)) for name in ("gpu", "other"))
     assert (gpu.restarts, other.restarts) == (7, 5)
     assert gpu.treatment(TroubleKind.HANG).exclude == other.treatment(TroubleKind.HANG).exclude == 3
-    assert gpu.treatment(TroubleKind.NAN).ladder == (Action.HOLD,)
+    assert gpu.treatment(TroubleKind.NAN).ladder == (RunAction.HOLD,)
     assert merge_policies(Config().run_policy_layers("any")) == RunPolicy()

@@ -3,7 +3,12 @@
 import pytest
 
 from hpctl.engine.config import ConfigError, parse_config
-from hpctl.engine.database_url import has_password, hide_password, name_database, read_database_url
+from hpctl.engine.database_url import (
+    has_password,
+    hide_password,
+    mask_database_url,
+    read_database_url,
+)
 
 SECRET = "hunter2"
 
@@ -39,11 +44,11 @@ def test_an_error_repeats_nothing_of_a_url_that_is_none(url: str) -> None:
 def test_a_password_is_in_no_name_and_not_in_the_audit_trail(url: str) -> None:
     read = read_database_url(url)
     assert has_password(read)
-    assert SECRET not in name_database(read) + hide_password(read)
+    assert SECRET not in mask_database_url(read) + hide_password(read)
     assert SECRET not in parse_config(f"database_url: {url}\n").list_changes()["database_url"]
 
 
 def test_url_without_a_secret_is_shown() -> None:
     read = read_database_url("postgresql://u@h:5432/db?sslmode=require")
     assert not has_password(read)
-    assert name_database(read) == "postgresql://u@h:5432/db?sslmode=require"
+    assert mask_database_url(read) == "postgresql://u@h:5432/db?sslmode=require"

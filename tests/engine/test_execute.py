@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.recovery import Do, StepKind
+from hpctl.vocabulary.recovery import StartStep, StepKind
 from tests.fakes.values import Clock, attempt
 
 
@@ -58,7 +58,7 @@ class Bench:
         """How many steps were written down each time that the executor asked for the lease."""
         nobody: Any = None
         cloud: Any = self.cloud
-        effectors = Effectors(nobody, cloud)
+        effectors = ExecutorPorts(nobody, cloud)
         self.executor = Executor(
             effectors, self.journal, Clock(), poke=self.poked.set, may_act=self.holds_lease
         )
@@ -73,7 +73,10 @@ class Bench:
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
-            [Due(f"n-{i}", Do(StepKind.REPLACE, i, attempt=1, why="sick")) for i in instances]
+            [
+                DueStep(f"n-{i}", StartStep(StepKind.REPLACE, i, attempt=1, why="sick"))
+                for i in instances
+            ]
         )
 
     def answered(self) -> None:
@@ -161,8 +164,11 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     journal = Unfolded()
-    executor = Executor(Effectors(slurm, cloud), journal, Clock())
-    due = [Due(f"j-{i}", Do(StepKind.START_NOW, str(i), 1), attempt(i)) for i in (1, 2, 3, 4)]
+    executor = Executor(ExecutorPorts(slurm, cloud), journal, Clock())
+    due = [
+        DueStep(f"j-{i}", StartStep(StepKind.START_NOW, str(i), 1), attempt(i))
+        for i in (1, 2, 3, 4)
+    ]
     assert executor.run(due)
     assert slurm.asked == asked
     assert len([e for e in journal.written if isinstance(e, StepStarted)]) == len(asked)
@@ -192,12 +198,12 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(Effectors(slurm, cloud), Unfolded(), Clock())
+    executor = Executor(ExecutorPorts(slurm, cloud), Unfolded(), Clock())
     executor.run(
         [
-            Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
-            Due("n-1", Do(StepKind.RETURN, "node-4", attempt=1)),
-            Due("k-1", Do(StepKind.RESERVE, "worker-1", attempt=1)),
+            DueStep("j-1", StartStep(StepKind.START_NOW, "1", attempt=1), attempt(1)),
+            DueStep("n-1", StartStep(StepKind.RETURN, "node-4", attempt=1)),
+            DueStep("k-1", StartStep(StepKind.RESERVE, "worker-1", attempt=1)),
         ]
     )
     assert slurm.taken == ["reservation", "RESUME", "start"]

@@ -7,13 +7,13 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.engine.gates import GATES, count_tally, is_approved
+from hpctl.engine.gates import GATES, count_for_gates, is_approved
 from hpctl.engine.journal.events import Event, GateBlocked, RequestTaken
 from hpctl.engine.view import Candidate, View
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.policy import Mode, NodePolicy, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.values import (
     FAULT,
@@ -75,7 +75,7 @@ def closed_by_us(*names: str) -> Callable[[], View]:
 
     def made() -> View:
         view = view_of()
-        reason, flags = own_reason("n-gone", "xid 79"), frozenset({"DRAIN"})
+        reason, flags = format_own_reason("n-gone", "xid 79"), frozenset({"DRAIN"})
         closed = {n: replace(view.scheduler.nodes[n], flags=flags, reason=reason) for n in names}
         nodes = {**view.scheduler.nodes, **closed}
         return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
@@ -92,7 +92,7 @@ class Row(Struct):
     holds: bool
     view: Callable[[], View]
     c: Candidate = ILL
-    policy: Policy = OWN
+    policy: RecoveryPolicy = OWN
     note: str = ""
 
 
@@ -142,7 +142,7 @@ CASES = [
     Row("foreign_drain", True, view_of,
         candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
     Row("foreign_drain", False, view_of,
-        candidate(node=slurm_node(1, flags=DRAINED, reason=own_reason("n-0", "x")))),
+        candidate(node=slurm_node(1, flags=DRAINED, reason=format_own_reason("n-0", "x")))),
     Row("foreign_drain", False, view_of,
         candidate(node=slurm_node(1, flags=frozenset({"DRAIN"}), reason="Prolog error"))),
     Row("foreign_drain", True, view_of, candidate(node=slurm_node(
@@ -183,12 +183,12 @@ CASES = [
     Row("drain_budget", False, closed_by_us("n1", "n2", "n3", "n4"), note="its own counts not"),
     Row("drain_budget", False, log(others(1), nodes=2), note="one of two"),
     Row("drain_budget", True, log(others(2), nodes=3), note="two of three"),
-    Row("drain_budget", False, log(others(5)), policy=replace(OWN, budgets=Budgets(
+    Row("drain_budget", False, log(others(5)), policy=replace(OWN, budgets=TreatmentBudgets(
         open_min=6, partition_min=6)), note="never less than the remedies under way"),
     Row("drain_budget", True, log(others(2), nodes=80),
-        policy=replace(OWN, budgets=Budgets(drain_fraction=0.01, partition_fraction=0.01,
+        policy=replace(OWN, budgets=TreatmentBudgets(drain_fraction=0.01, partition_fraction=0.01,
                                             open_fraction=0.01))),
-    Row("observing", True, view_of, policy=Policy()),
+    Row("observing", True, view_of, policy=RecoveryPolicy()),
     Row("observing", False, view_of),
 ]  # fmt: skip
 
@@ -200,7 +200,7 @@ def name(row: Row) -> str:
 @pytest.mark.parametrize("row", CASES, ids=name)
 def test_gate(row: Row) -> None:
     view = row.view()
-    counts = count_tally(view, [row.c], row.policy, at(0))
+    counts = count_for_gates(view, [row.c], row.policy, at(0))
     why = ROWS[row.gate].gate(row.c, view, counts, row.policy, at(0))
     assert bool(why) is row.holds, why
 
@@ -217,19 +217,19 @@ HELD_BACK = GateBlocked(at(-10), "n9", "correlated", "3 nodes within 10 min", CH
 
 
 def test_a_node_that_is_well_and_an_order_by_hand_keep_no_mass_event_alive() -> None:
-    well = Assessment(generation("n2"), Condition.HEALTHY, at(-10), None, ())
+    well = Assessment(generation("n2"), NodeCondition.HEALTHY, at(-10), None, ())
     found = Candidate(generation(), slurm_node(1), CHECK, at(-10), "a GPU less", heard=at(0))
     ordered = replace(found, by="eve")
     view = view_of(sick=[well], log=[HELD_BACK])
-    assert count_tally(view, [ordered], OWN, at(0)).lasting == {}
-    assert count_tally(view, [found], OWN, at(0)).lasting == {CHECK.rule: 1}
+    assert count_for_gates(view, [ordered], OWN, at(0)).lasting == {}
+    assert count_for_gates(view, [found], OWN, at(0)).lasting == {CHECK.rule: 1}
     still = view_of(sick=[well, faulty("n2", CHECK)], log=[HELD_BACK])
-    assert count_tally(still, [ordered], OWN, at(0)).lasting == {CHECK.rule: 1}
+    assert count_for_gates(still, [ordered], OWN, at(0)).lasting == {CHECK.rule: 1}
 
 
 def test_an_instance_that_the_service_works_on_can_be_deleted() -> None:
     removal = replace(FAULT, ladder=(Remedy.DELETE,))
     leaving = Candidate(generation(), slurm_node(1), removal, at(-10), "scaled down", heard=at(0))
     view = view_status(InstanceStatus.PENDING)
-    counts = count_tally(view, [leaving], OWN, at(0))
+    counts = count_for_gates(view, [leaving], OWN, at(0))
     assert ROWS["provider_acts"].gate(leaving, view, counts, OWN, at(0)) in (None, "")

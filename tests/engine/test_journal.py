@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks import world
 from benchmarks.past import Past
-from hpctl.engine.gates import count_tally, launch_failures
+from hpctl.engine.gates import count_for_gates, count_launch_failures
 from hpctl.engine.journal.events import (
     LIFTS_PAUSE,
     DaemonStarted,
@@ -24,19 +24,19 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.rows import decode_event, encode_event
-from hpctl.engine.journal.state import Corrupt, State, replay_events
+from hpctl.engine.journal.state import InconsistentEventError, State, replay_events
 from hpctl.engine.remedies import RemedySlots, check_offender
-from hpctl.engine.retire import RECENT_S, window_s
+from hpctl.engine.retire import RECENT_S, compute_lookback_s
 from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.pause import find_active
-from hpctl.vocabulary.policy import Budgets, Override, Policy
+from hpctl.vocabulary.pause import find_active_pauses
+from hpctl.vocabulary.policy import FaultClassOverride, RecoveryPolicy, TreatmentBudgets
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.cli.worlds import hung
 from tests.fakes.engine import plan, retire
@@ -77,7 +77,7 @@ CORRUPT: dict[str, list[Event]] = {
 @pytest.mark.parametrize("events", CORRUPT.values(), ids=CORRUPT)
 def test_impossible_event_raises_journal_corrupt(events: list[Event]) -> None:
     replay_events(events[:-1])
-    with pytest.raises(Corrupt):
+    with pytest.raises(InconsistentEventError):
         replay_events(events)
 
 
@@ -102,7 +102,7 @@ def test_holds_pauses_and_approvals(verb: str) -> None:
     assert (state.holds["n2"], state.pauses[""].by, state.approvals) == (HOLD, "eve", {"n2": at(3)})
     state.fold(request(verb))
     state.fold(HoldLifted(at(4), "n2"))
-    assert (state.holds, find_active(state.pauses, at(4))) == ({}, [])
+    assert (state.holds, find_active_pauses(state.pauses, at(4))) == ({}, [])
 
 
 OLD_RECOVERY = {
@@ -115,7 +115,7 @@ OLD_RECOVERY = {
 
 def test_a_job_recovery_of_old_has_no_trouble() -> None:
     event = decode_event(1, "JobRecoveryOpened", json.dumps(OLD_RECOVERY))
-    assert (event.trouble, event.action, event.exclude) == (None, Action.NONE, ())
+    assert (event.trouble, event.action, event.exclude) == (None, RunAction.NONE, ())
     assert (event.start_at, event.supervised, event.ran_on) == (None, False, ())
 
 
@@ -230,11 +230,13 @@ def remove(rid: str, seconds: float, node: str) -> list[Event]:
 
 
 def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
-    assert window_s(Policy(), RULES) == RECENT_S
-    longer = Policy(budgets=Budgets(offender_window_s=200 * DAY))
-    assert window_s(longer, RULES) == 200 * DAY
+    assert compute_lookback_s(RecoveryPolicy(), RULES) == RECENT_S
+    longer = RecoveryPolicy(budgets=TreatmentBudgets(offender_window_s=200 * DAY))
+    assert compute_lookback_s(longer, RULES) == 200 * DAY
     assert (
-        window_s(longer, build_rules({"xid-79": Override(escalate_window_s=300 * DAY)}))
+        compute_lookback_s(
+            longer, build_rules({"xid-79": FaultClassOverride(escalate_window_s=300 * DAY)})
+        )
         == 300 * DAY
     )
 
@@ -249,7 +251,7 @@ def with_and_without_the_past(monkeypatch) -> tuple[State, State]:
     made = Past(40)
     log = [e for d in range(120, 0, -1) for e in made.day(T0 - timedelta(days=d))]
     now, whole = at(0), replay_events(log)
-    chosen = retire(whole, now - timedelta(seconds=window_s(OWN, RULES)), ())
+    chosen = retire(whole, now - timedelta(seconds=compute_lookback_s(OWN, RULES)), ())
     left = replay_events(event for event in log if chosen.over(event) is None)
     assert len(left.nodes) < len(whole.nodes) * 0.8
     assert len(left.jobs) < len(whole.jobs) * 0.8
@@ -267,15 +269,15 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
             state=state,
             scheduler=SchedulerView(now, {n: SlurmNode(n, "IDLE") for n in names}),
             assessments={n: faulty(n, seconds=-900 * i) for i, n in enumerate(names)},
-            health={n: Health(generation(n), now) for n in names},
+            health={n: NodeHealth(generation(n), now) for n in names},
             instances={},
         )
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
-        failures = launch_failures(state, now, DAY)
+        failures = count_launch_failures(state, now, DAY)
         new = [replay_events([opened("n-new", name)]).nodes["n-new"] for name in names]
         again = [check_offender(rec, view, RemedySlots(), OWN, now) for rec in new]
-        return [opens, found.holds, count_tally(view, (), OWN, now), failures, again]
+        return [opens, found.holds, count_for_gates(view, (), OWN, now), failures, again]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

@@ -7,11 +7,11 @@ import pytest
 from hpctl.engine.journal.state import State
 from hpctl.engine.named_jobs import find_named_jobs
 from hpctl.engine.world import World
-from hpctl.slurm.records import whole_jobs
+from hpctl.slurm.records import merge_heterogeneous_jobs
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Attempt, JobId, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, JobId, RecoveryId
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
@@ -34,15 +34,15 @@ JOBS = [
 
 
 def treated(number: int, known_as: str) -> JobRecovery:
-    attempt, rid = Attempt(JobId(number), T, 0), RecoveryId(f"j-{number}")
+    attempt, rid = JobAttempt(JobId(number), T, 0), RecoveryId(f"j-{number}")
     return JobRecovery(rid, attempt, RecoveryId(""), (), T, JobPhase.RESUMED, T, known_as=known_as)
 
 
 def world(slurm: bool = True) -> World:
     recoveries = [treated(16, "12_4"), treated(14, "12_1"), treated(9, ""), treated(30, "30")]
     state = State(jobs={r.id: r for r in recoveries})
-    jobs = whole_jobs({job.id: job for job in JOBS})
-    return World(T, Policy(), state, slurm=SchedulerView(T, jobs=jobs) if slurm else None)
+    jobs = merge_heterogeneous_jobs({job.id: job for job in JOBS})
+    return World(T, RecoveryPolicy(), state, slurm=SchedulerView(T, jobs=jobs) if slurm else None)
 
 
 @pytest.mark.parametrize(

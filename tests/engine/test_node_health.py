@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.vocabulary.model import Clears, Finding, Health, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.wire import reports as wire
 from tests.fakes.values import T0
 
 N1, N2 = "n1", "n2"
-XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
+XID = Finding("kernel.xid", DeviceVerdict.FAIL, T0, T0, "0000:3b:00", "79")
 
 
 class Bench:
@@ -20,7 +20,7 @@ class Bench:
 
     def __init__(self, known=None):
         self.at = T0
-        self.disk: dict[str, Health] = dict(known or {})
+        self.disk: dict[str, NodeHealth] = dict(known or {})
         self.heard: dict[str, datetime] = {}
         self.writes: list[int] = []
         self.pokes = 0
@@ -52,8 +52,8 @@ class Bench:
         return self.at
 
 
-def report(node: str, *findings: Finding, boot: str = "b1") -> Report:
-    return Report(node, "i-1", boot, 1, T0, T0, findings)
+def report(node: str, *findings: Finding, boot: str = "b1") -> AgentReport:
+    return AgentReport(node, "i-1", boot, 1, T0, T0, findings)
 
 
 def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
@@ -79,7 +79,8 @@ def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
     "heartbeat",
     [
         beat(N2, XID), beat(N1), beat(N1, replace(XID, code="48")),
-        beat(N1, replace(XID, verdict=Verdict.WARN)), beat(N1, replace(XID, clears=Clears.GONE)),
+        beat(N1, replace(XID, verdict=DeviceVerdict.WARN)), beat(N1, replace(XID,
+        clears=ClearCondition.GONE)),
         beat(N1, XID, boot="b2"),
     ],
 )  # fmt: skip
@@ -171,7 +172,7 @@ def test_an_older_word_is_never_written_over_a_newer_one() -> None:
 
 def test_more_than_is_kept_of_a_node_is_not_taken_over_from_an_older_daemon() -> None:
     many = tuple(replace(XID, code=str(n)) for n in range(3 * wire.MAX_FINDINGS))
-    known = {N1: Health(report(N1).generation, T0, many)}
+    known = {N1: NodeHealth(report(N1).generation, T0, many)}
     bench = Bench(known)
     assert len(bench.book.list_findings(N1)) == wire.MAX_FINDINGS + 1
     bench.book.take_over(known)

@@ -16,14 +16,20 @@ from hpctl.engine.journal.state import replay_events
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import find_next_cycle
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer, carry_nodes, carry_over, next_silence
+from hpctl.engine.observe import (
+    Observer,
+    ObserverSources,
+    find_next_silence,
+    keep_last_nodes,
+    keep_last_runs,
+)
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.toolkit.errors import Interrupted, Unavailable
-from hpctl.vocabulary.assessment import Condition
+from hpctl.toolkit.errors import ReadInterrupted, Unavailable
+from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
 from tests.fakes.values import T0, opened, slurm_node
@@ -54,7 +60,7 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
     ids=["requeued", "completing, a node has left it", "runs elsewhere"],
 )
 def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
-    assert carry_nodes(RUNNING, after).jobs[7].nodes == kept
+    assert keep_last_nodes(RUNNING, after).jobs[7].nodes == kept
 
 
 WAITS = seen(state="PENDING", restarts=1)
@@ -73,23 +79,27 @@ WAITS = seen(state="PENDING", restarts=1)
     ],
 )
 def test_a_requeue_of_a_job_that_had_ended_is_remembered_while_it_waits(before, after, ordered):
-    assert carry_over(before, after).jobs[7].ordered is ordered
+    assert keep_last_runs(before, after).jobs[7].ordered is ordered
 
 
-def heard(node: str, seconds: float) -> Health:
-    return Health(Generation(node, "i-1", "b-1"), T0 + timedelta(seconds=seconds))
+def heard(node: str, seconds: float) -> NodeHealth:
+    return NodeHealth(NodeGeneration(node, "i-1", "b-1"), T0 + timedelta(seconds=seconds))
 
 
 def test_the_loop_looks_again_when_the_next_node_falls_silent():
     reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
-    at = next_silence(reported, build_rules(), T0)
+    at = find_next_silence(reported, build_rules(), T0)
     assert at is not None
     assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
     judged = {node: assess_health(h, build_rules(), at).condition for node, h in reported.items()}
-    assert judged == {"n1": Condition.UNKNOWN, "n2": Condition.HEALTHY, "n3": Condition.UNKNOWN}
+    assert judged == {
+        "n1": NodeCondition.UNKNOWN,
+        "n2": NodeCondition.HEALTHY,
+        "n3": NodeCondition.UNKNOWN,
+    }
     # And then at the next; that one alone is left, and when it is silent too, nobody is.
-    assert next_silence(reported, build_rules(), at) == at + timedelta(seconds=4)
-    assert next_silence(reported, build_rules(), at + timedelta(seconds=5)) is None
+    assert find_next_silence(reported, build_rules(), at) == at + timedelta(seconds=4)
+    assert find_next_silence(reported, build_rules(), at + timedelta(seconds=5)) is None
 
 
 class Still:
@@ -190,7 +200,7 @@ def observing(slurm, place, cloud=None, *reported):
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
-    sources = FactSources(slurm, watch, health)
+    sources = ObserverSources(slurm, watch, health)
     return watch, Observer(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
 
 
@@ -267,7 +277,12 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
 def test_an_operators_return_clears_what_only_he_clears(tmp_path):
     first = T0 - timedelta(minutes=5)
     module = Finding(
-        "host.edac", Verdict.FAIL, first, T0, code="uncorrected", clears=Clears.OPERATOR
+        "host.edac",
+        DeviceVerdict.FAIL,
+        first,
+        T0,
+        code="uncorrected",
+        clears=ClearCondition.OPERATOR,
     )
     reported = replace(heard("n1", 0), findings=(module,))
     for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
@@ -301,7 +316,7 @@ class Large(Still):
             self.event = None
             event()
             if self.gives_up:
-                raise Interrupted("given up")
+                raise ReadInterrupted("given up")
         return self._shown(BOTH)
 
     def part(self, nodes, known):
@@ -316,7 +331,7 @@ class Large(Still):
         return SchedulerView(self.at, found, {})
 
 
-MODULE = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
+MODULE = Finding("host.edac", DeviceVerdict.FAIL, T0, T0, code="uncorrected")
 
 
 @pytest.fixture
@@ -325,12 +340,12 @@ def live(tmp_path) -> LiveConfig:
 
 
 @pytest.fixture
-def large(live) -> tuple[Large, dict[str, Health], Observer]:
+def large(live) -> tuple[Large, dict[str, NodeHealth], Observer]:
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)
-    health: dict[str, Health] = {}
+    health: dict[str, NodeHealth] = {}
     store = Mock(spec=NodeHealthStore, snapshot=lambda: dict(health))
-    sources = FactSources(slurm, cloud, store)
+    sources = ObserverSources(slurm, cloud, store)
     observer = Observer(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer
 

@@ -5,17 +5,17 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.advance import advance_all
+from hpctl.engine.advance import advance_recoveries
 from hpctl.engine.journal.events import PAUSE_ENDED, NodeRecoveryOpened, RequestTaken
 from hpctl.engine.journal.state import State, replay_events
-from hpctl.engine.pauses import end_pauses, find_able_since, pause_of_recovery
+from hpctl.engine.pauses import find_recovery_pause, find_unpaused_since, list_pause_end_events
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.requests import take_request
 from hpctl.engine.view import Request
 from hpctl.faults.catalogue import build_rules
 from hpctl.jobs.kind import JOBS
 from hpctl.nodes.kind import make_node_kind
-from hpctl.vocabulary.pause import find_active
+from hpctl.vocabulary.pause import find_active_pauses
 from tests.fakes.values import OWN, at, faulty, opened, view_of
 
 
@@ -37,8 +37,10 @@ def test_the_old_form_pauses_the_cluster_until_it_is_lifted():
         True,
     )
     state = replay_events([event])
-    assert [p.scope for p in find_active(state.pauses, at(1e6))] == [""]
-    assert find_active(replay_events([event, answered(asked("unpause"))]).pauses, at(1)) == []
+    assert [p.scope for p in find_active_pauses(state.pauses, at(1e6))] == [""]
+    assert (
+        find_active_pauses(replay_events([event, answered(asked("unpause"))]).pauses, at(1)) == []
+    )
 
 
 def test_a_pause_says_who_why_and_until_when():
@@ -85,7 +87,7 @@ def test_a_node_that_is_paused_is_blocked_and_the_others_are_treated():
 def due(log) -> list[str]:
     view = view_of(log=log)
     kinds = (make_node_kind(), JOBS)
-    return sorted(d.do.target for d in advance_all(view, OWN, at(1), kinds).due)
+    return sorted(d.do.target for d in advance_recoveries(view, OWN, at(1), kinds).due)
 
 
 def test_a_paused_node_gets_no_step_and_another_does():
@@ -97,25 +99,25 @@ def test_a_paused_node_gets_no_step_and_another_does():
 
 def test_a_partition_covers_its_nodes():
     log = [opened(), answered(asked(partition="all"))]
-    assert pause_of_recovery(opened().recovery, view_of(log=log), at(1)) is not None
+    assert find_recovery_pause(opened().recovery, view_of(log=log), at(1)) is not None
 
 
 def test_no_deadline_runs_while_a_node_is_paused_and_after():
     event = answered(asked(nodes="n1", until="2026-03-01T12:01:00Z"))
     view = replace(view_of(log=[opened(), opened("n-2", "n2"), event]), able_since=at(-9))
-    assert find_able_since(opened().recovery, view, at(30)) == at(30)
-    assert find_able_since(opened().recovery, view, at(99)) == at(60)
-    assert find_able_since(opened("n-2", "n2").recovery, view, at(99)) == at(-9)
+    assert find_unpaused_since(opened().recovery, view, at(30)) == at(30)
+    assert find_unpaused_since(opened().recovery, view, at(99)) == at(60)
+    assert find_unpaused_since(opened("n-2", "n2").recovery, view, at(99)) == at(-9)
 
 
 def test_the_end_of_a_pause_is_journaled_once_and_ends_no_other():
     state = State()
     for detail in ({"until": "2026-03-01T12:01:00Z"}, {"nodes": "n1"}):
         state.fold(answered(asked(**detail)))
-    assert end_pauses(state, at(59)) == []
-    (event,) = end_pauses(state, at(61))
+    assert list_pause_end_events(state, at(59)) == []
+    (event,) = list_pause_end_events(state, at(61))
     assert (event.verb, event.by, event.target) == (PAUSE_ENDED, "hpctl", "")
     assert "by ana has reached its end" in event.answer
     state.fold(event)
-    assert end_pauses(state, at(62)) == []
-    assert [p.scope for p in find_active(state.pauses, at(62))] == ["n1"]
+    assert list_pause_end_events(state, at(62)) == []
+    assert [p.scope for p in find_active_pauses(state.pauses, at(62))] == ["n1"]

@@ -13,13 +13,13 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.kinds import Plan
-from hpctl.engine.view import Request, View, jobs_on
+from hpctl.engine.view import Request, View, group_jobs_by_node
 from hpctl.faults.catalogue import build_rules as catalogue_rules
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.model import Health
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.model import NodeHealth
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.engine import advance_all, plan, take
@@ -45,7 +45,13 @@ WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
 
 
 def planned(view: View) -> Plan:
-    return plan(view, OWN, RULES, jobs_on(list(view.state.open_nodes), view.scheduler.jobs), at(0))
+    return plan(
+        view,
+        OWN,
+        RULES,
+        group_jobs_by_node(list(view.state.open_nodes), view.scheduler.jobs),
+        at(0),
+    )
 
 
 def node_opens(view: View) -> list[NodeRecoveryOpened]:
@@ -102,12 +108,12 @@ def test_a_node_that_slurm_does_not_know_is_no_candidate():
 
 
 def silent(seconds: float = -100) -> Assessment:
-    return Assessment(generation(), Condition.UNKNOWN, at(seconds), why="agent-silent")
+    return Assessment(generation(), NodeCondition.UNKNOWN, at(seconds), why="agent-silent")
 
 
 def lost_view(node=None, instance: Instance | None = None, heard: float = -100) -> View:
     view = view_of(sick=[silent()])
-    view = replace(view, health={**view.health, N1: Health(generation(), at(heard))})
+    view = replace(view, health={**view.health, N1: NodeHealth(generation(), at(heard))})
     if node is not None:
         nodes = {**view.scheduler.nodes, N1: node}
         view = replace(view, scheduler=SchedulerView(at(0), nodes))
@@ -171,7 +177,7 @@ def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word():
     drained = ("cordon_seen", "jobs_gone")
     log: list[Event] = list(decided.opens)
     log += [SignalSeen(at(1), e.recovery, s, "") for e in decided.opens for s in drained]
-    reasons = {e.generation.node: own_reason(e.recovery, "x") for e in decided.opens}
+    reasons = {e.generation.node: format_own_reason(e.recovery, "x") for e in decided.opens}
     flags = frozenset({"DRAIN"})
     nodes = {n: replace(slurm_node(), name=n, flags=flags, reason=r) for n, r in reasons.items()}
     closed = view_of(sick=sick, log=log, scheduler=SchedulerView(at(0), nodes, {}))
@@ -213,7 +219,7 @@ def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():
     approval = RequestTaken(at(-1), 1, "approve", "n1", "ann", "as you wish", True)
     slow = opened(urgency=Urgency.AFTER_JOBS, rule=BROKEN_CHECK.rule)
     log: list[Event] = [slow, SignalSeen(at(1), slow.recovery, "cordon_seen", "")]
-    reason = own_reason(slow.recovery, "Xid 79")
+    reason = format_own_reason(slow.recovery, "Xid 79")
     nodes = {
         N1: slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason),
         **{node_name(i): slurm_node(i) for i in range(2, 9)},
@@ -233,7 +239,7 @@ def two_faulty_nodes_of_a_job(first=(), second=(), seconds=1, **job):
     """The DOWN orders for n1 and n2, which both are drained; `first`, `second`: more flags."""
     flags = [frozenset({"DRAIN", *more}) for more in (first, second)]
     nodes = {
-        node_name(i): slurm_node(i, flags=each, reason=own_reason(f"n-{i}", "x"))
+        node_name(i): slurm_node(i, flags=each, reason=format_own_reason(f"n-{i}", "x"))
         for i, each in enumerate(flags, 1)
     }
     log: list[Event] = [opened(f"n-{i}", node_name(i)) for i in (1, 2)]
@@ -259,11 +265,11 @@ def test_one_node_of_a_job_is_set_down_and_silent_ones_come_first():
 
 HOLD = GateBlocked(at(-5), "n2", "budget", "2 are open", "xid-79", True)
 FIRM = GateBlocked(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
-OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
+OURS = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason("n-0", "x")}
 
 
 def asked(
-    verb: str, target: str, view: View, policy: Policy = OWN
+    verb: str, target: str, view: View, policy: RecoveryPolicy = OWN
 ) -> tuple[RequestTaken, list[Event]]:
     *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, policy, at(0))
     assert (taken.request, taken.by) == (7, "eve")
@@ -362,6 +368,6 @@ def test_order_names_the_present_instance():
     assert ordered("replace", view_of()).generation == generation()
     assert ordered("replace", view_of(health={})).generation.instance == "i-n1"
     fresh = Instance("i-new", InstanceStatus.FAILURE, node=node_name(1))
-    heard = {node_name(1): Health(generation(), at(-900))}
+    heard = {node_name(1): NodeHealth(generation(), at(-900))}
     view = view_of(instances={node_name(1): fresh}, health=heard)
     assert ordered("replace", view).generation.instance == "i-new"

@@ -3,15 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_tally
+from hpctl.engine.gates import count_for_gates
 from hpctl.engine.journal.events import Event, GateBlocked, NodeRecoveryOpened, SignalSeen
 from hpctl.engine.plan import decide_candidate
 from hpctl.engine.view import Candidate, View
 from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.identity import RecoveryId, RuleId
-from hpctl.vocabulary.policy import Policy
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.policy import RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.engine import plan
 from tests.fakes.values import (
@@ -32,7 +32,7 @@ CHECK = RULES.classes[RuleId("gpu-count-nvml")]
 ROOMY = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
 
 
-def open_nodes(view: View, policy: Policy = OWN) -> dict[str, str]:
+def open_nodes(view: View, policy: RecoveryPolicy = OWN) -> dict[str, str]:
     """Return the rules of the recoveries that a plan opens, by node."""
     decided = plan(view, policy, RULES, {}, at(0))
     found = [e for e in decided.opens if isinstance(e, NodeRecoveryOpened)]
@@ -55,7 +55,7 @@ def test_a_full_budget_keeps_no_instance_that_goes_anyway(
     view = view_of(log=[opened(f"n-{i}", node_name(i)) for i in range(2, 7)])
     fault = replace(FAULT, ladder=ladder)
     one = Candidate(generation(), slurm_node(1), fault, at(-10), "a spot notice", heard=at(0))
-    decided = decide_candidate(one, view, count_tally(view, [one], OWN, at(0)), OWN, at(0))
+    decided = decide_candidate(one, view, count_for_gates(view, [one], OWN, at(0)), OWN, at(0))
     if opens:
         assert isinstance(decided, NodeRecoveryOpened)
         assert "drain_budget (the instance goes anyway)" in decided.passed
@@ -84,7 +84,7 @@ def test_a_remedy_that_waits_in_a_maintenance_window_is_reported_once() -> None:
         assert isinstance(event, NodeRecoveryOpened)
         log += [SignalSeen(at(1), event.recovery, s, "") for s in ("cordon_seen", "jobs_gone")]
         name, flags = event.generation.node, frozenset({"DRAIN"})
-        reason = own_reason(event.recovery, "x")
+        reason = format_own_reason(event.recovery, "x")
         nodes[name] = replace(slurm_node(), name=name, flags=flags, reason=reason)
     window = Reservation("bios", (N1,), at(-60), at(3600), True)
     view = view_of(

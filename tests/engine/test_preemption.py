@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.preemption import find_preemption, find_suspender, preemption_text
+from hpctl.engine.preemption import describe_preemption, find_preemption, find_suspender
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -37,7 +37,7 @@ def other(after_s: float = 1, **over) -> SlurmJob:
 def test_job_is_called_preempted_only_where_that_is_known(job, by, order, expected):
     found = find_preemption(job, [job, by], order)
     assert found is not None
-    assert preemption_text(found) == (
+    assert describe_preemption(found) == (
         f"{expected} at 2026-03-01 12:00:00 UTC; job 12 of alice (partition {by.partition})"
         " started on its nodes then"
     )
@@ -48,14 +48,14 @@ def test_a_job_that_started_before_or_later_or_elsewhere_is_not_named(by):
     assert find_preemption(WAITS, [by], TIERS) is None
     found = find_preemption(replace(WAITS, preempted=T), [by], TIERS)
     assert found is not None
-    assert preemption_text(found) == "preempted at 2026-03-01 12:00:00 UTC"
+    assert describe_preemption(found) == "preempted at 2026-03-01 12:00:00 UTC"
 
 
 def test_the_first_of_several_is_named_with_its_qos():
     jobs = [other(3, id=JobId(13)), other(2, qos="urgent", array_job=9, array_task="4")]
     found = find_preemption(WAITS, jobs, TIERS)
     assert found is not None
-    assert "job 9_4 of alice (partition high, QOS urgent)" in preemption_text(found)
+    assert "job 9_4 of alice (partition high, QOS urgent)" in describe_preemption(found)
 
 
 def test_a_job_that_started_a_second_before_the_requeue_was_written_is_named_last():

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.queue_wait import describe_queue, is_queued
+from hpctl.engine.queue_wait import describe_queue_wait, is_queued
 from tests.fakes.values import at, slurm_job
 
 TASK = slurm_job(
@@ -33,9 +33,9 @@ def test_a_job_is_queued_while_only_others_keep_it(changes, queued):
 
 
 def test_other_waiting_tasks_of_the_array_are_counted_once():
-    text = describe_queue(TASK, [TASK, REST, OTHER])
+    text = describe_queue_wait(TASK, [TASK, REST, OTHER])
     assert text == (
         "its turn in Slurm's queue, where other jobs are before it (Slurm: Resources);"
         " 3 other tasks of array 5 wait, too"
     )
-    assert "array" not in describe_queue(replace(TASK, array_job=0), [REST])
+    assert "array" not in describe_queue_wait(replace(TASK, array_job=0), [REST])

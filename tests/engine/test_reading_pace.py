@@ -7,10 +7,10 @@ from hpctl.engine.config import LoopSection
 from hpctl.engine.reading_pace import (
     JOB_S,
     NODE_S,
-    SinceReading,
-    find_unannounced,
-    log_wakes_loop,
-    reading_due,
+    SlurmReadingAge,
+    find_unlogged_changes,
+    is_reading_due,
+    must_log_wake_loop,
 )
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -19,8 +19,8 @@ from tests.fakes.values import T0, slurm_node
 PACE = LoopSection(reconcile_s=30.0, rest_s=300.0)
 
 
-def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) -> SinceReading:
-    return SinceReading(age_s, busy, followed, news)
+def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) -> SlurmReadingAge:
+    return SlurmReadingAge(age_s, busy, followed, news)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def since(age_s: float, news=ControllerNews.NONE, *, busy=False, followed=True) 
 )
 def test_a_reading_is_due_and_ends_the_rest_the_sooner_the_more_urgent_the_news(news, after_s):
     early, late = since(after_s - 0.1, news), since(after_s, news)
-    assert not reading_due(early, PACE)
-    assert not log_wakes_loop(early)
-    assert reading_due(late, PACE)
-    assert log_wakes_loop(late)
+    assert not is_reading_due(early, PACE)
+    assert not must_log_wake_loop(early)
+    assert is_reading_due(late, PACE)
+    assert must_log_wake_loop(late)
 
 
 @pytest.mark.parametrize(
@@ -40,20 +40,20 @@ def test_a_reading_is_due_and_ends_the_rest_the_sooner_the_more_urgent_the_news(
 def test_without_news_a_reading_is_due_rarely_and_ends_no_rest(sizes_capacity, after_s):
     early, late = since(after_s - 0.1), since(after_s)
     early, late = (replace(one, sizes_capacity=sizes_capacity) for one in (early, late))
-    assert not reading_due(early, PACE)
-    assert reading_due(late, PACE)
-    assert not log_wakes_loop(late)
+    assert not is_reading_due(early, PACE)
+    assert is_reading_due(late, PACE)
+    assert not must_log_wake_loop(late)
 
 
 def test_each_cycle_reads_where_something_is_open_or_the_log_is_not_followed():
-    assert reading_due(since(0.0, busy=True), PACE)
-    assert reading_due(since(0.0, followed=False), PACE)
+    assert is_reading_due(since(0.0, busy=True), PACE)
+    assert is_reading_due(since(0.0, followed=False), PACE)
 
 
 def test_the_longest_interval_is_never_below_that_of_a_busy_queue():
     pace = LoopSection(reconcile_s=30.0, rest_s=5.0)
-    assert not reading_due(since(29.0), pace)
-    assert reading_due(since(30.0), pace)
+    assert not is_reading_due(since(29.0), pace)
+    assert is_reading_due(since(30.0), pace)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_the_longest_interval_is_never_below_that_of_a_busy_queue():
 )
 def test_what_a_log_that_tells_everything_would_have_announced(after, found):
     before = SchedulerView(T0, {"n1": slurm_node(1)})
-    assert find_unannounced(before, SchedulerView(T0, {after.name: after})) == found
+    assert find_unlogged_changes(before, SchedulerView(T0, {after.name: after})) == found

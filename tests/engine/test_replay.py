@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from hpctl.engine.journal.events import ClockSet, ConfigurationTaken, DaemonStarted, Event
-from hpctl.engine.journal.state import Corrupt, replay_events
+from hpctl.engine.journal.state import InconsistentEventError, replay_events
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.identity import NodeName, RecoveryId
 from tests.fakes.values import at, opened
@@ -35,7 +35,7 @@ def test_a_start_of_the_daemon_changes_nothing() -> None:
 def test_a_return_of_an_earlier_version_that_opens_twice_is_corrupt() -> None:
     again = ChangeOpened(at(0), EARLIER, ChangeKind.RETURN, "workers", "back", node=NodeName("n1"))
     assert replay_events([again]).nodes[EARLIER].ended
-    with pytest.raises(Corrupt, match="s-1 opened twice"):
+    with pytest.raises(InconsistentEventError, match="s-1 opened twice"):
         replay_events([again, again])
 
 

@@ -9,16 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import Event, RequestTaken
-from hpctl.engine.requests import take_isolated, take_request
+from hpctl.engine.requests import take_request, take_request_isolated
 from hpctl.engine.view import Request, View
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.fakes.values import OWN, at, opened, view_of
 
 DANCE = Request(7, at(-1), "dance", "n1", "eve", "MUNGE")
 
 
 def dance(
-    request: Request, _view: View, _policy: Policy, _now: datetime
+    request: Request, _view: View, _policy: RecoveryPolicy, _now: datetime
 ) -> tuple[bool, str, Sequence[Event]]:
     return True, f"{request.target} dances", [opened()]
 
@@ -51,11 +51,13 @@ def test_a_request_that_nothing_proves_is_refused() -> None:
 def test_a_request_that_breaks_its_answer_is_answered_and_ends_nothing(by: str) -> None:
     request = replace(DANCE, by=by)
     taken = read_answer(
-        take_isolated(request, view_of(), OWN, at(0), {}, answers={"dance": stumble})
+        take_request_isolated(request, view_of(), OWN, at(0), {}, answers={"dance": stumble})
     )
     assert (taken.request, taken.by, taken.ok) == (7, by or "operator", False)
     assert taken.answer.startswith("internal error: ValueError")
-    fine = read_answer(take_isolated(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance}))
+    fine = read_answer(
+        take_request_isolated(DANCE, view_of(), OWN, at(0), {}, answers={"dance": dance})
+    )
     assert fine.ok
 
 

@@ -18,10 +18,10 @@ from hpctl.engine.journal.store import Store
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.request_intake import RequestHandler, make_route
-from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
@@ -46,7 +46,7 @@ class Head:
         others = SlurmJob(8, "RUNNING", NOON, uid=1)
         self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
         for rid, job in (("j-7", mine), ("j-8", others)):
-            opened = JobRecoveryOpened(NOON, rid, Attempt(job.id, NOON, 0), "", (), "")
+            opened = JobRecoveryOpened(NOON, rid, JobAttempt(job.id, NOON, 0), "", (), "")
             self.state.fold(opened)
         here: Any = self
         self.live = LiveConfig(Config())
@@ -54,7 +54,7 @@ class Head:
         self.desk = RequestHandler(self.store, self.port, self.live, None, munges.head)
         settings = IntakeSettings(munge_socket=munges.head)
         asked = make_route(self.desk.take, settings, CollectorRegistry())
-        app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
+        app = make_intake_app(settings, Sink(), lambda _: None, routes=[asked])
         self.server = IntakeServer(app, "127.0.0.1")
 
     def latest_slurm(self) -> SchedulerView:
@@ -65,7 +65,7 @@ class Head:
 
     def ask(self, uid, verb, target="", by="", detail=""):
         """As this user, whose credential the real munge command makes."""
-        body = wire.encode_request(verb, target, by, detail)
+        body = wire.encode_operator_request(verb, target, by, detail)
         command = [
             "munge",
             "--socket",

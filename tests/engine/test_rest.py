@@ -9,23 +9,23 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.in_process import InProcessJournal
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import OPEN_EVERY_S, WHOLE_AGE_S, FactSources, Observer
+from hpctl.engine.observe import OPEN_EVERY_S, WHOLE_AGE_S, Observer, ObserverSources
 from hpctl.engine.reading_pace import DISTRUST_S, JOB_S, NODE_S, SILENCE
 from hpctl.engine.view import ReadScope, Request, View
 from hpctl.faults.catalogue import build_rules
 from hpctl.sagemaker.no_provider import NoProvider
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Health, Verdict
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.scheduler import SimSlurm
 from tests.fakes.values import T0, Clock, opened
@@ -33,7 +33,7 @@ from tests.reports import Rows
 
 NAMES = ["n1", "n2", "n3"]
 PACE = Config().loop
-SICK = Finding("kernel.xid", Verdict.FAIL, T0, T0, code="79")
+SICK = Finding("kernel.xid", DeviceVerdict.FAIL, T0, T0, code="79")
 
 
 class Log:
@@ -74,14 +74,14 @@ class Head:
         self.hear(*NAMES)
         cloud = CloudWatch(NoProvider(), lambda: None, 30)
         cloud.read()
-        sources = FactSources(self.slurm, cloud, self.health, self.log)
+        sources = ObserverSources(self.slurm, cloud, self.health, self.log)
         live = LiveConfig(Config(kill_switch=place / "STOP"))
         self.observer = Observer(sources, live, self.clock)
         self.state = replay_events([])
 
     def hear(self, *names: str, findings: tuple[Finding, ...] = ()) -> None:
         known = {
-            n: Health(Generation(n, f"i-{n}", f"{n}-boot-1"), self.clock.now(), findings)
+            n: NodeHealth(NodeGeneration(n, f"i-{n}", f"{n}-boot-1"), self.clock.now(), findings)
             for n in names
         }
         self.health.take_over({**self.health.of_agents(), **known})
@@ -221,14 +221,14 @@ class Cycling:
     def __init__(self, head: Head) -> None:
         self.head, self.requests = head, Requests()
         memory = JournaledState(InProcessJournal())
-        executor = Executor(Effectors(head.slurm, NoProvider()), memory, head.clock)
+        executor = Executor(ExecutorPorts(head.slurm, NoProvider()), memory, head.clock)
         asked = self.requests
         self.loop = Loop(memory, executor, head.observer, asked, head.clock, KINDS, asked)
 
     def cycle(self, after_s: float, *, heard=NAMES) -> ReadScope:
         self.head.clock.at += timedelta(seconds=after_s)
         self.head.hear(*heard)
-        self.loop.cycle(Policy(mode=Mode.ASSIST), build_rules(), quiet=True)
+        self.loop.cycle(RecoveryPolicy(mode=Mode.ASSIST), build_rules(), quiet=True)
         assert self.loop.last is not None
         return self.loop.last.view.reading
 

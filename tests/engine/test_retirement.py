@@ -10,10 +10,10 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, Retirement
+from hpctl.engine.retirement import AGAIN_S, EVERY_S, FIRST_S, JournalRetirement
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import Clock, at, opened
 
@@ -41,17 +41,17 @@ class Bench:
     def __init__(self, store: Store) -> None:
         self.clock = Clock()
         self.memory = JournaledState(store)
-        self.retirement = Retirement(store, self.memory, self.clock, KINDS)
+        self.retirement = JournalRetirement(store, self.memory, self.clock, KINDS)
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
         self.clock.at += after
-        self.retirement.look(SchedulerView(self.clock.now()), Policy(), RULES, keep_days)
+        self.retirement.look(SchedulerView(self.clock.now()), RecoveryPolicy(), RULES, keep_days)
 
 
 def test_retirement_skips_the_first_minutes_and_runs_daily(store):
     bench = Bench(store)
     bench.clock.at += 200 * DAY
-    bench.retirement = Retirement(store, bench.memory, bench.clock, KINDS)
+    bench.retirement = JournalRetirement(store, bench.memory, bench.clock, KINDS)
     bench.look(timedelta(seconds=FIRST_S - 1))
     assert ids(store, past=False) == ["n-1", "n-2"]
     bench.look(timedelta(seconds=1))

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from hpctl.engine import state_disk
 from hpctl.engine.journal.state import State
 from hpctl.engine.state_disk import LOW, describe_full_disk, find_open_directories
-from hpctl.engine.status_view import choose_exit_code, status_view
+from hpctl.engine.status_view import choose_exit_code, make_status_view
 from hpctl.engine.world import World
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import OWN, at
 
@@ -63,7 +63,7 @@ def test_an_open_directory_on_another_file_system_does_not_count():
 
 def test_a_full_disk_is_a_problem():
     world = World(at(10), OWN, State(), slurm=SchedulerView(at(9)))
-    assert status_view(world).problems == ()
-    view = status_view(replace(world, full_disk="the file system / is short of room"))
+    assert make_status_view(world).problems == ()
+    view = make_status_view(replace(world, full_disk="the file system / is short of room"))
     assert view.problems == ("the file system / is short of room",)
-    assert choose_exit_code(view) is Exit.PROBLEM
+    assert choose_exit_code(view) is ExitCode.PROBLEM

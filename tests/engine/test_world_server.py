@@ -27,7 +27,7 @@ from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.loop import CycleResult
 from hpctl.engine.view import View
 from hpctl.engine.world import World
-from hpctl.engine.world_client import NoWorld, WorldClient
+from hpctl.engine.world_client import WorldClient, WorldUnavailableError
 from hpctl.engine.world_reader import WorldReader
 from hpctl.engine.world_server import WorldServer
 from hpctl.toolkit.errors import Unavailable
@@ -283,7 +283,7 @@ def test_who_saw_an_answer_in_the_journal_finds_it_in_the_world(bed: Bed, monkey
     bed.server.offer(cycle(made(state)))
     bed.memory.state.events = state.events + 1
     with bed.line() as line:
-        line.sendall(world_wire.ask_bytes([world_wire.WorldPart.STATE]))
+        line.sendall(world_wire.encode_request([world_wire.WorldPart.STATE]))
         until(lambda: any(c.ask for c in [*bed.server.clients.values()]), 5)
         state.fold(SignalSeen(worlds.at(90), "n-44444444", "needs_human", "no"))
         bed.server.offer(cycle(made(state)))
@@ -291,44 +291,44 @@ def test_who_saw_an_answer_in_the_journal_finds_it_in_the_world(bed: Bed, monkey
     assert bed.read().state.nodes["n-44444444"].phase == "escalated"
     monkeypatch.setattr(world_server, "BEHIND_S", 0.1)
     bed.memory.state.events += 1
-    with pytest.raises(NoWorld, match="the cycle under way takes long"):
+    with pytest.raises(WorldUnavailableError, match="the cycle under way takes long"):
         bed.read()
 
 
 def test_no_world_is_taken_from_who_does_not_lead_or_hangs_or_speaks_otherwise(
     bed: Bed, monkeypatch
 ) -> None:
-    with pytest.raises(NoWorld, match="no cycle has ended yet"):
+    with pytest.raises(WorldUnavailableError, match="no cycle has ended yet"):
         bed.read()
     bed.server.offer(cycle(made()))
     assert bed.read().number
     bed.leads.leads = False
-    with pytest.raises(NoWorld, match="does not lead"):
+    with pytest.raises(WorldUnavailableError, match="does not lead"):
         bed.read()
     bed.leads.leads = True
     with monkeypatch.context() as patch:
         patch.setattr(
-            world_server, "boottime", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 31
+            world_server, "read_boot_clock", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 31
         )
-        with pytest.raises(NoWorld, match="last cycle ended 31 s ago"):
+        with pytest.raises(WorldUnavailableError, match="last cycle ended 31 s ago"):
             bed.read()
     with monkeypatch.context() as patch:
         patch.setattr(world_server, "__version__", "99.0")
-        with pytest.raises(NoWorld, match=f"hpctl 99.0, this is {__version__}"):
+        with pytest.raises(WorldUnavailableError, match=f"hpctl 99.0, this is {__version__}"):
             bed.read()
     with monkeypatch.context() as patch:
         patch.setattr(world_wire, "PROTOCOL", world_wire.PROTOCOL + 1)
-        with pytest.raises(NoWorld):
+        with pytest.raises(WorldUnavailableError):
             bed.read()
     assert bed.read().number
 
 
 def test_a_reader_without_a_daemon_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NoWorld, match="is not there"):
+    with pytest.raises(WorldUnavailableError, match="is not there"):
         WorldClient(Config(state_dir=tmp_path)).read(worlds.NOW, cloud=False, history=False)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "world.sock"))
-    with pytest.raises(NoWorld, match="nothing answers"):
+    with pytest.raises(WorldUnavailableError, match="nothing answers"):
         WorldClient(Config(state_dir=tmp_path)).read(worlds.NOW, cloud=False, history=False)
 
 
@@ -343,13 +343,13 @@ def test_readers_of_the_journal_may_read_the_world(
     with bed.line() as line:
         said = b""
         with suppress(ConnectionError):
-            line.sendall(world_wire.ask_bytes([world_wire.WorldPart.STATE]))
+            line.sendall(world_wire.encode_request([world_wire.WorldPart.STATE]))
             said = line.recv(1)
     assert bool(said) == (journal == 0o600), "it was let in by the access of before"
     found = stat.S_IMODE((tmp_path / "world.sock").stat().st_mode)
     assert found == world
     # One that comes while the others are refused may be refused with them.
-    until(lambda: not isinstance(attempted(bed), NoWorld), 5)
+    until(lambda: not isinstance(attempted(bed), WorldUnavailableError), 5)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another group")
@@ -360,9 +360,9 @@ def test_unusable_group_of_the_socket_locks_no_other_user_out(
     os.chown(tmp_path / "journal.db", -1, 65534)
     (tmp_path / "journal.db").chmod(0o640)
     monkeypatch.setattr(world_server.os, "chown", Mock(side_effect=PermissionError("not allowed")))
-    until(lambda: not isinstance(attempted(bed), NoWorld), 5)
+    until(lambda: not isinstance(attempted(bed), WorldUnavailableError), 5)
     assert stat.S_IMODE((tmp_path / "world.sock").stat().st_mode) == 0o600
-    assert not isinstance(attempted(bed), NoWorld), "it is let in each time"
+    assert not isinstance(attempted(bed), WorldUnavailableError), "it is let in each time"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -378,11 +378,11 @@ def test_a_stranger_is_refused_where_the_journal_is_closed(bed: Bed, tmp_path: P
     assert "PermissionError" in done.stderr
 
 
-def attempted(bed: Bed) -> World | NoWorld:
+def attempted(bed: Bed) -> World | WorldUnavailableError:
     """What a reader gets."""
     try:
         return bed.read()
-    except NoWorld as reason:
+    except WorldUnavailableError as reason:
         return reason
 
 
@@ -452,7 +452,7 @@ def test_reader_that_takes_no_answer_is_dropped(bed: Bed, monkeypatch) -> None:
     with ExitStack() as lines:
         for _ in range(20):
             line = lines.enter_context(bed.line())
-            line.sendall(world_wire.ask_bytes(world_wire.WorldPart))
+            line.sendall(world_wire.encode_request(world_wire.WorldPart))
         until(lambda: any(c.out for c in [*bed.server.clients.values()]), 5, every=0.001)
         assert (
             len({id(d.obj) for c in [*bed.server.clients.values()] for d in (c.out or ())[1:]})
@@ -469,7 +469,7 @@ def test_older_worlds_that_are_still_read_are_few(bed: Bed) -> None:
         for _ in range(6):
             bed.server.offer(cycle(many))
             line = lines.enter_context(bed.line())
-            line.sendall(world_wire.ask_bytes([world_wire.WorldPart.SLURM]))
+            line.sendall(world_wire.encode_request([world_wire.WorldPart.SLURM]))
             number = bed.server.number
             until(lambda n=number: any(c.number == n for c in [*bed.server.clients.values()]), 10)
         held = {client.number for client in [*bed.server.clients.values()] if client.out}
@@ -481,11 +481,11 @@ def test_a_bug_in_the_server_costs_one_answer(bed: Bed, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(world_server, "encode_frames", lambda *_: 1 / 0)
         with bed.line() as other:
-            with pytest.raises(NoWorld, match="does not answer"):
+            with pytest.raises(WorldUnavailableError, match="does not answer"):
                 bed.read()
-            other.sendall(world_wire.ask_bytes([]))
+            other.sendall(world_wire.encode_request([]))
             assert other.recv(1), "the other reader asked for nothing that is broken"
-    until(lambda: not isinstance(attempted(bed), NoWorld), 10)
+    until(lambda: not isinstance(attempted(bed), WorldUnavailableError), 10)
 
 
 def test_a_world_is_read_offline_where_no_daemon_offers_one(
@@ -504,7 +504,7 @@ def test_every_field_of_the_state_arrives_or_is_known_not_to(bed: Bed) -> None:
     """A new field of a view or a state must be thought of here."""
     told = {*State.__struct_fields__} - {"retired"}
     derived = {"open_nodes", "open_jobs", "open_changes", "attempts", "last_of_node"}
-    sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRest.__struct_fields__}
+    sent = {"nodes", "jobs", "changes", "reports", *world_wire.StateRemainder.__struct_fields__}
     assert told == derived | sent
     local = {
         "able_since", "absent", "begun", "silent_at", "ruled", "maintenance", "hangs", "worked",
@@ -534,7 +534,7 @@ def test_reading_a_world_loads_nothing_that_only_offline_reading_needs(
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
         "from hpctl.cli import status, nodes, recoveries\n"
-        "from hpctl.engine.status_view import read_status_once, status_view\n"
+        "from hpctl.engine.status_view import read_status_once, make_status_view\n"
         f"view = read_status_once(Config(state_dir=Path({str(tmp_path)!r})))\n"
         "assert view.node_recoveries, view\n"
         f"found = {{*{heavy!r}.split()}} & {{*sys.modules}}\n"

@@ -8,22 +8,22 @@ from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.view import View
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import InstanceGroup
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RecoveryId
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName, RecoveryId
 from hpctl.vocabulary.node_recovery import SCALE_DOWN
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, Policy
-from hpctl.vocabulary.recovery import Do
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import StartStep
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.engine import advance_all
 from tests.fakes.values import at, node_name, slurm_job, view_of
 
 N1, N2, N3 = node_name(1), node_name(2), node_name(3)
-SCALE = Policy(
+SCALE = RecoveryPolicy(
     mode=Mode.OWN,
     autoscale=AutoscalePolicy(
         enabled=True, groups={"workers": GroupLimits(2, 12)}, down_after_s=600
     ),
 )
-SPARE = Policy(mode=Mode.OWN, spares={"workers": 2})
+SPARE = RecoveryPolicy(mode=Mode.OWN, spares={"workers": 2})
 OLD = at(-3600)
 
 
@@ -46,7 +46,7 @@ def cluster(
 
 def removal(rid: str = "n-1", node: NodeName = N1, **more: Any) -> NodeRecoveryOpened:
     """The opening of the removal of a node, whose instance is `i-` and its name."""
-    generation = Generation(node, InstanceId(f"i-{node}"), BootId(""))
+    generation = NodeGeneration(node, InstanceId(f"i-{node}"), BootId(""))
     values: dict[str, Any] = {
         "at": at(0), "recovery": RecoveryId(rid), "generation": generation, "rule": SCALE_DOWN,
         "meaning": "scale down", "urgency": Urgency.AFTER_JOBS, "ladder": (Remedy.DELETE,),
@@ -63,9 +63,9 @@ def pending(job: int = 9, wants: int = 2, **more: Any) -> SlurmJob:
     return slurm_job(job, **values)
 
 
-def steps(view: View, policy: Policy = SCALE, seconds: float = 1) -> list[Do]:
+def steps(view: View, policy: RecoveryPolicy = SCALE, seconds: float = 1) -> list[StartStep]:
     return [due.do for due in advance_all(view, policy, at(seconds)).due]
 
 
-def moves(view: View, policy: Policy = SCALE, seconds: float = 1) -> list[str]:
+def moves(view: View, policy: RecoveryPolicy = SCALE, seconds: float = 1) -> list[str]:
     return [m.signal for m in advance_all(view, policy, at(seconds)).moves]

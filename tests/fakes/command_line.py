@@ -13,7 +13,7 @@ from hpctl.cli.main import cli
 from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit import output
-from hpctl.toolkit.errors import Absent, Unavailable
+from hpctl.toolkit.errors import ResourceNotFound, Unavailable
 from hpctl.vocabulary.cloud_facts import InstanceGroup, ProviderView
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmJob
 from hpctl.vocabulary.spares_reservation import RESERVATION
@@ -108,7 +108,7 @@ def head(tmp_path, monkeypatch) -> Head:
     for name in ("SUDO_USER", "HPCTL_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
-    monkeypatch.setattr("hpctl.clusters.commands.node_orders.invoking_user", lambda: "ana")
+    monkeypatch.setattr("hpctl.clusters.commands.node_orders.find_invoking_user", lambda: "ana")
     return made
 
 
@@ -173,7 +173,7 @@ class Account(dict[str, dict[str, Any]]):
                 raise Unavailable(f"{name}:{operation}: no answer", "check the network")
             found = self[name][operation]
             if found is None:
-                raise Absent(f"{name}:{operation}: not found", code="ResourceNotFound")
+                raise ResourceNotFound(f"{name}:{operation}: not found", code="ResourceNotFound")
             return found(request) if callable(found) else found
 
         return SimpleNamespace(read=read, pages=lambda operation, key, **of: read(operation, **of))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CheckedMachine, Expected, Observation
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
+from hpctl.detection.check import CheckedMachine, ExpectedHardware, Observation
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
 from hpctl.faults.table import CHECKS
 
 BORN = (64768, 4711)
@@ -19,7 +19,7 @@ def limits(check: str) -> dict[str, float]:
 
 def traces(
     counters: Mapping[str, Mapping[str, Sequence[int]]], every_s: float = 12.0
-) -> list[Trace]:
+) -> list[CounterTrace]:
     """One trace a sweep, from `{device: {counter: [values]}}`; those before it are its past."""
     length = max(len(values) for device in counters.values() for values in device.values())
     sweeps = [
@@ -32,7 +32,7 @@ def traces(
         )
         for i in range(length)
     ]
-    return [Trace(sweep, tuple(sweeps[:i])) for i, sweep in enumerate(sweeps)]
+    return [CounterTrace(sweep, tuple(sweeps[:i])) for i, sweep in enumerate(sweeps)]
 
 
 def codes(observations: Iterable[Observation]) -> list[tuple[str, str]]:
@@ -52,7 +52,7 @@ class Node(Struct):
     """A machine on a fake root, with its clock."""
 
     root: Path
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedHardware = field(default_factory=ExpectedHardware)
     clock: Clock = field(default_factory=Clock)
 
     @property

@@ -14,14 +14,14 @@ from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.view import Request
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 
 
 class Disk(Struct):
     """What survives a crash of the process."""
 
     log: list[Event] = field(default_factory=list)
-    facts: dict[NodeName, Health] = field(default_factory=dict)
+    facts: dict[NodeName, NodeHealth] = field(default_factory=dict)
     heard: dict[NodeName, datetime] = field(default_factory=dict)
     asked: list[Request] = field(default_factory=list)
     taken: set[int] = field(default_factory=set)
@@ -46,7 +46,7 @@ class MemoryJournal:
         """Nothing is ever set apart here."""
         return frozenset()
 
-    def record(self, facts: Sequence[Health]) -> None:
+    def record(self, facts: Sequence[NodeHealth]) -> None:
         """Store what agents reported."""
         self.disk.facts.update({h.generation.node: h for h in facts})
 
@@ -54,7 +54,7 @@ class MemoryJournal:
         """Store when nodes were last heard."""
         self.disk.heard = dict(heard)
 
-    def health(self) -> Mapping[NodeName, Health]:
+    def health(self) -> Mapping[NodeName, NodeHealth]:
         """What was recorded, as young as it was heard."""
         heard = self.disk.heard
         return {

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
-from hpctl.vocabulary.identity import Generation, InstanceId, LogicalId, NodeName
+from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeGeneration, NodeName
 from hpctl.vocabulary.outcome import Outcome
 
 GROUP = "workers"
@@ -155,11 +155,11 @@ class FakeProvider:
         self.tick()
         return self._places[node].instance
 
-    def generation(self, node: NodeName) -> Generation:
+    def generation(self, node: NodeName) -> NodeGeneration:
         """What an agent on the node would say of itself: it changes when the boot is done."""
         self.tick()
         place = self._places[node]
-        return Generation(node, place.instance, f"{place.instance}-boot-{place.boot}")
+        return NodeGeneration(node, place.instance, f"{place.instance}-boot-{place.boot}")
 
     def up(self, node: NodeName) -> bool:
         """Whether the machine runs, so that slurmd and an agent could: not while it (re)boots."""

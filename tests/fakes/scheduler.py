@@ -12,9 +12,9 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from hpctl.slurm import rules
-from hpctl.slurm.records import JobRecord, Size
+from hpctl.slurm.records import JobRecord, JobSize
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.preemption_order import PreemptionOrder
@@ -62,7 +62,9 @@ class SimSlurm(Slurmctld):
         def do(node: Node, reason: str) -> None:
             node.close(reason, self.now())
 
-        return self._update(nodes, rules.drain_unmarked if spare_marks else rules.check_drain, do)
+        return self._update(
+            nodes, rules.check_unmarked_drain if spare_marks else rules.check_drain, do
+        )
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
@@ -75,7 +77,7 @@ class SimSlurm(Slurmctld):
 
     def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
         """Promised in ports.Scheduler."""
-        return self._update(nodes, rules.give_back, lambda node, _: self.resume(node))
+        return self._update(nodes, rules.check_give_back, lambda node, _: self.resume(node))
 
     def _update(
         self,
@@ -94,7 +96,7 @@ class SimSlurm(Slurmctld):
             answers[name] = answer or Outcome.accepted()
         return answers
 
-    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+    def signal(self, attempt: JobAttempt, signal: str) -> Outcome:
         """Promised in ports.Scheduler."""
         job = self.known(attempt.job)
         if self.away or self.crashed:
@@ -105,7 +107,7 @@ class SimSlurm(Slurmctld):
         job.signals += 1
         return Outcome.accepted()
 
-    def requeue(self, attempt: Attempt) -> Outcome:
+    def requeue(self, attempt: JobAttempt) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
@@ -128,7 +130,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = rules.start_now(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
+        send = rules.plan_job_start(_record(mine), exclude, self.nodes, forgive, elastic=elastic)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         (update,) = send.updates
@@ -148,7 +150,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(job)
-        send = rules.plan_lifts(_record(mine), nodes, self.nodes)
+        send = rules.plan_exclusion_lifts(_record(mine), nodes, self.nodes)
         if isinstance(send, Outcome) or mine is None:
             return send if isinstance(send, Outcome) else rules.NO_SUCH_JOB
         (update,) = send
@@ -167,19 +169,19 @@ class SimSlurm(Slurmctld):
         mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
         return Outcome.accepted()
 
-    def give_up(self, attempt: Attempt, why: str) -> Outcome:
+    def give_up(self, attempt: JobAttempt, why: str) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = self.known(attempt.job)
-        refusal = rules.give_up(_record(mine), attempt)
+        refusal = rules.check_cancel(_record(mine), attempt)
         if refusal is not None or mine is None:
             return refusal or rules.NO_SUCH_JOB
         mine.comment = rules.format_comment(mine.comment, why).partition("=")[2]
         self.cancel(mine)
         return Outcome.accepted()
 
-    def note(self, attempt: Attempt, why: str) -> Outcome:
+    def note(self, attempt: JobAttempt, why: str) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
@@ -280,5 +282,5 @@ class SimSlurm(Slurmctld):
 def _record(job: Job | None) -> JobRecord | None:
     if job is None:
         return None
-    size = Size(job.last_size, job.least or job.size, job.tasks, job.per_node)
+    size = JobSize(job.last_size, job.least or job.size, job.tasks, job.per_node)
     return JobRecord(shown(job), size=size)

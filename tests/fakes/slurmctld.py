@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import Reservation, SlurmJob, SlurmNode
 
 BEGIN_DELAY_S = 121.0
@@ -43,7 +43,7 @@ class Node(Struct):
     @property
     def foreign(self) -> bool:
         """Closed by somebody who is not hpctl."""
-        return (self.drained or self.failed) and reason_owner(self.reason) is None
+        return (self.drained or self.failed) and parse_reason_owner(self.reason) is None
 
     def shut(self) -> tuple[bool, bool, str]:
         """What an administrator sees of it."""

@@ -8,17 +8,17 @@ from hpctl.engine.journal.events import Event, NodeRecoveryOpened
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.view import View
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
+from hpctl.vocabulary.assessment import Assessment, FaultClass, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
-from hpctl.vocabulary.identity import Attempt, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Finding, Health, Verdict
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import Do, Move, Next
+from hpctl.vocabulary.identity import InstanceId, JobAttempt, NodeGeneration, NodeName
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import Next, PhaseMove, StartStep
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1 = "n1"
-OWN = Policy(mode=Mode.OWN)
+OWN = RecoveryPolicy(mode=Mode.OWN)
 FAULT = FaultClass("xid-79", "GPU fell off the bus", Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE))
 
 
@@ -45,9 +45,9 @@ def node_name(number: int) -> NodeName:
     return f"n{number}"
 
 
-def generation(node: NodeName = N1, boot: int = 1, instance: str = "") -> Generation:
+def generation(node: NodeName = N1, boot: int = 1, instance: str = "") -> NodeGeneration:
     """What stands under a name."""
-    return Generation(node, InstanceId(instance or f"i-{node}"), f"{node}-boot-{boot}")
+    return NodeGeneration(node, InstanceId(instance or f"i-{node}"), f"{node}-boot-{boot}")
 
 
 def slurm_node(number: int = 1, **changes: Any) -> SlurmNode:
@@ -67,14 +67,19 @@ def slurm_job(job: int = 1, **changes: Any) -> SlurmJob:
 
 def finding(code: str = "79", seconds: float = -10) -> Finding:
     """A kernel line."""
-    return Finding("kernel.xid", Verdict.FAIL, at(seconds), at(seconds), "0000:3b:00", code)
+    return Finding("kernel.xid", DeviceVerdict.FAIL, at(seconds), at(seconds), "0000:3b:00", code)
 
 
 def faulty(node: NodeName = N1, fault: FaultClass = FAULT, seconds: float = -10) -> Assessment:
     """A node with a proven fault."""
     lines = (finding(seconds=seconds),)
     return Assessment(
-        generation(node), Condition.FAULTY, at(seconds), fault, lines, why="Xid 79 on 0000:3b:00"
+        generation(node),
+        NodeCondition.FAULTY,
+        at(seconds),
+        fault,
+        lines,
+        why="Xid 79 on 0000:3b:00",
     )
 
 
@@ -90,20 +95,20 @@ def opened(
     return NodeRecoveryOpened(at(seconds), rid, generation(node), **values)
 
 
-def attempt(job: int = 1, restarts: int = 0) -> Attempt:
+def attempt(job: int = 1, restarts: int = 0) -> JobAttempt:
     """Of `slurm_job`."""
-    return Attempt(job, at(-3700), restarts)
+    return JobAttempt(job, at(-3700), restarts)
 
 
-def moves(answer: Next) -> Move:
+def moves(answer: Next) -> PhaseMove:
     """The answer of an `advance`, which is a move into another phase."""
-    assert isinstance(answer, Move)
+    assert isinstance(answer, PhaseMove)
     return answer
 
 
-def does(answer: Next) -> Do:
+def does(answer: Next) -> StartStep:
     """The answer of an `advance`, which is a step."""
-    assert isinstance(answer, Do)
+    assert isinstance(answer, StartStep)
     return answer
 
 
@@ -128,7 +133,7 @@ def view_of(
             now, {n: slurm_node(i + 1) for i, n in enumerate(names)}, {j.id: j for j in jobs}
         ),
         "provider": ProviderView(now, True, instances={i.id: i for i in instances.values()}),
-        "health": {n: Health(generation(n), now) for n in names},
+        "health": {n: NodeHealth(generation(n), now) for n in names},
         "assessments": {a.generation.node: a for a in sick},
         "state": replay_events(log) if state is None else state,
         "instances": instances,

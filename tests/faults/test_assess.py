@@ -4,38 +4,48 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.assess import assess_health, fault_classes
+from hpctl.faults.assess import assess_health, list_fault_classes
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.incidents import are_one_event, fold_incidents, is_repeated
-from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Health, Verdict
-from hpctl.vocabulary.policy import Override
+from hpctl.faults.incidents import can_be_same_event, fold_incidents, is_repeated_on_part
+from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.policy import FaultClassOverride
 from tests.fakes.values import T0, at
 
 RULES = build_rules()
-GENERATION = Generation("n1", "i-1", "b1")
+GENERATION = NodeGeneration("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
 
 
 def xid(code, seconds=0.0, *, device=GPU, detail="", evidence="", last=None, count=1):
     end = at(seconds if last is None else last)
     return Finding(
-        "kernel.xid", Verdict.FAIL, at(seconds), end, device, str(code), detail, evidence, count
+        "kernel.xid",
+        DeviceVerdict.FAIL,
+        at(seconds),
+        end,
+        device,
+        str(code),
+        detail,
+        evidence,
+        count,
     )
 
 
 def sxid(code, detail="", evidence=""):
-    return Finding("kernel.sxid", Verdict.FAIL, T0, T0, "0000:06:00", str(code), detail, evidence)
+    return Finding(
+        "kernel.sxid", DeviceVerdict.FAIL, T0, T0, "0000:06:00", str(code), detail, evidence
+    )
 
 
 def unknown(check="gpu.count"):
-    return Finding(check, Verdict.UNKNOWN, T0, T0)
+    return Finding(check, DeviceVerdict.UNKNOWN, T0, T0)
 
 
 def judge(*findings, now=30.0, heard=None, using=RULES):
     last_heard = at(now if heard is None else heard)
-    return assess_health(Health(GENERATION, last_heard, findings), using, at(now))
+    return assess_health(NodeHealth(GENERATION, last_heard, findings), using, at(now))
 
 
 def rule(*findings, now=30.0):
@@ -45,18 +55,18 @@ def rule(*findings, now=30.0):
 
 def test_a_node_that_says_nothing_bad_is_healthy():
     found = judge()
-    assert (found.condition, found.fault, found.since) == (Condition.HEALTHY, None, at(30))
+    assert (found.condition, found.fault, found.since) == (NodeCondition.HEALTHY, None, at(30))
 
 
 def test_79_is_faulty_at_once():
     found = judge(xid(79), now=0)
-    assert (found.condition, found.since, found.fault.rule) == (Condition.FAULTY, T0, "xid-79")
+    assert (found.condition, found.since, found.fault.rule) == (NodeCondition.FAULTY, T0, "xid-79")
     assert found.why.startswith(f"Xid 79 on {GPU}: GPU fell off the bus")
     assert "[xid-79]" in found.why
 
 
 def test_a_row_that_waits_for_nothing_does_not_wait_for_a_clock_that_is_behind():
-    assert judge(xid(79, 5), now=0, heard=0).condition is Condition.FAULTY
+    assert judge(xid(79, 5), now=0, heard=0).condition is NodeCondition.FAULTY
 
 
 HARMLESS = "8 13 14 31 37 38 43 44 45 68 69 92 93 106 108 109 121 137 141 160 176 56 4711 rubbish"
@@ -66,14 +76,14 @@ HARMLESS = "8 13 14 31 37 38 43 44 45 68 69 92 93 106 108 109 121 137 141 160 17
 @pytest.mark.parametrize("now", [0, 2, 30, 86400])
 def test_codes_that_never_drain(code, now):
     found = judge(xid(code, last=2, count=700), xid(code, device=OTHER), now=now)
-    assert found.condition in (Condition.HEALTHY, Condition.SUSPECT)
+    assert found.condition in (NodeCondition.HEALTHY, NodeCondition.SUSPECT)
     assert found.fault is None
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
 def test_an_application_fault_leaves_the_node_healthy_and_says_so(code):
     found = judge(xid(code, count=700))
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
     assert found.findings == (xid(code, count=700),)
     assert found.why.endswith("the node stays in service")
 
@@ -106,8 +116,8 @@ def test_the_rules_besides_the_strongest_are_reported_each_since_its_first():
 
 def test_settling_is_suspect_until_then_faulty():
     early = judge(xid(48), now=2.9)
-    assert (early.condition, early.until, early.fault) == (Condition.SUSPECT, at(3), None)
-    assert judge(xid(48), now=3).condition is Condition.FAULTY
+    assert (early.condition, early.until, early.fault) == (NodeCondition.SUSPECT, at(3), None)
+    assert judge(xid(48), now=3).condition is NodeCondition.FAULTY
 
 
 def test_a_proven_fault_does_not_wait_for_another_that_settles():
@@ -117,7 +127,7 @@ def test_a_proven_fault_does_not_wait_for_another_that_settles():
 
 def test_the_drivers_word_ends_the_wait():
     found = judge(xid(48), xid(154, 0.5, detail="GPU Reset Required"), now=0.6)
-    assert found.condition is Condition.FAULTY
+    assert found.condition is NodeCondition.FAULTY
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,7 @@ def test_the_driver_decides_for_reset_class_rows(phrase, expected, urgency):
 
 def test_the_driver_says_none():
     found = judge(xid(48), xid(154, 1, detail="None"))
-    assert (found.condition, found.fault) == (Condition.HEALTHY, None)
+    assert (found.condition, found.fault) == (NodeCondition.HEALTHY, None)
     assert "the driver needs no recovery action" in found.why
 
 
@@ -182,7 +192,7 @@ def test_an_old_none_does_not_cover_a_new_fault():
 
 def test_an_unknown_action_decides_nothing():
     assert rule(xid(48), xid(154, 1, detail="Sing a Song")) == "xid-48"
-    assert judge(xid(154, detail="Sing a Song")).condition is Condition.SUSPECT
+    assert judge(xid(154, detail="Sing a Song")).condition is NodeCondition.SUSPECT
 
 
 def test_the_driver_raises_a_harmless_code():
@@ -191,7 +201,7 @@ def test_the_driver_raises_a_harmless_code():
 
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
-    mine = build_rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
+    mine = build_rules({"xid-48": FaultClassOverride(ladder=(Remedy.REPLACE,))})
     assert judge(xid(48), xid(154, 1, detail="None"), using=mine).fault.ladder == (Remedy.REPLACE,)
 
 
@@ -207,9 +217,9 @@ def test_many_incidents_are_not_each_compared_with_all_others(monkeypatch):
 
     def counted(a, b, fold):
         compared.append((a, b))
-        return are_one_event(a, b, fold)
+        return can_be_same_event(a, b, fold)
 
-    monkeypatch.setattr("hpctl.faults.incidents.are_one_event", counted)
+    monkeypatch.setattr("hpctl.faults.incidents.can_be_same_event", counted)
     many = [xid(171, device=f"gpu-{n}") for n in range(500)]
     assert judge(*many, *(xid(48, device=f"gpu-{n}") for n in range(500))).fault is not None
     assert len(compared) <= 1000
@@ -259,36 +269,41 @@ def test_sxid_text_before_number(finding, expected):
 
 
 def test_other_checks():
-    assert rule(Finding("gpu.remap", Verdict.FAIL, T0, T0, GPU, "failure")) == "gpu-remap-failure"
-    strange = Finding("disk.space", Verdict.FAIL, T0, T0)
-    assert (judge(strange).condition, judge(strange).fault) == (Condition.SUSPECT, None)
-    assert judge(Finding("disk.space", Verdict.WARN, T0, T0)).condition is Condition.HEALTHY
+    assert (
+        rule(Finding("gpu.remap", DeviceVerdict.FAIL, T0, T0, GPU, "failure"))
+        == "gpu-remap-failure"
+    )
+    strange = Finding("disk.space", DeviceVerdict.FAIL, T0, T0)
+    assert (judge(strange).condition, judge(strange).fault) == (NodeCondition.SUSPECT, None)
+    assert (
+        judge(Finding("disk.space", DeviceVerdict.WARN, T0, T0)).condition is NodeCondition.HEALTHY
+    )
 
 
 def test_silence_is_unknown_never_faulty():
-    assert judge(now=20, heard=0).condition is Condition.HEALTHY
+    assert judge(now=20, heard=0).condition is NodeCondition.HEALTHY
     found = judge(now=20.5, heard=0)
-    assert (found.condition, found.fault, found.since) == (Condition.UNKNOWN, None, at(20))
+    assert (found.condition, found.fault, found.since) == (NodeCondition.UNKNOWN, None, at(20))
     assert "agent-silent" in found.why
-    assert judge(xid(13), now=10**6, heard=0).condition is Condition.UNKNOWN
+    assert judge(xid(13), now=10**6, heard=0).condition is NodeCondition.UNKNOWN
     # Silence does not heal what is proven.
-    assert judge(xid(79), now=10**6, heard=0).condition is Condition.FAULTY
+    assert judge(xid(79), now=10**6, heard=0).condition is NodeCondition.FAULTY
 
 
 @pytest.mark.parametrize("check", ["kernel.log", "gpu.ecc", "efa.devices"])
 def test_who_cannot_judge_log_or_devices_vouches_for_nothing(check):
     found = judge(unknown(check))
-    assert (found.condition, found.fault) == (Condition.UNKNOWN, None)
+    assert (found.condition, found.fault) == (NodeCondition.UNKNOWN, None)
     assert check in found.why
-    assert judge(unknown(check), xid(13)).condition is Condition.UNKNOWN
-    assert judge(unknown(check), xid(79)).condition is Condition.FAULTY
+    assert judge(unknown(check), xid(13)).condition is NodeCondition.UNKNOWN
+    assert judge(unknown(check), xid(79)).condition is NodeCondition.FAULTY
 
 
 def test_a_partly_blind_node_is_judged_by_what_it_sees():
     found = judge(unknown("host.dstate"))
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
     assert [f.check for f in found.findings] == ["host.dstate"]
-    assert judge(unknown("host.dstate"), xid(79)).condition is Condition.FAULTY
+    assert judge(unknown("host.dstate"), xid(79)).condition is NodeCondition.FAULTY
 
 
 DAY_S, APART = 86400.0, timedelta(minutes=5)
@@ -297,13 +312,13 @@ DAY_S, APART = 86400.0, timedelta(minutes=5)
 def seen(code: str, minute: float, job: str = "", until: float | None = None, where: str = ""):
     first, last = at(60 * minute), at(60 * (minute if until is None else until))
     return Finding(
-        "kernel.xid", Verdict.FAIL, first, last, "0000:c1:00.0", code, evidence=where, job=job
+        "kernel.xid", DeviceVerdict.FAIL, first, last, "0000:c1:00.0", code, evidence=where, job=job
     )
 
 
 def again(*findings: Finding) -> bool:
     (incident,) = fold_incidents(findings)
-    return is_repeated(incident, DAY_S, APART)
+    return is_repeated_on_part(incident, DAY_S, APART)
 
 
 @pytest.mark.parametrize("code", ["13", "31"])
@@ -333,7 +348,7 @@ def test_where_on_the_gpu_an_xid_13_stood_does_not_count() -> None:
 @pytest.mark.parametrize("code", ["13", "31"])
 def test_an_applications_error_of_several_jobs_is_no_sign_against_the_node(code: str) -> None:
     found = judge(seen(code, -2, "12"), seen(code, -1, "13"))
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
     assert f"[xid-{code}-repeat]" in found.why
 
 
@@ -349,7 +364,7 @@ def line(seconds=0.0, *, driver="nvidia", device="", last=None):
     end = at(seconds if last is None else last)
     return Finding(
         "kernel.driver",
-        Verdict.NOTE,
+        DeviceVerdict.NOTE,
         at(seconds),
         end,
         device,
@@ -360,20 +375,22 @@ def line(seconds=0.0, *, driver="nvidia", device="", last=None):
 
 
 def replays(seconds=0.0, device=GPU, check="gpu.pcie"):
-    return Finding(check, Verdict.WARN, at(seconds), at(seconds), device, "replays", "7 a minute")
+    return Finding(
+        check, DeviceVerdict.WARN, at(seconds), at(seconds), device, "replays", "7 a minute"
+    )
 
 
 def test_an_unknown_line_alone_is_counted() -> None:
     found = judge(line())
-    assert (found.condition, found.findings) == (Condition.HEALTHY, (line(),))
+    assert (found.condition, found.findings) == (NodeCondition.HEALTHY, (line(),))
     assert "[kernel-driver-unknown]" in found.why
 
 
 def test_an_unknown_line_beside_another_sign_is_a_warning_and_the_sign_stands_first() -> None:
-    blind = Finding("gpu.driver", Verdict.WARN, T0, T0, code="error")
+    blind = Finding("gpu.driver", DeviceVerdict.WARN, T0, T0, code="error")
     for sign in (replays(), replays(50), xid(92), blind):
         found = judge(line(-9), sign, now=60.0)
-        assert found.condition is Condition.SUSPECT, sign
+        assert found.condition is NodeCondition.SUSPECT, sign
         assert found.why.startswith(("gpu.", "Xid 92")), found.why
         assert "and 1 more" in found.why
         assert found.since == sign.first
@@ -387,7 +404,7 @@ def test_an_unknown_line_beside_another_sign_is_a_warning_and_the_sign_stands_fi
         replays(90),
         replays(device=OTHER),
         replays(check="rdma.link"),
-        Finding("host.nvme", Verdict.WARN, T0, T0, code="hot"),
+        Finding("host.nvme", DeviceVerdict.WARN, T0, T0, code="hot"),
         xid(13),
         xid(31),
         xid(43),
@@ -395,14 +412,14 @@ def test_an_unknown_line_beside_another_sign_is_a_warning_and_the_sign_stands_fi
     ids=["later", "other GPU", "other driver", "a disk", "13", "31", "43"],
 )
 def test_what_confirms_no_unknown_line(beside) -> None:
-    found = {fault.rule for fault in fault_classes([line(device=GPU), beside], RULES)}
+    found = {fault.rule for fault in list_fault_classes([line(device=GPU), beside], RULES)}
     assert "kernel-driver-unknown" in found
     assert "kernel-driver-unknown-confirmed" not in found
 
 
 def test_a_sites_own_treatment_of_a_note_is_done() -> None:
-    override = Override(urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT,), settle_s=9.0)
+    override = FaultClassOverride(urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT,), settle_s=9.0)
     for finding, its in ((line(), "kernel-driver-unknown"), (xid(13), "xid-13")):
         using = build_rules({its: override})
-        assert judge(finding, now=5, using=using).condition is Condition.SUSPECT
+        assert judge(finding, now=5, using=using).condition is NodeCondition.SUSPECT
         assert judge(finding, now=10, using=using).fault.rule == its

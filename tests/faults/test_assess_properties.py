@@ -9,15 +9,20 @@ from msgspec.structs import replace
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Condition, Urgency
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.assessment import NodeCondition, Urgency
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from tests.examples import examples
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RULES = build_rules()
-GENERATION = Generation("n1", "i-1", "b1")
-WORSE = {Condition.HEALTHY: 0, Condition.UNKNOWN: 1, Condition.SUSPECT: 2, Condition.FAULTY: 3}
+GENERATION = NodeGeneration("n1", "i-1", "b1")
+WORSE = {
+    NodeCondition.HEALTHY: 0,
+    NodeCondition.UNKNOWN: 1,
+    NodeCondition.SUSPECT: 2,
+    NodeCondition.FAULTY: 3,
+}
 TELLING = (
     "None", "Drain P2P", "Drain and Reset", "GPU Reset Required", "Node Reboot Required",
     "20034, Fatal, Link 48 LTSSM Fault Up", "Non-fatal", "link 2(0x0)", "(GPC 1, TPC 0, SM 0)",
@@ -37,7 +42,9 @@ texts = st.one_of(st.sampled_from(TELLING), st.text(ASCII, max_size=40))
 
 
 @st.composite
-def findings(draw: st.DrawFn, verdicts: tuple[Verdict, ...] = tuple(Verdict)) -> Finding:
+def findings(
+    draw: st.DrawFn, verdicts: tuple[DeviceVerdict, ...] = tuple(DeviceVerdict)
+) -> Finding:
     first = draw(times)
     return Finding(
         check=draw(st.sampled_from(("kernel.xid", "kernel.xid", "kernel.sxid", "gpu.remap", ""))),
@@ -59,13 +66,13 @@ lists = st.lists(findings(), max_size=8)
 @EXAMPLES
 @given(lists, times, times)
 def test_total_and_sound(found, heard, now):
-    verdict = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
-    assert (verdict.condition is Condition.FAULTY) == (verdict.fault is not None)
+    verdict = assess_health(NodeHealth(GENERATION, heard, tuple(found)), RULES, now)
+    assert (verdict.condition is NodeCondition.FAULTY) == (verdict.fault is not None)
     if verdict.fault is not None:
         assert verdict.fault.urgency is not Urgency.NONE
         assert verdict.fault.rule in RULES.classes
         assert verdict.why
-    if verdict.condition is Condition.SUSPECT and verdict.until is not None:
+    if verdict.condition is NodeCondition.SUSPECT and verdict.until is not None:
         assert verdict.until > now
     assert set(verdict.findings) <= set(found)
 
@@ -74,15 +81,15 @@ def test_total_and_sound(found, heard, now):
 @given(st.data(), lists, times, times)
 def test_the_order_of_findings_does_not_matter(data, found, heard, now):
     shuffled = data.draw(st.permutations(found))
-    one = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
-    assert one == assess_health(Health(GENERATION, heard, tuple(shuffled)), RULES, now)
+    one = assess_health(NodeHealth(GENERATION, heard, tuple(found)), RULES, now)
+    assert one == assess_health(NodeHealth(GENERATION, heard, tuple(shuffled)), RULES, now)
 
 
 @EXAMPLES
-@given(lists, findings(verdicts=(Verdict.UNKNOWN,)), times, times)
+@given(lists, findings(verdicts=(DeviceVerdict.UNKNOWN,)), times, times)
 def test_an_unknown_never_makes_healthier_and_never_faulty(found, extra, heard, now):
-    before = assess_health(Health(GENERATION, heard, tuple(found)), RULES, now)
-    after = assess_health(Health(GENERATION, heard, (*found, extra)), RULES, now)
+    before = assess_health(NodeHealth(GENERATION, heard, tuple(found)), RULES, now)
+    after = assess_health(NodeHealth(GENERATION, heard, (*found, extra)), RULES, now)
     assert WORSE[after.condition] >= WORSE[before.condition]
     assert after.fault == before.fault
 
@@ -90,17 +97,17 @@ def test_an_unknown_never_makes_healthier_and_never_faulty(found, extra, heard, 
 @EXAMPLES
 @given(lists, times, times, st.floats(0, 500_000))
 def test_a_clock_that_steps_back_never_makes_faulty(found, heard, now, back):
-    health = Health(GENERATION, heard, tuple(found))
+    health = NodeHealth(GENERATION, heard, tuple(found))
     before = assess_health(health, RULES, now)
     after = assess_health(health, RULES, now - timedelta(seconds=back))
-    if before.condition is not Condition.FAULTY:
-        assert after.condition is not Condition.FAULTY
+    if before.condition is not NodeCondition.FAULTY:
+        assert after.condition is not NodeCondition.FAULTY
 
 
 @EXAMPLES
 @given(lists, times, times, st.floats(0, 500_000))
 def test_silence_alone_never_changes_whether_a_node_is_faulty(found, heard, now, longer):
-    health = Health(GENERATION, heard, tuple(found))
+    health = NodeHealth(GENERATION, heard, tuple(found))
     quieter = replace(health, last_heard=heard - timedelta(seconds=longer))
     assert assess_health(health, RULES, now).fault == assess_health(quieter, RULES, now).fault
 
@@ -108,7 +115,7 @@ def test_silence_alone_never_changes_whether_a_node_is_faulty(found, heard, now,
 @EXAMPLES
 @given(lists, times, times)
 def test_only_bad_findings_make_faulty(found, heard, now):
-    harmless = tuple(f for f in found if f.verdict in (Verdict.OK, Verdict.UNKNOWN))
-    assert assess_health(Health(GENERATION, heard, harmless), RULES, now).condition is not (
-        Condition.FAULTY
+    harmless = tuple(f for f in found if f.verdict in (DeviceVerdict.OK, DeviceVerdict.UNKNOWN))
+    assert assess_health(NodeHealth(GENERATION, heard, harmless), RULES, now).condition is not (
+        NodeCondition.FAULTY
     )

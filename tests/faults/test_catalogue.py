@@ -7,12 +7,12 @@ from hpctl.engine.config import parse_config
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import SHIPPED, Rules, UnknownRuleError, build_rules
 from hpctl.faults.hma_marks import RULES as MARK_RULES
-from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
+from hpctl.faults.table import CHECKS, KERNEL_CHECKS, ROWS, list_check_rows
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
-from hpctl.vocabulary.policy import Override
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.policy import FaultClassOverride
 from tests.fakes.values import T0 as NOW
 
 
@@ -37,7 +37,7 @@ def test_rows_are_sound():
 
 
 def test_override_changes_only_what_it_names():
-    mine = build_rules({"xid-94": Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
+    mine = build_rules({"xid-94": FaultClassOverride(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
     assert mine.classes["xid-94"].urgency is Urgency.NONE
     assert mine.classes["xid-94"].settle_s == defaults("xid-94").settle_s
     assert mine.classes["xid-95"] is defaults("xid-95")
@@ -45,17 +45,17 @@ def test_override_changes_only_what_it_names():
 
 def test_unknown_rule_names_the_near_miss():
     with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
-        build_rules({"xid-97x": Override(settle_s=1)})
+        build_rules({"xid-97x": FaultClassOverride(settle_s=1)})
     assert "xid-97" in error.value.hint
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        Override(ladder=()),
-        Override(urgency=Urgency.NOW),
-        Override(settle_s=-1),
-        Override(settle_s=float("nan")),
+        FaultClassOverride(ladder=()),
+        FaultClassOverride(urgency=Urgency.NOW),
+        FaultClassOverride(settle_s=-1),
+        FaultClassOverride(settle_s=float("nan")),
     ],
 )
 def test_senseless_overrides_are_refused(change):
@@ -65,14 +65,16 @@ def test_senseless_overrides_are_refused(change):
 
 MINE = "report-scratch-full"
 
-WHOLE = Override(
+WHOLE = FaultClassOverride(
     meaning="scratch is full", urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT, Remedy.ASK_HUMAN)
 )
 
 
-def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) -> Assessment:
+def judged(
+    check: str, code: str, mine: Rules, verdict: DeviceVerdict = DeviceVerdict.FAIL
+) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
-    return assess_health(Health(Generation("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
+    return assess_health(NodeHealth(NodeGeneration("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
 
 
 def test_no_default_row_acts():
@@ -98,13 +100,13 @@ def test_no_default_row_acts():
 )
 def test_what_others_say_is_shown_and_never_acted_on(check, code, condition, rule):
     found = judged(check, code, build_rules())
-    assert (found.condition, found.fault) == (Condition(condition), None)
+    assert (found.condition, found.fault) == (NodeCondition(condition), None)
     assert f"[{rule}]" in found.why
 
 
 def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
     found = judged("report.scratch", "full", build_rules({MINE: WHOLE}))
-    assert found.condition is Condition.FAULTY
+    assert found.condition is NodeCondition.FAULTY
     assert (found.fault.rule, found.fault.meaning) == (MINE, "scratch is full")
     assert found.fault.ladder == (Remedy.REBOOT, Remedy.ASK_HUMAN)
     assert found.fault.source == "this site's own rule"
@@ -112,15 +114,15 @@ def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
 
 def test_dots_and_dashes_of_a_check_are_one():
     mine = build_rules({"alert-NodeDiskFull": WHOLE, "plugin-nhc-fs-12": WHOLE})
-    assert judged("alert.NodeDiskFull", "critical", mine).condition is Condition.FAULTY
-    assert judged("plugin.nhc.fs", "12", mine).condition is Condition.FAULTY
+    assert judged("alert.NodeDiskFull", "critical", mine).condition is NodeCondition.FAULTY
+    assert judged("plugin.nhc.fs", "12", mine).condition is NodeCondition.FAULTY
 
 
 @pytest.mark.parametrize(
     ("rule", "change", "hint"),
     [
-        ("report-scratch", Override(urgency=Urgency.NOW), "needs meaning and ladder too"),
-        ("plugin-x", Override(meaning="m", ladder=(Remedy.REBOOT,)), "needs urgency too"),
+        ("report-scratch", FaultClassOverride(urgency=Urgency.NOW), "needs meaning and ladder too"),
+        ("plugin-x", FaultClassOverride(meaning="m", ladder=(Remedy.REBOOT,)), "needs urgency too"),
         ("xid-97x", WHOLE, "did you mean"),
         ("hma-evnt", WHOLE, "did you mean hma-event"),
         ("report-", WHOLE, "docs/catalogue.md"),
@@ -135,7 +137,7 @@ def test_half_a_rule_and_other_names_are_refused(rule, change, hint):
 
 def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so():
     with pytest.raises(UnknownRuleError) as caught:
-        build_rules({MINE: WHOLE, "report-scratch-ful": Override(settle_s=3)})
+        build_rules({MINE: WHOLE, "report-scratch-ful": FaultClassOverride(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
 
@@ -163,9 +165,9 @@ def test_a_check_is_whole(spec):
     assert spec.what
     assert spec.source
     assert all(limit.unit and limit.why for limit in spec.limits.values())
-    assert rows_of(spec.name) or spec.name in FINDS_NOTHING
+    assert list_check_rows(spec.name) or spec.name in FINDS_NOTHING
     # Else it would be gone before the next run could see it again; due times vary by a tenth.
-    assert spec.clears is not Clears.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
+    assert spec.clears is not ClearCondition.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
 
 
 def test_a_hung_call_is_reported_within_half_a_minute():

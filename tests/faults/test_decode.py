@@ -4,10 +4,10 @@ import pytest
 
 from hpctl.faults.decode import (
     decode_nvlink5,
-    driver_rule,
-    nvlink5_rule,
+    find_nvlink5_rule,
+    find_xid154_rule,
     parse_gpu_part,
-    parse_severity,
+    parse_sxid_severity,
 )
 
 PCI = "NVRM: Xid (PCI:0000:04:00): "
@@ -25,7 +25,7 @@ PCI = "NVRM: Xid (PCI:0000:04:00): "
     ],
 )
 def test_severity(text, fatal):
-    assert parse_severity(text) is fatal
+    assert parse_sxid_severity(text) is fatal
 
 
 def test_nvlink5_fields():
@@ -74,7 +74,7 @@ def link_down(reason: int) -> str:
     ],
 )
 def test_nvlink5_rule(code, text, rule):
-    assert nvlink5_rule(code, text) == rule
+    assert find_nvlink5_rule(code, text) == rule
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_nvlink5_rule(code, text, rule):
     ],
 )
 def test_driver_rule_by_phrase_alone_and_in_the_line(phrase, rule):
-    assert driver_rule(phrase) == rule
+    assert find_xid154_rule(phrase) == rule
     line = f"GPU recovery action changed from 0x0 (None) to 0x1 ({phrase})"
-    assert (driver_rule("", PCI + "154, " + line), driver_rule(line)) == (rule, rule)
+    assert (find_xid154_rule("", PCI + "154, " + line), find_xid154_rule(line)) == (rule, rule)
 
 
 def test_a_line_cut_short_is_not_read_as_none():
-    assert driver_rule("", "154, GPU recovery action changed from 0x0 (None)") == "xid-154"
+    assert find_xid154_rule("", "154, GPU recovery action changed from 0x0 (None)") == "xid-154"
 
 
 def test_part():

@@ -3,19 +3,21 @@
 from msgspec.structs import replace
 
 from hpctl.detection.findings import MAX_JOBS, FindingStore
-from hpctl.faults.health import MOST_FINDINGS, drop_dismissed, fold_report
-from hpctl.vocabulary.model import Clears, Finding, Health, Report, Verdict
+from hpctl.faults.health import MOST_FINDINGS, drop_dismissed_findings, fold_report
+from hpctl.vocabulary.model import AgentReport, ClearCondition, DeviceVerdict, Finding, NodeHealth
 from tests.fakes.values import T0, at
 
 LATER = at(10)
 
 
 def finding(seconds: float = 0, *, code: str = "79", count: int = 1) -> Finding:
-    return Finding("kernel.xid", Verdict.FAIL, T0, at(seconds), "0000:3b:00", code, count=count)
+    return Finding(
+        "kernel.xid", DeviceVerdict.FAIL, T0, at(seconds), "0000:3b:00", code, count=count
+    )
 
 
-def report(*findings: Finding, boot: str = "b1") -> Report:
-    return Report("n1", "i-1", boot, 1, T0, T0, findings)
+def report(*findings: Finding, boot: str = "b1") -> AgentReport:
+    return AgentReport("n1", "i-1", boot, 1, T0, T0, findings)
 
 
 def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
@@ -42,11 +44,11 @@ def test_a_node_s_fast_clock_dates_nothing_in_the_future() -> None:
 
 
 def gone(finding: Finding) -> Finding:
-    return replace(finding, clears=Clears.GONE)
+    return replace(finding, clears=ClearCondition.GONE)
 
 
 def operators(finding: Finding) -> Finding:
-    return replace(finding, clears=Clears.OPERATOR)
+    return replace(finding, clears=ClearCondition.OPERATOR)
 
 
 def test_what_clears_by_being_gone_is_gone_when_it_is_not_reported_and_that_is_news() -> None:
@@ -77,21 +79,21 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
 
 def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_seen() -> None:
     health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
-    assert drop_dismissed(health, None) == health
-    assert [f.code for f in drop_dismissed(health, LATER).findings] == ["48"]
+    assert drop_dismissed_findings(health, None) == health
+    assert [f.code for f in drop_dismissed_findings(health, LATER).findings] == ["48"]
     health, _ = fold_report(health, report(replace(operators(finding(3600)), count=60)), at(3600))
-    assert [f.code for f in drop_dismissed(health, LATER).findings] == ["48"]
+    assert [f.code for f in drop_dismissed_findings(health, LATER).findings] == ["48"]
 
 
 def test_what_began_after_the_return_counts() -> None:
     anew = replace(operators(finding(30)), first=at(30))
     health, _ = fold_report(None, report(anew), at(30))
-    assert drop_dismissed(health, LATER).findings == (anew,)
+    assert drop_dismissed_findings(health, LATER).findings == (anew,)
 
 
 def hit(job: str, minute: int = 0, device: str = "0000:c1:00.0") -> Finding:
     when = at(60 * minute)
-    return Finding("kernel.xid", Verdict.FAIL, when, when, device, "43", job=job)
+    return Finding("kernel.xid", DeviceVerdict.FAIL, when, when, device, "43", job=job)
 
 
 def test_thousands_of_jobs_are_not_remembered_one_by_one() -> None:
@@ -116,13 +118,13 @@ def test_a_job_is_remembered_while_nothing_stands_for_it() -> None:
     assert [f.job for f in later.findings] == [""]
 
 
-def flood(number: int, verdict: Verdict = Verdict.WARN) -> Report:
+def flood(number: int, verdict: DeviceVerdict = DeviceVerdict.WARN) -> AgentReport:
     """A report full of what was never told before."""
     new = (finding(number, code=f"{number}-{n}") for n in range(MOST_FINDINGS))
     return report(*(replace(f, verdict=verdict) for f in new))
 
 
-def list_reported(health: Health) -> list[Finding]:
+def list_reported(health: NodeHealth) -> list[Finding]:
     return [f for f in health.findings if f.check != "agent.dropped"]
 
 
@@ -136,13 +138,13 @@ def test_a_flood_is_bounded_and_says_how_many_were_dropped() -> None:
         MOST_FINDINGS,
         {at(2)},
     )
-    dropped = (Verdict.WARN, at(1), at(2), MOST_FINDINGS)
+    dropped = (DeviceVerdict.WARN, at(1), at(2), MOST_FINDINGS)
     assert (note.verdict, note.first, note.last, note.count) == dropped
-    crowd = tuple(replace(f, verdict=Verdict.FAIL) for f in flood(3).findings)
+    crowd = tuple(replace(f, verdict=DeviceVerdict.FAIL) for f in flood(3).findings)
     full, _ = fold_report(None, report(*crowd), T0)
     for _ in range(2):  # what is left out each time is no news
         full, new = fold_report(full, flood(2), at(2))
-        assert not [f for f in list_reported(full) if f.verdict is Verdict.WARN]
+        assert not [f for f in list_reported(full) if f.verdict is DeviceVerdict.WARN]
     assert (new, full.findings[-1].count) == (False, MOST_FINDINGS)
     health, _ = fold_report(health, report(boot="b2"), at(3))
     assert health.findings == ()
@@ -158,14 +160,14 @@ def test_a_flood_hides_no_fault_and_the_same_is_kept_in_any_order() -> None:
     lasting = operators(finding(code="48"))
     health, _ = fold_report(health, report(lasting), at(3))
     for number in (4, 5):
-        full = flood(number, Verdict.FAIL)
+        full = flood(number, DeviceVerdict.FAIL)
         some = replace(full, findings=(old, *full.findings[: MOST_FINDINGS // 2]))
         health, _ = fold_report(health, some, at(number))
         assert {old, lasting} <= set(health.findings)
         turned, _ = fold_report(
-            replace(health, findings=health.findings[::-1]), flood(6, Verdict.FAIL), at(6)
+            replace(health, findings=health.findings[::-1]), flood(6, DeviceVerdict.FAIL), at(6)
         )
-        again, _ = fold_report(health, flood(6, Verdict.FAIL), at(6))
+        again, _ = fold_report(health, flood(6, DeviceVerdict.FAIL), at(6))
         assert set(turned.findings) == set(again.findings)
 
 

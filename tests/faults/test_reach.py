@@ -7,11 +7,16 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.reachability import Signs, find_sign, is_reachable, with_marks_and_reach
-from hpctl.vocabulary.assessment import Condition
+from hpctl.faults.reachability import (
+    Signs,
+    add_derived_findings,
+    find_unreachable_sign,
+    is_reachable,
+)
+from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import T0 as NOW
 from tests.fakes.values import at
@@ -22,8 +27,8 @@ SEEN = Instance("i-1", InstanceStatus.RUNNING, node=N1)
 DOWN = SlurmNode(N1, "DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
 
 
-def health(name: str, heard: datetime) -> Health:
-    return Health(Generation(name, "i-1", "b-1"), heard)
+def health(name: str, heard: datetime) -> NodeHealth:
+    return NodeHealth(NodeGeneration(name, "i-1", "b-1"), heard)
 
 
 def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True):
@@ -33,7 +38,7 @@ def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True)
     signs: Signs = {}
     for now in (at(-lasts_s), NOW):
         then = {n: replace(h, last_heard=min(h.last_heard, now)) for n, h in known.items()}
-        parts, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, now, signs)
+        parts, signs = add_derived_findings(then, view, {N1: instance}, RULES, now, signs)
     return assess_health(parts[N1], RULES, NOW), signs
 
 
@@ -47,52 +52,52 @@ def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True)
 )
 def test_what_lasts_is_faulty_though_the_agent_is_heard(node, instance, rule):
     soon, _ = judged(node, lasts_s=30, instance=instance)
-    assert soon.condition is Condition.SUSPECT
+    assert soon.condition is NodeCondition.SUSPECT
     assert soon.until == at(30)
     late, _ = judged(node, lasts_s=61, instance=instance)
-    assert (late.condition, late.fault.rule) == (Condition.FAULTY, rule)
+    assert (late.condition, late.fault.rule) == (NodeCondition.FAULTY, rule)
 
 
 def test_a_silent_agent_is_unknown_and_after_minutes_a_fault():
     node = SlurmNode(N1, "ALLOCATED")
     soon, _ = judged(node, silent_s=60, lasts_s=40)
-    assert soon.condition is Condition.UNKNOWN
+    assert soon.condition is NodeCondition.UNKNOWN
     assert soon.until is not None
     late, _ = judged(node, silent_s=130, lasts_s=101)
-    assert (late.condition, late.fault.rule) == (Condition.FAULTY, "agent-silent")
+    assert (late.condition, late.fault.rule) == (NodeCondition.FAULTY, "agent-silent")
 
 
 def test_silence_of_all_agents_says_nothing_of_the_nodes():
     found, signs = judged(SlurmNode(N1, "IDLE"), silent_s=900, lasts_s=800, others_heard=False)
-    assert found.condition is Condition.UNKNOWN
+    assert found.condition is NodeCondition.UNKNOWN
     assert not signs
 
 
 def test_a_slurmd_that_does_not_answer_yet_is_suspect():
     found, _ = judged(SlurmNode(N1, "ALLOCATED", frozenset({"NOT_RESPONDING"})), lasts_s=900)
-    assert found.condition is Condition.SUSPECT
+    assert found.condition is NodeCondition.SUSPECT
     assert "slurm-silent" in found.why
 
 
 def test_slurms_own_drain_for_a_person_is_shown_and_not_treated():
     reason = "gres/gpu count reported lower than configured (7 < 8)"
     found, _ = judged(SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), reason), lasts_s=900)
-    assert found.condition is Condition.SUSPECT
+    assert found.condition is NodeCondition.SUSPECT
     assert "slurm-gres" in found.why
 
 
 def test_slurms_own_drain_that_a_restart_cures_is_a_fault_by_slurms_own_time():
     node = SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), "Kill task failed", reason_at=at(-59))
     found, _ = judged(node)
-    assert (found.condition, found.until) == (Condition.SUSPECT, at(1))
+    assert (found.condition, found.until) == (NodeCondition.SUSPECT, at(1))
     found, _ = judged(replace(node, reason_at=at(-61)))
-    assert (found.condition, found.fault.rule) == (Condition.FAULTY, "slurm-unkillable")
+    assert (found.condition, found.fault.rule) == (NodeCondition.FAULTY, "slurm-unkillable")
 
 
 def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
     node = SlurmNode(N1, "IDLE", frozenset({"DRAIN"}), "Kill task failed", reason_by="ann")
     found, signs = judged(node, lasts_s=900)
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
     assert not signs
 
 
@@ -103,10 +108,10 @@ def test_the_words_of_slurm_under_a_persons_account_are_a_persons():
 def test_what_a_user_wants_is_no_fault(state, flag):
     reason = "disk swap, Ann : Not responding" if flag == "DRAIN" else ""
     node = SlurmNode(N1, state, frozenset({flag, "NOT_RESPONDING"}), reason)
-    assert find_sign(node) == ""
+    assert find_unreachable_sign(node) == ""
     for silent_s in (1.0, 900.0):
         found, signs = judged(node, silent_s=silent_s, lasts_s=800)
-        assert found.condition is not Condition.FAULTY
+        assert found.condition is not NodeCondition.FAULTY
         assert not signs
 
 
@@ -120,7 +125,7 @@ def test_what_a_user_wants_is_no_fault(state, flag):
 )
 def test_a_node_in_an_operators_hands_is_left_alone(node):
     found, _ = judged(node, lasts_s=900)
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
 
 
 WORKED_ON = sorted(set(InstanceStatus) - {InstanceStatus.RUNNING, InstanceStatus.FAILURE})
@@ -129,7 +134,7 @@ WORKED_ON = sorted(set(InstanceStatus) - {InstanceStatus.RUNNING, InstanceStatus
 @pytest.mark.parametrize("status", WORKED_ON)
 def test_an_instance_that_the_service_works_on_is_left_alone(status):
     found, _ = judged(DOWN, lasts_s=900, instance=replace(SEEN, status=status))
-    assert found.condition is Condition.HEALTHY
+    assert found.condition is NodeCondition.HEALTHY
     node = SlurmNode(N1, "IDLE")
     assert is_reachable(node, SEEN)
     assert not is_reachable(node, replace(SEEN, status=status))
@@ -137,7 +142,7 @@ def test_an_instance_that_the_service_works_on_is_left_alone(status):
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time():
     node = replace(DOWN, reason_at=at(-300))
-    parts, _ = with_marks_and_reach(
+    parts, _ = add_derived_findings(
         {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
     )
-    assert assess_health(parts[N1], RULES, NOW).condition is Condition.FAULTY
+    assert assess_health(parts[N1], RULES, NOW).condition is NodeCondition.FAULTY

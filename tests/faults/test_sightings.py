@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.faults import table
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.sightings import NOT_SEEN, Sighting, describe_sightings, parse_sightings
+from hpctl.faults.sightings import NOT_SEEN, FaultSighting, describe_sightings, parse_sightings
 from hpctl.faults.table import ROWS
 from hpctl.vocabulary.identity import RuleId
 
@@ -15,9 +15,9 @@ from hpctl.vocabulary.identity import RuleId
 def test_a_cell_names_recordings_threads_and_files() -> None:
     found = parse_sightings("H200, driver 580.159.04; a/b.c#12 (119, 120); d-e/f:x/y_z.log")
     assert found == (
-        Sighting("H200, driver 580.159.04"),
-        Sighting("a/b.c#12 (119, 120)", "https://github.com/a/b.c/issues/12"),
-        Sighting("d-e/f:x/y_z.log", "https://github.com/d-e/f/blob/HEAD/x/y_z.log"),
+        FaultSighting("H200, driver 580.159.04"),
+        FaultSighting("a/b.c#12 (119, 120)", "https://github.com/a/b.c/issues/12"),
+        FaultSighting("d-e/f:x/y_z.log", "https://github.com/d-e/f/blob/HEAD/x/y_z.log"),
     )
     assert [one.is_recorded for one in found] == [True, False, False]
 

@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.request_intake import make_route as request_route
-from hpctl.jobs.report_intake import make_route as job_route
+from hpctl.jobs.report_intake import make_job_report_route as job_route
 from hpctl.service.alerts import make_routes as alert_routes
-from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire.authentication import IntakeSettings
@@ -102,7 +102,7 @@ class _Intake:
         token.chmod(0o600)
         registry, settings = CollectorRegistry(), IntakeSettings(directory / "no-munged")
         ack = lambda *_: job_wire.JobReportAck(7, acts=True)  # noqa: E731
-        app = intake_app(
+        app = make_intake_app(
             settings, Sink(), {"n1": "127.0.0.1"}.get, registry,
             routes=[
                 *alert_routes(token, _taken, registry),

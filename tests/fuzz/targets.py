@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import contents, files, patterns, run_records
-from hpctl.checkpoints.files import NotWhole
+from hpctl.checkpoints.files import IncompleteCheckpointError
 from hpctl.checkpoints.formats import flax_file, hf_trainer, manifest, ocdbt, torch_files
 from hpctl.clusters.spec import reading as spec_reading
 from hpctl.detection import kmsg
-from hpctl.detection.check import CannotTell as NoVerdict
-from hpctl.detection.kernel.log import KernelJudge
+from hpctl.detection.check import UnknownResultError as NoVerdict
+from hpctl.detection.kernel.log import KernelLineJudge
 from hpctl.detection.outside import hma_records, plugin_json, report_request, verdict_formats
 from hpctl.detection.outside.verdict_readers import ToolOutput
 from hpctl.engine import config
@@ -30,15 +30,15 @@ from hpctl.engine.journal.rows import decode_event
 from hpctl.jobs import crash
 from hpctl.jobs.hangs import ras_report
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.engine import LineCutter
+from hpctl.jobs.logs.engine import LineSplitter
 from hpctl.jobs.run import progress_notes
 from hpctl.jobs.sbatch import options
 from hpctl.service import alerts
 from hpctl.slurm import cli, parse
-from hpctl.slurm.records import Hostlists
+from hpctl.slurm.records import HostlistCache
 from hpctl.toolkit import hostlist
-from hpctl.toolkit.bounds import duration_s
-from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.bounds import parse_duration
+from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 from hpctl.vocabulary import model, policy_file
 from hpctl.vocabulary.job_recovery import JobReport
@@ -96,8 +96,8 @@ def _on_file(name: str, run: Callable[[Path, str], object]) -> Callable[[bytes],
 
 def _kernel(raw: bytes) -> object:
     lines = _text(raw).split("\n")
-    records = [kmsg.Record(0, n, NOW, line) for n, line in enumerate(lines)]
-    return KernelJudge(lambda pid, at: "").findings(records)
+    records = [kmsg.KernelRecord(0, n, NOW, line) for n, line in enumerate(lines)]
+    return KernelLineJudge(lambda pid, at: "").findings(records)
 
 
 def _crash(raw: bytes) -> object:
@@ -106,7 +106,7 @@ def _crash(raw: bytes) -> object:
 
 def _metadata(directory: Path, name: str) -> object:
     with files.open_file(directory, name) as file:
-        return torch_files.data_files(file)
+        return torch_files.list_data_files(file)
 
 
 def _node(raw: bytes) -> object:
@@ -122,16 +122,18 @@ def _node(raw: bytes) -> object:
 
 
 def _log(raw: bytes) -> object:
-    half, cutter = len(raw) // 2, LineCutter()
-    return progress_notes.in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
+    half, cutter = len(raw) // 2, LineSplitter()
+    return progress_notes.find_notes_in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
 
 
 def _iso(raw: bytes) -> object:
-    return iso_time(_text(raw))
+    return parse_iso_time(_text(raw))
 
 
-def _report() -> model.Report:
-    found = model.Finding("kernel.xid", model.Verdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM")
+def _report() -> model.AgentReport:
+    found = model.Finding(
+        "kernel.xid", model.DeviceVerdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM"
+    )
     return replace(reports.report(), findings=(found,))
 
 
@@ -194,31 +196,33 @@ LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
 SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
 
 TARGETS: dict[str, Target] = {
-    "report": _target(wire.read_message, wire.encode_report(_report()), refuses=MALFORMED),
+    "report": _target(wire.decode_message, wire.encode_report(_report()), refuses=MALFORMED),
     "intake": _target(partial(intake.run, directory=DISK), *intake.SEEDS),
     "ack": _target(wire.decode_ack, b'{"ack":1}', refuses=MALFORMED),
     "request": _target(
-        wire.read_request, wire.encode_request("replace", "n1", "ada"), refuses=MALFORMED
+        wire.decode_operator_request, wire.encode_operator_request("replace", "n1", "ada"),
+        refuses=MALFORMED
     ),
     "job-report": _target(
         job_wire.decode_job_report, job_wire.encode_job_report(JobReport(7, 0)), refuses=MALFORMED
     ),
-    "job-answer": _target(job_wire.decode_taken, b'{"job":7,"acts":true}', refuses=MALFORMED),
+    "job-answer": _target(job_wire.decode_job_report_ack, b'{"job":7,"acts":true}',
+        refuses=MALFORMED),
     "refusal": _target(explain_refusal, b'{"error":"x","message":"y"}'),
     "alerts": _target(alerts.decode_notification, ALERT, refuses=HpctlError),
     "journal": _target(
         _journal, *(bytes([n]) + e for n in range(12) for e in _events()), refuses=JournalCorrupt
     ),
     "slurm-nodes": _target(
-        _on_text(lambda text: parse.parse_nodes(parse.node_lines(text))), NODE_TEXT
+        _on_text(lambda text: parse.parse_nodes(parse.split_node_lines(text))), NODE_TEXT
     ),
     "slurm-jobs": _target(
-        lambda raw: parse.parse_jobs(raw, b"", MARK, Hostlists()), _squeue_seed(),
-        refuses=parse.FrameError,
+        lambda raw: parse.parse_jobs(raw, b"", MARK, HostlistCache()), _squeue_seed(),
+        refuses=parse.IncompleteRecordError,
     ),
     "slurm-lists": _target(
-        lambda raw: parse.parse_jobs(_squeue_seed(), raw, MARK, Hostlists()),
-        b"7mx;n[1-4]mx.", refuses=parse.FrameError,
+        lambda raw: parse.parse_jobs(_squeue_seed(), raw, MARK, HostlistCache()),
+        b"7mx;n[1-4]mx.", refuses=parse.IncompleteRecordError,
     ),
     "slurm-config": _target(_on_text(parse.parse_config), b"SlurmctldPort = 6817\n"),
     "slurm-version": _target(_on_text(parse.parse_version), b"slurm 25.11.7\n"),
@@ -238,14 +242,15 @@ TARGETS: dict[str, Target] = {
     "kernel-lines": _target(
         _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")
     ),
-    "hma": _target(_on_text(hma_records.read_detection), DETECTION, refuses=hma_records.Malformed),
+    "hma": _target(_on_text(hma_records.read_detection), DETECTION,
+        refuses=hma_records.MalformedDetectionError),
     "plugin": _target(
-        plugin_json.parse_findings,
+        plugin_json.parse_plugin_findings,
         b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',
         refuses=NoVerdict,
     ),
     "plugin-description": _target(
-        plugin_json.parse_description, b'{"every_s":60}', refuses=NoVerdict
+        plugin_json.parse_plugin_description, b'{"every_s":60}', refuses=NoVerdict
     ),
     "tool-verdict": _target(
         _on_text(_read_tools),
@@ -262,32 +267,34 @@ TARGETS: dict[str, Target] = {
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
-    "progress": _target(progress_notes.parse_note, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
+    "progress": _target(progress_notes.parse_progress_note,
+        b"hpctl1 token step=4 loss=0.5 rank=1\n"),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
     "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
-    "ras-json": _target(ras_report.read_json, _ras(), refuses=HpctlError),
+    "ras-json": _target(ras_report.parse_ras_report, _ras(), refuses=HpctlError),
     "run-history": _target(
         lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'
     ),
     "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),
     "safetensors": _target(
-        _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR, refuses=NotWhole
+        _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR,
+        refuses=IncompleteCheckpointError
     ),
     "torch-zip": _target(
         _on_file("a.pt", torch_files.prove_archive), checkpoint_files.torch_save({"step": 4}),
-        refuses=NotWhole,
+        refuses=IncompleteCheckpointError,
     ),
     "torch-stream": _target(
-        _on_file("a.pt", torch_files.prove_archive), STREAM, refuses=NotWhole
+        _on_file("a.pt", torch_files.prove_archive), STREAM, refuses=IncompleteCheckpointError
     ),
     "flax": _target(
         _on_file("checkpoint_4", lambda place, name: flax_file.prove_file(place / name)),
-        FLAX, refuses=NotWhole,
+        FLAX, refuses=IncompleteCheckpointError,
     ),
     "checkpoint-file": _target(
-        _on_file("a.raw", lambda place, name: contents.read_content(place / name, deep=False)),
+        _on_file("a.raw", lambda place, name: contents.read_file_content(place / name, deep=False)),
         TENSOR, STREAM, ARRAY,
-        refuses=NotWhole,
+        refuses=IncompleteCheckpointError,
     ),
     "checkpoint-pattern": _target(
         _on_text(lambda text: patterns.parse_patterns([text])), b"ckpt_{step}_rank*.pt",
@@ -295,13 +302,14 @@ TARGETS: dict[str, Target] = {
     ),
     "dcp-metadata": _target(
         _on_file(".metadata", _metadata), checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
-        refuses=NotWhole,
+        refuses=IncompleteCheckpointError,
     ),
-    "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR, refuses=NotWhole),
+    "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR,
+        refuses=IncompleteCheckpointError),
     "batch-script": _target(
-        _on_text(partial(options.read_script, "job.sh")), SCRIPT, refuses=HpctlError
+        _on_text(partial(options.parse_batch_script, "job.sh")), SCRIPT, refuses=HpctlError
     ),
-    "log-rules": _target(_on_text(rules.parse_rules), RULES, refuses=HpctlError),
+    "log-rules": _target(_on_text(rules.parse_log_rules), RULES, refuses=HpctlError),
     "policy": _target(
         _on_text(policy_file.parse_policy), policy_file.format_example().encode(), LADDER,
         refuses=HpctlError,
@@ -314,7 +322,7 @@ TARGETS: dict[str, Target] = {
         _on_text(spec_reading.parse_spec), *_files("tests/clusters/files/*.yaml", 3),
         refuses=HpctlError,
     ),
-    "duration": _target(_on_text(duration_s), b"1d12h30min"),
+    "duration": _target(_on_text(parse_duration), b"1d12h30min"),
     "time": _target(_iso, b"2026-03-01T12:00:00.123Z", refuses=ValueError),
 }  # fmt: skip
 

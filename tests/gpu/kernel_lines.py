@@ -91,11 +91,11 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
     """Return what the agent makes of each record by itself."""
     import msgspec
 
-    from hpctl.detection.kernel.log import KernelJudge
+    from hpctl.detection.kernel.log import KernelLineJudge
     from hpctl.detection.kmsg import parse_record
-    from hpctl.detection.slurm_jobs import ProcessJobs
+    from hpctl.detection.slurm_jobs import ProcessJobFinder
 
-    kernel = KernelJudge(ProcessJobs().of)
+    kernel = KernelLineJudge(ProcessJobFinder().of)
     judged: list[dict[str, Any]] = []
     for raw in records:
         record = parse_record(raw.encode())

@@ -77,12 +77,12 @@ def summarize(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def begin_nvml(driver: Any) -> None:
-    """Start NVML as the agent's child does. Raises NvmlFailed."""
+    """Start NVML as the agent's child does. Raises NvmlCallError."""
     from hpctl.detection.driver_files import find_library
-    from hpctl.detection.nvml.child import begin_session
+    from hpctl.detection.nvml.child import start_nvml_session
 
     library = find_library(Path("/"), os.environ)
-    begin_session(driver, "" if library is None else str(library))
+    start_nvml_session(driver, "" if library is None else str(library))
 
 
 def begin_sweep() -> Any:
@@ -116,7 +116,7 @@ def noting_driver(calls: Calls) -> Any:
 
     from hpctl.detection.nvml import driver
 
-    class NotingDriver(driver.Driver):
+    class NotingDriver(driver.NvmlDriver):
         def call(self, name: str, *arguments: object, **about: Any) -> Any:
             words = [str(word) for word in arguments if type(word) is int]
             is_short = about.get("gpu") is not None and 0 < len(words) < 3
@@ -125,7 +125,7 @@ def noting_driver(calls: Calls) -> Any:
             code: object = 0
             try:
                 answer = super().call(name, *arguments, **about)
-            except driver.NvmlFailed as failed:
+            except driver.NvmlCallError as failed:
                 code = failed.code
                 raise
             finally:
@@ -134,7 +134,7 @@ def noting_driver(calls: Calls) -> Any:
                 _note_fields(calls, answer)
             return answer
 
-    return NotingDriver(pynvml, driver.InFlight.create(), driver.SWEEP)
+    return NotingDriver(pynvml, driver.CallsInFlight.create(), driver.SWEEP)
 
 
 def _note_fields(calls: Calls, answer: Sequence[Any]) -> None:

@@ -40,6 +40,6 @@ def compare_with_smi(context: Context, sweep: Any, label: str) -> None:
 def _read_first_gpu(sweep: Any) -> Any:
     import msgspec
 
-    from hpctl.detection.nvml.snapshot import Snapshot
+    from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
-    return msgspec.convert(sweep.read(), Snapshot).gpus[0]
+    return msgspec.convert(sweep.read(), NvmlSnapshot).gpus[0]

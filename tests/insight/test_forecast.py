@@ -10,19 +10,26 @@ from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.insight.forecast.decide import CHECK, PRIORS, STEPS, Break, ForecastInstance, learn_model
+from hpctl.insight.forecast.decide import (
+    CHECK,
+    PRIORS,
+    STEPS,
+    ForecastInstance,
+    InstanceFailure,
+    learn_failure_model,
+)
 from hpctl.insight.forecast.history import (
-    Forecast,
-    compute_error,
+    InstanceForecast,
+    compute_calibration_error,
     count_needed_spares,
     forecast_nodes,
-    make_finding,
+    make_forecast_finding,
     measure_calibration,
     read_history,
 )
-from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from tests.fakes.values import N1, generation, node_name, opened
 from tests.fakes.values import at as seconds
 from tests.insight.forecast.trace import HAZARDS, synthetic
@@ -43,7 +50,9 @@ def treated(day, number=0, node=1, end="operator_cancelled", **changes):
     return [first, SignalSeen(seconds(day * DAY + 60), rid, end, "")]
 
 
-def forecast_of(*events: list[Event], day: float = 30, health=None) -> dict[NodeName, Forecast]:
+def forecast_of(
+    *events: list[Event], day: float = 30, health=None
+) -> dict[NodeName, InstanceForecast]:
     log = sorted((e for some in events for e in some), key=lambda e: e.at)
     found = forecast_nodes(replay_events(log), FLEET, health or {}, seconds(day * DAY))
     assert len(found) == len(FLEET)
@@ -60,14 +69,16 @@ def test_hazards_without_priors_are_those_of_lifelines() -> None:
                 break
             left, gap = left - rate * (end - gap), end
         # Each begins as the break before it ends, and is watched for 100 days.
-        ends = [Break(gap + left / rate, math.inf, "x")] if gap + left / rate <= 100 else []
-        units.append(ForecastInstance(0.0, (Break(-1.0, 0.0, "x"), *ends)))
-    model = learn_model(units, 0.0, 100.0, NONE)
+        ends = (
+            [InstanceFailure(gap + left / rate, math.inf, "x")] if gap + left / rate <= 100 else []
+        )
+        units.append(ForecastInstance(0.0, (InstanceFailure(-1.0, 0.0, "x"), *ends)))
+    model = learn_failure_model(units, 0.0, 100.0, NONE)
     assert [model.base * times for times in model.recency] == pytest.approx(LIFELINES, rel=1e-3)
 
 
 def test_a_new_cluster_has_the_published_rate() -> None:
-    model = learn_model([], 0.0, 0.0)
+    model = learn_failure_model([], 0.0, 0.0)
     chance = model.chance(ForecastInstance(0.0), 1.0)
     assert model.base == pytest.approx(3.73e-3, rel=0.01)
     assert chance == pytest.approx(0.9 * 3.73e-3, rel=0.01)
@@ -76,13 +87,15 @@ def test_a_new_cluster_has_the_published_rate() -> None:
 
 def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> None:
     trace = synthetic(1)
-    model = learn_model(
+    model = learn_failure_model(
         (ForecastInstance(0.0, b).at(200.0) for b in trace.values() if b), 0.0, 200.0
     )
-    twice = ForecastInstance(0.0, (Break(180.0, 180.5, "GPU"), Break(199.0, 199.9, "GPU")))
+    twice = ForecastInstance(
+        0.0, (InstanceFailure(180.0, 180.5, "GPU"), InstanceFailure(199.0, 199.9, "GPU"))
+    )
     once, older = (
         replace(twice, breaks=twice.breaks[1:]),
-        ForecastInstance(0.0, (Break(150.0, 151.0, "GPU"),)),
+        ForecastInstance(0.0, (InstanceFailure(150.0, 151.0, "GPU"),)),
     )
     chances = [model.chance(u, 7.0) for u in (twice, once, older, ForecastInstance(0.0))]
     assert (chances, len(set(chances))) == (sorted(chances, reverse=True), 4)
@@ -95,13 +108,18 @@ def test_a_chance_grows_with_days_breaks_and_indicators_and_falls_with_age() -> 
 def test_an_indicator_is_worth_what_the_journal_shows() -> None:
     signs = ("remapped rows",)
     with_it = [
-        ForecastInstance(0.0, (Break(n, n + 0.1, "GPU memory", signs),)) for n in range(1, 41)
+        ForecastInstance(0.0, (InstanceFailure(n, n + 0.1, "GPU memory", signs),))
+        for n in range(1, 41)
     ]
-    without = [ForecastInstance(0.0, (Break(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)]
-    shown = learn_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
+    without = [
+        ForecastInstance(0.0, (InstanceFailure(n, n + 0.1, "GPU memory"),)) for n in range(1, 41)
+    ]
+    shown = learn_failure_model(with_it, 9e3, 90.0, prevalence={"remapped rows": 0.05}).signs[
         "remapped rows"
     ]
-    idle = learn_model(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs["remapped rows"]
+    idle = learn_failure_model(without, 9e3, 90.0, prevalence={"remapped rows": 0.5}).signs[
+        "remapped rows"
+    ]
     assert shown == pytest.approx((2 + 40) / (1 + 40 * 0.05))
     assert idle < 0.2
 
@@ -139,9 +157,9 @@ def test_orders_mass_events_and_what_was_withdrawn_are_no_nodes_own() -> None:
 
 
 def test_indicators_are_read_from_what_agents_say_now() -> None:
-    seen = Finding("gpu.remap", Verdict.WARN, seconds(0), seconds(0), code="bank-low")
-    ok = replace(seen, check="gpu.throttle", verdict=Verdict.OK)
-    health = {N1: Health(generation(), seconds(0), (seen, ok))}
+    seen = Finding("gpu.remap", DeviceVerdict.WARN, seconds(0), seconds(0), code="bank-low")
+    ok = replace(seen, check="gpu.throttle", verdict=DeviceVerdict.OK)
+    health = {N1: NodeHealth(generation(), seconds(0), (seen, ok))}
     found = forecast_of(treated(10, node=5), health=health)
     assert found[N1].signs == ("remapped rows",)
     assert found[N1].week > found[node_name(2)].week
@@ -150,11 +168,11 @@ def test_indicators_are_read_from_what_agents_say_now() -> None:
 
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     now = seconds(24 * DAY)
-    answer = make_finding(forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
+    answer = make_forecast_finding(forecast_of(*(treated(n) for n in (10, 16, 22)), day=24)[N1])
     assert answer is not None
     assert answer.check == CHECK
-    judged = assess_health(Health(generation(), now, (answer,)), build_rules(), now)
-    assert (judged.condition, judged.findings) == (Condition.HEALTHY, (answer,))
+    judged = assess_health(NodeHealth(generation(), now, (answer,)), build_rules(), now)
+    assert (judged.condition, judged.findings) == (NodeCondition.HEALTHY, (answer,))
     assert "[history-forecast]" in judged.why
 
 
@@ -166,7 +184,7 @@ def test_what_was_predicted_is_compared_with_what_happened() -> None:
     hit = {(w, d % 7) for w in weeks for d in range(3, 60, 6) if 62 - 7 * w <= d < 69 - 7 * w}
     assert broken == len(hit)
     assert sum(b.node_weeks for b in bands) == pytest.approx(len(FLEET) * len(weeks), abs=2)
-    assert 0 < compute_error(bands) < 0.05
+    assert 0 < compute_calibration_error(bands) < 0.05
     assert measure_calibration(replay_events(events[:2]), FLEET, seconds(10 * DAY)) == ()
 
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import replay_events
 from hpctl.insight.forecast.history import (
-    compute_weights,
+    compute_slurm_weights,
     count_needed_spares,
     forecast_nodes,
-    make_finding,
+    make_forecast_finding,
     measure_calibration,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from tests.fakes.values import T0, generation, node_name, opened
 
 FLEET = [node_name(n) for n in range(1, 6)]
@@ -46,10 +46,10 @@ def list_events(draw: st.DrawFn) -> list[Event]:
     return found
 
 
-def report(node: NodeName, checks: list[str], at: datetime) -> Health:
+def report(node: NodeName, checks: list[str], at: datetime) -> NodeHealth:
     """What an agent says of its node: any check, any code, any time."""
-    findings = tuple(Finding(check, Verdict.WARN, at, at, code=check) for check in checks)
-    return Health(generation(node), at, findings=findings)
+    findings = tuple(Finding(check, DeviceVerdict.WARN, at, at, code=check) for check in checks)
+    return NodeHealth(generation(node), at, findings=findings)
 
 
 @settings(max_examples=150)
@@ -64,9 +64,9 @@ def test_a_clock_that_jumps_and_any_report_leave_every_chance_a_chance(
     for one in found:
         assert all(math.isfinite(p) and 0 <= p <= 1 for p in (one.day, one.week, one.month))
         assert all(math.isfinite(part) and part >= 0 for part in one.classes.values())
-        make_finding(one)
+        make_forecast_finding(one)
     assert count_needed_spares(found) >= 0
-    assert all(1 <= weight <= 21 for weight in compute_weights(found))
+    assert all(1 <= weight <= 21 for weight in compute_slurm_weights(found))
     for band in measure_calibration(state, FLEET, now):
         assert math.isfinite(band.predicted)
         assert math.isfinite(band.happened)

@@ -7,22 +7,22 @@ import pytest
 
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.explain_view import explain_view
+from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules, build_rules
-from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
+from hpctl.insight.grey.daemon import GreyFailureDetector, GreyFailureFindings
 from hpctl.insight.grey.decide import WINDOW
-from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
+from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import ProviderView
-from hpctl.vocabulary.model import Health, Report
-from hpctl.vocabulary.policy import Override
-from hpctl.vocabulary.ports import Provider
+from hpctl.vocabulary.model import AgentReport, NodeHealth
+from hpctl.vocabulary.policy import FaultClassOverride
+from hpctl.vocabulary.ports import CloudProvider
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView
 from tests.fakes.engine import plan
 from tests.fakes.values import (
@@ -65,15 +65,15 @@ class Head:
     def __init__(self, tmp):
         self.clock, self.pokes = Clock(), 0
         self.slurm = Slurm(self.clock)
-        self.rows: dict[str, Health] = {}
-        found = GreyFindings()
+        self.rows: dict[str, NodeHealth] = {}
+        found = GreyFailureFindings()
         self.book = NodeHealthStore({}, self, self._poke, self.clock, [found])
-        no_provider = Mock(spec=Provider, view=lambda: ProviderView(self.clock.now()))
+        no_provider = Mock(spec=CloudProvider, view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
-        sources = FactSources(self.slurm, cloud, self.book)
+        sources = ObserverSources(self.slurm, cloud, self.book)
         self.observer = Observer(sources, live, self.clock)
-        self.grey = GreyFailures(found, self.book, self.observer, self.clock)
+        self.grey = GreyFailureDetector(found, self.book, self.observer, self.clock)
 
     def record(self, rows):
         self.rows |= {r.generation.node: r for r in rows}
@@ -91,7 +91,7 @@ class Head:
                 for node in NAMES:
                     born = generation(node, boot if node == N1 else 1)
                     seq = int(self.clock.monotonic())
-                    report = Report(
+                    report = AgentReport(
                         born.node, born.instance, born.boot, seq, self.clock.at, T0,
                         gauges=HOT if node in hot else USUAL,
                     )  # fmt: skip
@@ -104,9 +104,9 @@ class Head:
         self.cloud.read()
         return self.observer.look(State(), in_force)
 
-    def condition(self, in_force: Rules | None = None) -> Condition:
+    def condition(self, in_force: Rules | None = None) -> NodeCondition:
         judged = self.look(in_force or build_rules()).assessments.get(N1)
-        return judged.condition if judged else Condition.HEALTHY
+        return judged.condition if judged else NodeCondition.HEALTHY
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def test_a_slow_node_is_suspect_within_three_minutes_and_the_loop_is_woken(head:
     head.windows(4)
     before = head.pokes
     head.windows(5, hot=[N1])
-    assert head.condition() is Condition.HEALTHY
+    assert head.condition() is NodeCondition.HEALTHY
     head.windows(1, hot=[N1])
-    assert head.condition() is Condition.SUSPECT
+    assert head.condition() is NodeCondition.SUSPECT
     assert head.pokes == before + 1
     assert head.clock.at - at(80) <= timedelta(minutes=3)
 
@@ -130,10 +130,10 @@ def test_a_single_slow_signal_opens_nothing_unless_the_site_says_so(head: Head) 
     view = head.look(build_rules())
     assert plan(view, OWN, build_rules(), {n: [] for n in NAMES}, head.clock.at).opens == ()
     theirs = build_rules(
-        {"peer-throttle": Override(Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT))}
+        {"peer-throttle": FaultClassOverride(Urgency.AFTER_JOBS, (Remedy.RESET_GPU, Remedy.REBOOT))}
     )
     view = head.look(theirs)
-    assert view.assessments[N1].condition is Condition.FAULTY
+    assert view.assessments[N1].condition is NodeCondition.FAULTY
     assert plan(view, OWN, theirs, {n: [] for n in NAMES}, head.clock.at).opens
 
 
@@ -145,7 +145,7 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
         now=head.clock.at, policy=OWN, state=State(), health=head.rows,
         assessments={N1: assess_health(stored, build_rules(), head.clock.at)},
     )  # fmt: skip
-    reported = explain_view(world, build_rules(), N1)
+    reported = build_explain_view(world, build_rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
     assert (evidence.check, evidence.first) == ("peer.throttle", T0)
@@ -157,7 +157,7 @@ def test_it_is_over_in_the_store_too_when_the_node_is_well_again(head: Head) -> 
     head.windows(6, hot=[N1])
     head.book.flush()
     head.windows(6)
-    assert head.condition() is Condition.HEALTHY
+    assert head.condition() is NodeCondition.HEALTHY
     head.book.flush()
     assert head.rows[N1].findings == ()
 
@@ -165,14 +165,14 @@ def test_it_is_over_in_the_store_too_when_the_node_is_well_again(head: Head) -> 
 def test_another_boot_starts_without_suspicion(head: Head) -> None:
     head.windows(6, hot=[N1])
     head.windows(1, hot=[N1], boot=2)
-    assert head.condition() is Condition.HEALTHY
+    assert head.condition() is NodeCondition.HEALTHY
 
 
 def test_an_old_view_of_slurm_compares_no_node(head: Head) -> None:
     head.slurm.frozen = True
     head.clock.at += timedelta(minutes=5)
     head.windows(10, hot=[N1])
-    assert head.condition() is Condition.HEALTHY
+    assert head.condition() is NodeCondition.HEALTHY
 
 
 def test_what_breaks_again_is_shown_with_its_findings_and_stays_in_service(head: Head) -> None:
@@ -182,7 +182,7 @@ def test_what_breaks_again_is_shown_with_its_findings_and_stays_in_service(head:
         log.append(opened(f"n-{n}", N1, n - 1000.0 * (4 - n)))
         log.append(SignalSeen(at(n - 1000.0 * (4 - n)), f"n-{n}", "operator_cancelled", ""))
     head.grey.look_back(replay_events(log))
-    assert head.condition() is Condition.HEALTHY
+    assert head.condition() is NodeCondition.HEALTHY
     head.book.flush()
     (reported,) = head.rows[N1].findings
     assert reported.check == "history.forecast"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.decide import SIGNALS
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import at, node_name, slurm_job
 
@@ -60,7 +60,9 @@ def windows(count, changes, group=GROUP, memory=None, start=0):
 
 
 def found(memory: decide.Memory) -> dict[str, list[str]]:
-    return {node: [f.check for f in text] for node, text in decide.make_findings(memory).items()}
+    return {
+        node: [f.check for f in text] for node, text in decide.make_peer_findings(memory).items()
+    }
 
 
 def only(node: str, change: Change) -> Callable[[int], Mapping[str, Change]]:
@@ -85,8 +87,8 @@ def test_nodes_that_do_not_agree_on_a_setting_are_left_alone():
 def test_a_finding_tells_onset_value_median_z_peers_and_windows():
     memory = windows(3, lambda _: {})
     memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
-    (answer,) = decide.make_findings(memory)[N1]
-    assert (answer.verdict, answer.job, answer.first) == (Verdict.WARN, "1", at(60))
+    (answer,) = decide.make_peer_findings(memory)[N1]
+    assert (answer.verdict, answer.job, answer.first) == (DeviceVerdict.WARN, "1", at(60))
     assert (answer.last, answer.count) == (at(200), 7)
     assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in answer.evidence
     assert "7 peers, 7 of 7 windows of 20 s" in answer.evidence
@@ -163,7 +165,7 @@ def test_many_that_name_a_remote_side_accuse_the_silent_peer():
     raised = dict.fromkeys(NAMES[1:], BAD["remote"])
     memory = windows(4, lambda _: raised)
     assert found(memory) == {N1: ["peer.remote"]}
-    assert "its peers raise these, it does not" in decide.make_findings(memory)[N1][0].evidence
+    assert "its peers raise these, it does not" in decide.make_peer_findings(memory)[N1][0].evidence
 
 
 @pytest.mark.parametrize("raising", range(2, 7))
@@ -186,7 +188,7 @@ def test_the_spread_is_that_of_all_the_others_in_full(values, place, low):
     count = (len(rest) - 1) // 4 * 2 + 1 if low else len(rest)
     centre = statistics.median(rest)
     plain = statistics.median(abs(v - centre) for v in rest[:count])
-    assert decide._compute_spread(others, count, centre) == plain
+    assert decide._compute_median_distance(others, count, centre) == plain
 
 
 def test_half_of_a_large_job_that_throttles_takes_no_time_squared():

@@ -27,8 +27,8 @@ def run(names: tuple[str, ...], lines: list[dict[str, dict[str, float]]]) -> dec
 
 @given(nodes, st.lists(window, max_size=8))
 def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(names, lines):
-    one = decide.make_findings(run(names, lines))
-    assert one == decide.make_findings(run(names[::-1], lines))
+    one = decide.make_peer_findings(run(names, lines))
+    assert one == decide.make_peer_findings(run(names[::-1], lines))
     assert all(f.first <= f.last and f.evidence for found in one.values() for f in found)
 
 

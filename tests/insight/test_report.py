@@ -13,10 +13,10 @@ from hpctl.engine.journal.events import (
     SignalSeen,
 )
 from hpctl.engine.journal.state import State, replay_events
-from hpctl.insight.report.decide import CountedNode, build_report, classify_rule
-from hpctl.insight.report.held import HeldFault, HeldFaults
+from hpctl.insight.report.decide import CountedNode, build_report, find_rule_class
+from hpctl.insight.report.held import HeldFault, HeldFaultCollector
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened, ChangeSignal
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
 
@@ -50,7 +50,7 @@ def hit(jid: str, cause: str, n: int, t: float, down_s: float, nodes: int) -> li
     """A job of so many nodes that ran again after so many seconds."""
     name, job = NodeName(f"ip-10-1-0-{n}"), JobId(int(jid[2:]))
     opened = JobRecoveryOpened(
-        at(t), RecoveryId(jid), Attempt(job, T0, 0), RecoveryId(cause), (name,), "", nodes=nodes
+        at(t), RecoveryId(jid), JobAttempt(job, T0, 0), RecoveryId(cause), (name,), "", nodes=nodes
     )
     moves = [("stop_wanted", 1.0), ("queued", 2.0), ("started", 3.0), ("running_seen", down_s)]
     return [opened, *(seen(jid, what, t + s, "") for what, s in moves)]
@@ -95,7 +95,7 @@ def held(node: str, gate: str, t: float, rule: str = "xid-79") -> GateBlocked:
 
 def collect_held(*events: Event) -> tuple[HeldFault, ...]:
     """What the command makes of a journal."""
-    state, found = State(), HeldFaults()
+    state, found = State(), HeldFaultCollector()
     for event in sorted(events, key=lambda e: e.at):
         state.fold(event)
         found.take(event, state)
@@ -172,4 +172,4 @@ def test_offenders_spares_and_unknown_prices() -> None:
      ("report-nhc", "other"), ("xid-1190", "GPU")],
 )  # fmt: skip
 def test_a_rule_has_a_class(rule: str, name: str) -> None:
-    assert classify_rule(RuleId(rule)) == name
+    assert find_rule_class(RuleId(rule)) == name

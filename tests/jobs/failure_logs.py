@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run.srun import SrunTaskEnd
 from hpctl.vocabulary.identity import NodeName
 
 PEER = (
@@ -28,11 +28,11 @@ class FailureLog(Struct, frozen=True):
     tail: Sequence[str]
     ends: Sequence[tuple[int, int]] = ((2, 1),)
 
-    def list_ends(self) -> list[TaskEnd]:
+    def list_ends(self) -> list[SrunTaskEnd]:
         """Return the ends as srun reports them, each rank on its own node."""
         texts = {KILLED: "Killed"}
         return [
-            TaskEnd(NodeName(f"n{rank + 1}"), rank, code, texts.get(code, f"exit code {code}"))
+            SrunTaskEnd(NodeName(f"n{rank + 1}"), rank, code, texts.get(code, f"exit code {code}"))
             for rank, code in self.ends
         ]
 

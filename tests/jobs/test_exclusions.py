@@ -4,12 +4,17 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSeen
-from hpctl.jobs.advance import JobFacts, advance
-from hpctl.jobs.exclusions import LIFT_AGAIN_S, can_spare, excludes_too_many, lift_decisions
-from hpctl.jobs.facts import job_facts
-from hpctl.jobs.kind import plan_jobs
-from hpctl.vocabulary.demand import Demand
-from hpctl.vocabulary.identity import Attempt
+from hpctl.jobs.advance import JobFacts, advance_job_recovery
+from hpctl.jobs.exclusions import (
+    LIFT_AGAIN_S,
+    can_run_without_nodes,
+    has_excluded_too_many_nodes,
+    plan_exclusion_lifts,
+)
+from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.kind import plan_job_recoveries
+from hpctl.vocabulary.demand import JobDemand
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode
@@ -28,7 +33,7 @@ WAITS = slurm_job(
 
 def lifts(job=WAITS, log=(), *, policy=OWN, seconds=0, **changes):
     view = view_of(jobs=[job], log=log, seconds=seconds, **changes)
-    found = unflawed(lift_decisions(view, policy, (), at(seconds)))
+    found = unflawed(plan_exclusion_lifts(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -76,7 +81,7 @@ def test_a_node_under_treatment_stays_out() -> None:
 def left(seconds: float) -> JobRecoveryOpened:
     """The job's policy left n1 out then."""
     return JobRecoveryOpened(
-        at(seconds), "j-1", Attempt(7, at(-3700), 0), "", (), "", exclude=("n1",)
+        at(seconds), "j-1", JobAttempt(7, at(-3700), 0), "", (), "", exclude=("n1",)
     )
 
 
@@ -114,7 +119,7 @@ def test_lift_does_not_count_as_treatment_of_the_run() -> None:
     failed = replace(WAITS, state="FAILED", exit_code="1:0", end=at(5), comment="hpctl:{}")
     log = [first, SignalSeen(at(1), first.recovery, "refused", "no")]
     view = view_of(jobs=[failed], log=log, seconds=6)
-    (again,) = plan_jobs(view, OWN, {}, at(6)).opens
+    (again,) = plan_job_recoveries(view, OWN, {}, at(6)).opens
     assert (again.trouble.exit_code, again.action) == (1, "requeue")
 
 
@@ -128,12 +133,15 @@ def recovery(**changes) -> JobRecovery:
 
 def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
     rec = recovery(lift=("n1",))
-    do = does(advance(rec, JobFacts(WAITS), OWN, at(1)))
+    do = does(advance_job_recovery(rec, JobFacts(WAITS), OWN, at(1)))
     assert (do.kind, do.nodes) == (StepKind.LIFT, ("n1",))
     sent = replace(rec, steps=(StepRecord(do.kind, 1, "7", at(1), Outcome.accepted(), at(1)),))
     free = replace(WAITS, excluded=("n2",), admin_comment="site")
     for job in (free, replace(WAITS, state="RUNNING"), replace(free, state="RUNNING")):
-        assert moves(advance(sent, JobFacts(job), OWN, at(2))).signal is JobSignal.CALLED_OFF
+        assert (
+            moves(advance_job_recovery(sent, JobFacts(job), OWN, at(2))).signal
+            is JobSignal.CALLED_OFF
+        )
     assert rec.let_run
 
 
@@ -142,15 +150,15 @@ def test_a_lift_is_one_step_and_is_over_when_it_is_seen() -> None:
     [
         (6, None, True),
         (7, None, False),
-        (6, Demand(features="fast"), False),
-        (6, Demand(features=""), True),
-        (1, Demand(named=True), False),
+        (6, JobDemand(features="fast"), False),
+        (6, JobDemand(features=""), True),
+        (1, JobDemand(named=True), False),
     ],
 )
 def test_a_node_is_excluded_only_where_the_job_could_start_without_it(size, asks, spared) -> None:
     """Of eight nodes its owner excludes n2."""
     job = replace(WAITS, excluded=("n2",), asks=asks)
-    assert can_spare(job, ("n1",), size, view_of()) is spared
+    assert can_run_without_nodes(job, ("n1",), size, view_of()) is spared
 
 
 @pytest.mark.parametrize(("size", "exclude"), [(6, ("n1",)), (7, ())])
@@ -159,7 +167,7 @@ def test_a_job_that_needs_the_bad_node_waits_without_an_exclusion(size, exclude)
     rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=size, phase=JobPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_facts(rec, view, OWN).exclude == exclude
 
 
 @pytest.mark.parametrize(("wants", "exclude"), [(6, ("n1",)), (7, ())])
@@ -168,18 +176,18 @@ def test_a_job_that_was_shrunk_needs_all_its_nodes_again(wants, exclude) -> None
     rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_facts(rec, view, OWN).exclude == exclude
 
 
 @pytest.mark.parametrize(("requested", "exclude"), [(6, ("n1",)), (7, ())])
 def test_a_job_that_lost_a_node_with_no_kill_needs_all_its_nodes_again(requested, exclude) -> None:
     """22.05.8 shows the nodes that it had last, until it starts, and what it needs as its TRES."""
-    asks = Demand(nodes=requested)
+    asks = JobDemand(nodes=requested)
     job = replace(WAITS, excluded=("n2",), admin_comment="", wants=5, asks=asks)
     rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=5, phase=JobPhase.RELEASED)
     view = view_of(jobs=[job], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: job}))
-    assert job_facts(rec, view, OWN).exclude == exclude
+    assert collect_job_facts(rec, view, OWN).exclude == exclude
 
 
 def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded() -> None:
@@ -189,13 +197,13 @@ def test_a_job_that_slurm_cannot_start_is_given_every_node_that_hpctl_excluded()
     rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.STARTING, steps=(last,))
     view = view_of(jobs=[cannot], log=[opened()], scheduler=nodes(flags=frozenset({"DRAIN"})))
     view = replace(view, scheduler=replace(view.scheduler, jobs={7: cannot}))
-    facts = job_facts(rec, view, OWN)
+    facts = collect_job_facts(rec, view, OWN)
     assert (facts.exclude, facts.forgive) == ((), ("n1",))
-    do = does(advance(rec, facts, OWN, at(2)))
+    do = does(advance_job_recovery(rec, facts, OWN, at(2)))
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, (), ("n1",))
     # Its owner's exclusion is no cause to lift one: without hpctl's it is Slurm's to hold.
     theirs = replace(cannot, admin_comment="")
-    assert not excludes_too_many(theirs)
+    assert not has_excluded_too_many_nodes(theirs)
 
 
 def test_a_job_that_slurm_cannot_start_is_given_the_node_that_its_policy_leaves_out() -> None:
@@ -216,5 +224,5 @@ def test_a_dynamic_node_under_treatment_is_left_to_its_drain(flag) -> None:
     rec = recovery(bad_nodes=("n1",), cause="n-1", nodes=1, phase=JobPhase.RELEASED)
     scheduler = nodes(flags=frozenset({"DRAIN", flag}))
     view = view_of(jobs=[job], log=[opened()], scheduler=scheduler)
-    assert job_facts(rec, view, OWN).exclude == ()
-    assert job_facts(replace(rec, exclude=("n3",)), view, OWN).exclude == ("n3",)
+    assert collect_job_facts(rec, view, OWN).exclude == ()
+    assert collect_job_facts(replace(rec, exclude=("n3",)), view, OWN).exclude == ("n3",)

@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.cli.features import list_explain_parts
-from hpctl.engine.explain_view import ExplainView, explain_view, job_view
+from hpctl.engine.explain_view import ExplainView, build_explain_view, make_job_view
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.world import World
 from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.hang import ENDED_GATE
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import N1, OWN, at, faulty, slurm_job, view_of
@@ -27,7 +27,7 @@ def crash(seconds: float, node: str) -> Trouble:
 
 
 def reported(trouble: Trouble, run: int) -> JobReported:
-    report = JobReport(7, run, trouble, Action.REQUEUE)
+    report = JobReport(7, run, trouble, RunAction.REQUEUE)
     return JobReported(trouble.at, report, 1000)
 
 
@@ -43,7 +43,9 @@ def world(*events: Event, job: SlurmJob = FAILED) -> World:
 
 def explain(known: World) -> ExplainView:
     parts = list_explain_parts()
-    found = explain_view(known, build_rules(), "7", parts) or job_view(known, {}, "7", parts)
+    found = build_explain_view(known, build_rules(), "7", parts) or make_job_view(
+        known, {}, "7", parts
+    )
     assert found is not None
     assert found.failure is not None
     return found
@@ -83,6 +85,6 @@ def test_a_reported_timeout_is_joined_with_the_nodes_of_the_job(since_s: float) 
 
 def test_a_running_job_without_trouble_has_no_verdict() -> None:
     running = slurm_job(7, comment="hpctl:{}", start=at(0) - timedelta(hours=1))
-    view = job_view(world(job=running), {}, "7", list_explain_parts())
+    view = make_job_view(world(job=running), {}, "7", list_explain_parts())
     assert view is not None
     assert view.failure is None

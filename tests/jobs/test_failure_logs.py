@@ -2,13 +2,13 @@
 
 import pytest
 
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
-from hpctl.jobs.hangs.ras_judge import RankNames
-from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
-from hpctl.jobs.run.post_mortem import RunRemains, judge_run
-from hpctl.jobs.run.timeouts import Witnesses
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankNames
+from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
+from hpctl.jobs.run.post_mortem import RunEndEvidence, judge_run_end
+from hpctl.jobs.run.timeouts import TimeoutEvidence
 from hpctl.jobs.run_failure import RunFacts, explain_hang
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -36,8 +36,8 @@ def name_log(log: FailureLog) -> str:
 def check_verdict(log: FailureLog) -> None:
     ends = log.list_ends()
     code = ends[0].code if ends else 1
-    remains = RunRemains(exit_code=code, tail=log.tail, ends=ends, world=4, rank_nodes=NODES)
-    verdict = judge_run(remains, RunPolicy(), T0).verdict
+    remains = RunEndEvidence(exit_code=code, tail=log.tail, ends=ends, world=4, rank_nodes=NODES)
+    verdict = judge_run_end(remains, RunPolicy(), T0).verdict
     assert verdict is not None
     assert verdict.cause.value in log.causes, verdict.reasons
     assert verdict.rank == log.rank, verdict.reasons
@@ -63,15 +63,17 @@ def test_an_error_is_known_by_its_class_or_the_words_of_its_library(log: Failure
     check_verdict(log)
 
 
-ABSENT = FlightVerdict(FlightCause.ABSENT, "rank 2 did not come to collective 5", (2,), 4, 3)
-STOPPED = Suspect(1, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
+ABSENT = FlightVerdict(
+    FlightRecorderCause.ABSENT, "rank 2 did not come to collective 5", (2,), 4, 3
+)
+STOPPED = SuspectRank(1, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
 
 
-def judge_hang(tail: list[str], said: Witnesses) -> FailureVerdict:
+def judge_hang(tail: list[str], said: TimeoutEvidence) -> FailureVerdict:
     hang = Trouble(TroubleKind.HANG, T0, "no step for 300 s", "no progress")
     facts = RunFacts(tail=tail, rank_nodes=NODES, world=4)
-    found = explain_hang(hang, facts, lambda: (said, RankNames({}, {}, 4)), RunPolicy())
-    return judge_failure(found, [], {}, RunPolicy(), T0)
+    found = explain_hang(hang, facts, lambda: (said, JobRankNames({}, {}, 4)), RunPolicy())
+    return judge_run_failure(found, [], {}, RunPolicy(), T0)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def judge_hang(tail: list[str], said: Witnesses) -> FailureVerdict:
 def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(
     tail: list[str], cause: str
 ) -> None:
-    verdict = judge_hang(tail, Witnesses(ABSENT))
+    verdict = judge_hang(tail, TimeoutEvidence(ABSENT))
     assert (verdict.cause.value, verdict.rank, verdict.node) == (cause, 2, "n3")
     assert verdict.reasons[0].startswith("rank 2 on n3: ")
 
@@ -93,15 +95,19 @@ def test_an_exception_explains_a_rank_that_lives_on_and_does_not_come(
 @pytest.mark.parametrize(
     ("tail", "said", "rank"),
     [
-        ([*STEPS, *trace(OOM, "")], Witnesses(ABSENT), 2),
-        ([*STEPS, *trace(OOM, "[rank0]: ")], Witnesses(ABSENT), 2),
-        ([*trace(OOM), *(f"step {step}" for step in range(50))], Witnesses(ABSENT), 2),
-        ([*trace(OOM, "[rank1]: ")], Witnesses(stacks=StackVerdict("stopped", (STOPPED,))), 1),
+        ([*STEPS, *trace(OOM, "")], TimeoutEvidence(ABSENT), 2),
+        ([*STEPS, *trace(OOM, "[rank0]: ")], TimeoutEvidence(ABSENT), 2),
+        ([*trace(OOM), *(f"step {step}" for step in range(50))], TimeoutEvidence(ABSENT), 2),
+        (
+            [*trace(OOM, "[rank1]: ")],
+            TimeoutEvidence(stacks=StackVerdict("stopped", (STOPPED,))),
+            1,
+        ),
     ],
     ids=["caught", "of another rank", "got over", "of a rank that is stopped"],
 )
 def test_an_exception_that_does_not_explain_the_hang_is_left_out(
-    tail: list[str], said: Witnesses, rank: int
+    tail: list[str], said: TimeoutEvidence, rank: int
 ) -> None:
     verdict = judge_hang(tail, said)
     assert verdict.cause.value in ("program", "unknown")

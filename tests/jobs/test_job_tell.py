@@ -12,13 +12,13 @@ from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.events import JobRecoveryOpened, JobReported
 from hpctl.engine.journal.state import State
 from hpctl.jobs import report_intake
-from hpctl.jobs.report_intake import make_route
-from hpctl.service.intake.app import intake_app
+from hpctl.jobs.report_intake import make_job_report_route
+from hpctl.service.intake.app import make_intake_app
 from hpctl.service.intake.server import IntakeServer
-from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
-from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.run_policy import RunAction, RunDecision
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire import job_report_client
 from hpctl.wire import job_reports as job_wire
@@ -40,8 +40,8 @@ class Head(Desk):
     def __init__(self, munges):
         super().__init__()
         registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
-        routes = [make_route(self.desk.take, settings, SystemClock(), registry)]
-        app = intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
+        routes = [make_job_report_route(self.desk.take, settings, SystemClock(), registry)]
+        app = make_intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
         self.server = IntakeServer(app, "127.0.0.1")
 
     def post(self, body, authorization):
@@ -69,7 +69,7 @@ def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
-    answer = RunDecision(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
+    answer = RunDecision(RunAction.REQUEUE, "no spare is left", 12.0, ("n2",))
     sent = JobReport.of(7, 0, TROUBLE, answer)
     assert sent.wish is RequestedAction.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)
@@ -101,7 +101,7 @@ def test_a_run_learns_why_the_one_before_it_ended(head):
     head.sees(7, restarts=2)
     head.state.fold(JobReported(NOON, report(restarts=0), head.uid))
     assert send_report(JobReport(7, 1)).former == "rank 3 makes no progress"
-    run = Attempt(7, NOON, 1)
+    run = JobAttempt(7, NOON, 1)
     head.state.fold(JobRecoveryOpened(NOON, "j-1", run, "", ("n2",), "its node n2: off the bus"))
     assert send_report(JobReport(7, 2)).former == "its node n2: off the bus"
     assert send_report(JobReport(7, 0)).former == ""

@@ -17,7 +17,7 @@ import yaml
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply, send_report
 from tests.daemon.chaos import Chaos, cluster
@@ -131,7 +131,7 @@ def test_job_keeps_its_allocation_while_its_supervisor_continues(live):
     until(lambda: len(live.job(loyal).nodes) == 1, 20, "the bad node is taken away")
     with at_node(live):
         until(
-            lambda: (send_report(report(loyal, action=Action.STEP)) or DaemonReply(False)).ok,
+            lambda: (send_report(report(loyal, action=RunAction.STEP)) or DaemonReply(False)).ok,
             5,
             "told",
         )

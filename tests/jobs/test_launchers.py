@@ -7,7 +7,7 @@ sources have them.
 import pytest
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.launchers import LaunchedEnd, find_first_end, is_launched
+from hpctl.jobs.launchers import LaunchedProcessEnd, find_first_process_end, is_launcher_log
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.fakes.values import at
@@ -52,22 +52,22 @@ HYDRA = (
     "=   KILLED BY SIGNAL: 9 (Killed)",
 )
 SAID = [
-    (SPAWN_KILLED, LaunchedEnd(local=1, code=-9)),
-    (SPAWN_CODE, LaunchedEnd(local=2, code=7)),
-    (SPAWN_RAISED, LaunchedEnd(local=1, code=1)),
-    (DEEPSPEED, LaunchedEnd(code=-9)),
-    (LIGHTNING, LaunchedEnd(local=1, code=-11)),
-    (OPEN_MPI_KILLED, LaunchedEnd(3, host="n2", code=-9)),
-    (OPEN_MPI_CODE, LaunchedEnd(5, code=6)),
-    (HYDRA, LaunchedEnd(1, host="n4", code=-9)),
+    (SPAWN_KILLED, LaunchedProcessEnd(local=1, code=-9)),
+    (SPAWN_CODE, LaunchedProcessEnd(local=2, code=7)),
+    (SPAWN_RAISED, LaunchedProcessEnd(local=1, code=1)),
+    (DEEPSPEED, LaunchedProcessEnd(code=-9)),
+    (LIGHTNING, LaunchedProcessEnd(local=1, code=-11)),
+    (OPEN_MPI_KILLED, LaunchedProcessEnd(3, host="n2", code=-9)),
+    (OPEN_MPI_CODE, LaunchedProcessEnd(5, code=6)),
+    (HYDRA, LaunchedProcessEnd(1, host="n4", code=-9)),
 ]
 
 
 @pytest.mark.parametrize(("lines", "end"), SAID)
 def test_a_launcher_is_recognized_by_what_it_prints(lines, end) -> None:
-    assert is_launched(lines)
-    assert is_launched([f"3: {line}" for line in lines])
-    assert find_first_end(lines) == end
+    assert is_launcher_log(lines)
+    assert is_launcher_log([f"3: {line}" for line in lines])
+    assert find_first_process_end(lines) == end
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_a_launcher_is_recognized_by_what_it_prints(lines, end) -> None:
     ],
 )
 def test_other_lines_show_no_launcher(line) -> None:
-    assert not is_launched([line])
-    assert find_first_end([line]) is None
+    assert not is_launcher_log([line])
+    assert find_first_process_end([line]) is None
 
 
 @pytest.mark.parametrize("first", [SPAWN_CODE, SPAWN_KILLED])
 def test_of_two_nodes_launchers_the_one_whose_process_was_killed_counts(first) -> None:
     """A process that has only lost a peer raises an error."""
     second = SPAWN_KILLED if first is SPAWN_CODE else SPAWN_CODE
-    assert find_first_end([*first, *second]) == LaunchedEnd(local=1, code=-9)
+    assert find_first_process_end([*first, *second]) == LaunchedProcessEnd(local=1, code=-9)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_the_number_of_a_launcher_s_task_is_no_rank(lines, rank) -> None:
 def test_hostile_lines_are_read_within_bounds() -> None:
     lines = ["process " * 5000, "exits with return code = " + "9" * 5000, "=   RANK " + "1" * 5000]
     lines += ["process 1 terminated with signal SIGNONE"]
-    assert find_first_end(lines) == LaunchedEnd(local=1, code=0)
+    assert find_first_process_end(lines) == LaunchedProcessEnd(local=1, code=0)

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.kind import plan_jobs
-from hpctl.jobs.launches import find_launches
-from hpctl.vocabulary.identity import Attempt
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.jobs.kind import plan_job_recoveries
+from hpctl.jobs.launches import find_failed_launches
+from hpctl.vocabulary.identity import JobAttempt
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from hpctl.vocabulary.slurm_facts import HELD_AT_LAUNCH, LAUNCH_FAILED, SlurmJob
 from tests.fakes.values import N1, OWN, at, finding, opened, slurm_job, view_of
 
-PROLOG = Finding("slurm", Verdict.FAIL, at(-4), at(-4), code="prolog")
+PROLOG = Finding("slurm", DeviceVerdict.FAIL, at(-4), at(-4), code="prolog")
 TREATED = opened(findings=(finding(seconds=-10), PROLOG))
 BARE = opened(findings=(finding(seconds=-10),))
 
@@ -24,7 +24,7 @@ def launched(seconds: float, reason: str = LAUNCH_FAILED, **changes) -> SlurmJob
 
 def found(job: SlurmJob, event=TREATED) -> list[str]:
     view = view_of(jobs=[job], log=[event], seconds=1)
-    return list(find_launches(view))
+    return list(find_failed_launches(view))
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_the_time_of_the_requeue_tells_which_node_failed_a_launch(job, event, hi
 
 
 def plan(job: SlurmJob, *log):
-    return plan_jobs(view_of(jobs=[job], log=log, seconds=1), OWN, {}, at(1))
+    return plan_job_recoveries(view_of(jobs=[job], log=log, seconds=1), OWN, {}, at(1))
 
 
 def test_a_job_that_slurm_holds_for_a_treated_node_is_recovered():
     decided = plan(launched(-4), TREATED)
     (recovery,) = decided.opens
     assert decided.holds == ()
-    assert recovery.attempt == Attempt(1, at(-4), 0)
+    assert recovery.attempt == JobAttempt(1, at(-4), 0)
     assert (recovery.bad_nodes, recovery.cause, recovery.nodes) == ((N1,), TREATED.recovery, 2)
 
 
@@ -94,5 +94,5 @@ def test_a_job_that_a_person_holds_or_that_waits_is_neither(reason):
 def test_a_job_that_ran_there_before_its_launch_failed_is_found_by_its_node():
     job = replace(launched(-4), nodes=(N1,))
     view = view_of(jobs=[job], log=[TREATED], seconds=1)
-    (recovery,) = plan_jobs(view, OWN, {N1: [job]}, at(1)).opens
+    (recovery,) = plan_job_recoveries(view, OWN, {N1: [job]}, at(1)).opens
     assert recovery.bad_nodes == (N1,)

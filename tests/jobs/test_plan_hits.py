@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, SignalSeen, StepStarted
 from hpctl.engine.plan import NODE_LOST
 from hpctl.engine.view import View
-from hpctl.jobs.plan_hits import job_decisions
+from hpctl.jobs.plan_hits import plan_affected_jobs
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.identity import Attempt
-from hpctl.vocabulary.model import Finding, Verdict
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.identity import JobAttempt
+from hpctl.vocabulary.model import DeviceVerdict, Finding
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.slurm_facts import LAUNCH_FAILED, SlurmJob
 from tests.detection.test_host_spot import noticed
@@ -84,7 +84,7 @@ def test_which_ended_jobs_were_hit(job, hit):
     assert [event.attempt.restarts for event in found] == [ran] * hit
 
 
-SILENT = Finding("slurm", Verdict.FAIL, at(-10), at(-10), "", "down")
+SILENT = Finding("slurm", DeviceVerdict.FAIL, at(-10), at(-10), "", "down")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,9 @@ def test_a_job_that_had_left_its_node_to_another_was_not_hit(changes, hit):
     left = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-20))
     other = replace(slurm_job(9, end=at(-1)), **{"state": "COMPLETED", **changes})
     assert bool(job_opens(view_of(jobs=[left, other], log=treated()))) is hit
-    noted = JobRecoveryOpened(at(-19), "j-1", Attempt(1, at(-20), 0), "", (), "", note="preempted")
+    noted = JobRecoveryOpened(
+        at(-19), "j-1", JobAttempt(1, at(-20), 0), "", (), "", note="preempted"
+    )
     over = SignalSeen(at(-19), "j-1", "called_off", "")
     assert not job_opens(view_of(jobs=[left], log=[noted, over, *treated()]))
     after = replace(left, submit=at(-9))
@@ -158,7 +160,7 @@ def test_a_job_that_slurm_cannot_run_again_is_a_hold(change):
 
 
 def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -3700) -> list[Event]:
-    run = Attempt(1, at(submit), restarts)
+    run = JobAttempt(1, at(submit), restarts)
     return [
         JobRecoveryOpened(at(seconds), rid, run, "n-0", (N2,), ""),
         SignalSeen(at(seconds), rid, "operator_cancelled", "eve"),
@@ -194,16 +196,16 @@ def test_only_a_job_that_may_live_is_asked_to_save():
 def test_a_node_that_was_removed_has_hit_no_job() -> None:
     gone = removal()
     moves = (SignalSeen(at(1), gone.recovery, move, "x") for move in ("cordon_seen", "jobs_gone"))
-    drained = {"flags": frozenset({"DRAIN"}), "reason": own_reason(gone.recovery, "x")}
+    drained = {"flags": frozenset({"DRAIN"}), "reason": format_own_reason(gone.recovery, "x")}
     view = cluster(log=(gone, *moves), change={N1: drained})
     here = {N1: (slurm_job(5, state="FAILED", nodes=(N1,), end=at(0)),)}
-    assert job_decisions(view, SCALE, here, at(3)) == ([], [])
+    assert plan_affected_jobs(view, SCALE, here, at(3)) == ([], [])
 
 
 def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
     view = noticed((Remedy.AWAIT,), Urgency.NOW)
     here = {N1: list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    (hit,) = unflawed(plan_affected_jobs(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
     assert hit.save_signal == "USR1"
 
@@ -211,6 +213,6 @@ def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
 def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
     here = {N1: list(view.scheduler.jobs.values())}
-    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    (hit,) = unflawed(plan_affected_jobs(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
-    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []
+    assert unflawed(plan_affected_jobs(replace(view, assessments={}), OWN, here, at(0))) == []

@@ -10,19 +10,19 @@ from hpctl.engine.journal.events import (
     JobReported,
     SignalSeen,
 )
-from hpctl.jobs.plan import list_past_troubles, run_decisions
-from hpctl.vocabulary.identity import Attempt
+from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.run_policy import Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.registration import EffectivePolicy
+from hpctl.vocabulary.run_policy import Backoff, RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
 from tests.unflawed import unflawed
 
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
-CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
+CRASH = TroubleTreatment((RunAction.REQUEUE,), backoff=True, hold_same=True)
 RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={TroubleKind.CRASH: CRASH})
 HOST = "n1"
 
@@ -39,9 +39,9 @@ QUEUED = job(
 
 def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
     view = view_of(
-        jobs=[job], log=log, seconds=seconds, ruled={job.id: Ruled(run, note)}, **changes
+        jobs=[job], log=log, seconds=seconds, ruled={job.id: EffectivePolicy(run, note)}, **changes
     )
-    found = unflawed(run_decisions(view, policy, (), at(seconds)))
+    found = unflawed(plan_failed_runs(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -60,7 +60,7 @@ def holds(job, log=(), **more):
 
 def report_of(seconds=-2, restarts=0, kind=TroubleKind.HANG, **changes):
     trouble = Trouble(kind, at(seconds), "rank 3 makes no progress", "hang", progress=40)
-    report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
+    report = JobReport(7, restarts, trouble, RunAction.REQUEUE, "no healthy node is left")
     return JobReported(at(seconds), replace(report, **{"wish": RequestedAction.REQUEUE, **changes}))
 
 
@@ -69,9 +69,9 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
     rid = f"j-{restarts}"
     signature = f"FAILED {code}:0"
     trouble = Trouble(TroubleKind.CRASH, at(seconds), "exit code", signature, exit_code=code)
-    attempt = Attempt(7, at(-3700), restarts)
+    attempt = JobAttempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
-        at(seconds), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
+        at(seconds), rid, attempt, "", (), "", trouble=trouble, action=RunAction.REQUEUE
     )
     ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
     return [opened, *(SignalSeen(at(seconds), rid, way, "") for way in ways)]
@@ -107,9 +107,9 @@ def at_limit(restarts: int, step: int | None) -> list[Event]:
         f"j-{restarts}",
         Trouble(TroubleKind.TIME_LIMIT, at(-100), "limit", progress=step),
     )
-    attempt = Attempt(7, at(-3700), restarts)
+    attempt = JobAttempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
-        at(-100), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
+        at(-100), rid, attempt, "", (), "", trouble=trouble, action=RunAction.REQUEUE
     )
     ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
     return [opened, *(SignalSeen(at(-100), rid, way, "") for way in ways)]
@@ -118,7 +118,7 @@ def at_limit(restarts: int, step: int | None) -> list[Event]:
 def test_a_run_that_reaches_its_time_limit_is_started_again_at_once() -> None:
     found = opens(LIMIT, [resumed_at(0, 40)])
     assert (found.trouble.kind, found.trouble.progress) == (TroubleKind.TIME_LIMIT, 40)
-    assert (found.action, found.start_at, found.attempt) == (Action.REQUEUE, None, LIMIT.attempt)
+    assert (found.action, found.start_at, found.attempt) == (RunAction.REQUEUE, None, LIMIT.attempt)
     assert found.why.startswith("it reached its time limit (restart 1 of 3 without progress")
 
 
@@ -126,10 +126,10 @@ def test_time_limits_are_no_failures_but_must_make_progress() -> None:
     again = replace(LIMIT, restarts=3)
     log = [event for run in range(3) for event in at_limit(run, run)]
     few = replace(RUN, restarts=1)
-    assert opens(again, [*log, resumed_at(3, 9)], run=few).action is Action.REQUEUE
+    assert opens(again, [*log, resumed_at(3, 9)], run=few).action is RunAction.REQUEUE
     stuck = [event for run in range(3) for event in at_limit(run, None)]
     found = opens(again, stuck)
-    assert found.action is Action.HOLD
+    assert found.action is RunAction.HOLD
     assert "3 restarts without progress: it reached its time limit" in found.over_budget
 
 
@@ -139,7 +139,10 @@ def test_time_limits_are_no_failures_but_must_make_progress() -> None:
         (replace(LIMIT, comment="hpctl:{}"), RUN),
         (replace(LIMIT, comment=""), RUN),
         (replace(LIMIT, requeue=False), RUN),
-        (LIMIT, replace(RUN, treatments={TroubleKind.TIME_LIMIT: Treatment((Action.NONE,))})),
+        (
+            LIMIT,
+            replace(RUN, treatments={TroubleKind.TIME_LIMIT: TroubleTreatment((RunAction.NONE,))}),
+        ),
     ],
 )
 def test_who_stays_ended_at_the_time_limit(ended, run) -> None:
@@ -164,7 +167,7 @@ def test_a_recovery_that_the_time_limit_cut_short_does_not_keep_it_ended() -> No
 
 
 def test_end_explained_by_a_node_is_left_to_its_recovery():
-    assert unflawed(run_decisions(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
+    assert unflawed(plan_failed_runs(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_end_explained_by_a_node_is_left_to_its_recovery():
 def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
     found = opens(replace(FAILED, **ended), run=replace(RUN, same_signature=9))
     assert (found.trouble.kind, found.trouble.why) == (kind, why)
-    assert (found.action, found.attempt) == (Action.REQUEUE, FAILED.attempt)
+    assert (found.action, found.attempt) == (RunAction.REQUEUE, FAILED.attempt)
     assert (found.cause, found.bad_nodes) == ("", ())
     assert found.why.startswith(why)
 
@@ -231,7 +234,7 @@ def test_report_of_the_script_outweighs_its_exit_code():
     found = opens(killed, [SAVED, script_report()])
     assert found.trouble == replace(script_report().report.trouble, progress=40)
     assert found.why.startswith(CAUSE)
-    assert found.action is Action.REQUEUE
+    assert found.action is RunAction.REQUEUE
     other = opens(replace(killed, restarts=1), [script_report()])
     assert "signal 15 from outside" in other.trouble.why, "that was another run"
     queued = opens(replace(QUEUED, exit_code="143:0"), [script_report()], requeue_codes={143})
@@ -259,7 +262,7 @@ def test_report_of_a_script_counts_once():
     log = [SAVED, first, *crashed(0, -60)]
     log[2] = replace(log[2], trouble=trouble)
     past = list_past_troubles(view_of(log=log).state, 7)
-    assert [(p.trouble, p.action) for p in past] == [(trouble, Action.REQUEUE)]
+    assert [(p.trouble, p.action) for p in past] == [(trouble, RunAction.REQUEUE)]
     now = replace(script_report(1).report.trouble, progress=40)
     past = list_past_troubles(view_of(log=[*log, script_report(1)]).state, 7, now=now)
     assert [p.trouble for p in past] == [trouble], "what is decided on is not past"
@@ -293,10 +296,10 @@ def test_the_same_crash_twice_without_progress_ends_as_slurm_ended_it():
 
 
 def test_a_policy_may_hold_what_would_end():
-    hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
+    hold = replace(CRASH, ladder=(RunAction.REQUEUE, RunAction.HOLD))
     run = replace(RUN, treatments={TroubleKind.CRASH: hold})
     found = opens(replace(FAILED, restarts=1), crashed(0, -60), run=run)
-    assert found.action is Action.HOLD
+    assert found.action is RunAction.HOLD
     assert found.over_budget == (
         f"hpctl: {SAME}; {LOW}; held for you to look (scontrol release 7 lets it go on)"
     )
@@ -304,7 +307,7 @@ def test_a_policy_may_hold_what_would_end():
 
 def test_advice_for_an_array_task_releases_only_that_task():
     task = replace(FAILED, restarts=1, array_job=FAILED.id, array_task="3")
-    hold = replace(CRASH, ladder=(Action.REQUEUE, Action.HOLD))
+    hold = replace(CRASH, ladder=(RunAction.REQUEUE, RunAction.HOLD))
     found = opens(task, crashed(0, -60), run=replace(RUN, treatments={TroubleKind.CRASH: hold}))
     assert "(scontrol release 7_3 lets it go on)" in found.over_budget
     assert found.known_as == "7_3"
@@ -312,14 +315,14 @@ def test_advice_for_an_array_task_releases_only_that_task():
 
 @pytest.mark.parametrize("restarts", [0, 1, 3])
 def test_a_deterministic_bug_is_restarted_as_often_as_the_policy_says_and_then_ends(restarts):
-    crash = Treatment((Action.REQUEUE,))
+    crash = TroubleTreatment((RunAction.REQUEUE,))
     run = replace(RUN, restarts=restarts, without_progress=9, treatments={TroubleKind.CRASH: crash})
     log = [event for n in range(restarts) for event in crashed(n, -60 * (restarts - n))]
     last = replace(FAILED, restarts=restarts)
     assert holds(last, log, run=run).why.startswith("it is not restarted and stays FAILED")
     if restarts:
         more = replace(run, restarts=restarts + 1)
-        assert opens(last, log, run=more).action is Action.REQUEUE
+        assert opens(last, log, run=more).action is RunAction.REQUEUE
 
 
 def test_what_slurm_has_requeued_for_its_exit_code_is_cancelled_once_it_is_given_up():
@@ -327,16 +330,16 @@ def test_what_slurm_has_requeued_for_its_exit_code_is_cancelled_once_it_is_given
     log = crashed(0, -60)
     log[0] = replace(log[0], trouble=replace(log[0].trouble, signature="PENDING 1:0"))
     found = opens(requeued, log, requeue_codes={1})
-    assert (found.action, found.over_budget) == (Action.END, "")
+    assert (found.action, found.over_budget) == (RunAction.END, "")
     assert SAME in found.why
 
 
 def given_up_in_queue() -> list[Event]:
     """The run 0, which failed, was requeued by Slurm, and was canceled by hpctl while it waited."""
     trouble = Trouble(TroubleKind.CRASH, at(-60), "exit code", "PENDING 3:0", exit_code=3)
-    attempt = Attempt(7, at(-3700), 0)
+    attempt = JobAttempt(7, at(-3700), 0)
     opened = JobRecoveryOpened(
-        at(-60), "j-0", attempt, "", (), "", trouble=trouble, action=Action.END
+        at(-60), "j-0", attempt, "", (), "", trouble=trouble, action=RunAction.END
     )
     return [opened, SignalSeen(at(-60), "j-0", "gone", "")]
 
@@ -351,19 +354,19 @@ def test_a_requeue_of_what_was_given_up_in_the_queue_is_an_order() -> None:
 
 def test_a_run_that_its_supervisor_gave_up_is_left_to_end():
     given_up = report_of(
-        -2, kind=TroubleKind.CRASH, action=Action.END, wish=RequestedAction.NONE, why="a bug"
+        -2, kind=TroubleKind.CRASH, action=RunAction.END, wish=RequestedAction.NONE, why="a bug"
     )
     assert decided(job(), [given_up]) is None
     assert holds(FAILED, [given_up]).why == (
         "it is not restarted and stays FAILED: a bug (cause: program (low confidence))"
     )
-    later = report_of(-1, kind=TroubleKind.CRASH, action=Action.REQUEUE)
-    assert opens(job(), [given_up, later]).action is Action.REQUEUE
+    later = report_of(-1, kind=TroubleKind.CRASH, action=RunAction.REQUEUE)
+    assert opens(job(), [given_up, later]).action is RunAction.REQUEUE
 
 
 def test_a_wish_beyond_the_budget_of_its_kind_is_given_up():
     found = opens(job(), [report_of(-2)], run=replace(RUN, restarts=0))
-    assert found.action is Action.END
+    assert found.action is RunAction.END
 
 
 def test_treated_run_is_not_treated_again():
@@ -385,7 +388,7 @@ def test_a_command_that_was_never_there_is_not_run_again(code):
     assert found.gate == "run_policy"
     assert f"(exit code {code}): another try would not change that" in found.why
     gone = opens(replace(FAILED, exit_code=f"{code}:0", restarts=1))
-    assert (gone.trouble.kind, gone.action) == (TroubleKind.STORAGE, Action.REQUEUE)
+    assert (gone.trouble.kind, gone.action) == (TroubleKind.STORAGE, RunAction.REQUEUE)
 
 
 def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
@@ -407,15 +410,15 @@ def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
 
 def test_a_wish_for_a_hold():
     found = opens(
-        job(), [report_of(wish=RequestedAction.HOLD, action=Action.HOLD, why="loss is NaN")]
+        job(), [report_of(wish=RequestedAction.HOLD, action=RunAction.HOLD, why="loss is NaN")]
     )
-    assert found.action is Action.HOLD
+    assert found.action is RunAction.HOLD
     assert found.over_budget.startswith("hpctl: loss is NaN; cause: unknown; held for you")
 
 
 def test_a_wish_without_a_trouble_is_planned():
     found = opens(job(), [report_of(trouble=None, why="nodes are free to grow back")])
-    assert (found.trouble.kind, found.action) == (TroubleKind.PREEMPTED, Action.REQUEUE)
+    assert (found.trouble.kind, found.action) == (TroubleKind.PREEMPTED, RunAction.REQUEUE)
     assert found.why == "nodes are free to grow back"
 
 
@@ -431,11 +434,11 @@ def test_repeated_report_counts_once():
     }
     run = replace(RUN, same_signature=2)
     found = opens(job(), [report_of(-3, **same), report_of(-2, **same)], run=run)
-    assert found.action is Action.REQUEUE
+    assert found.action is RunAction.REQUEUE
     before = Trouble(TroubleKind.NAN, at(-60), "loss is NaN", "nan")
-    earlier = report_of(-60, trouble=before, wish=RequestedAction.NONE, action=Action.STEP)
+    earlier = report_of(-60, trouble=before, wish=RequestedAction.NONE, action=RunAction.STEP)
     held = opens(job(), [earlier, earlier, report_of(-3, **same), report_of(-2, **same)], run=run)
-    assert held.action is Action.END
+    assert held.action is RunAction.END
     assert "nan 2 times" in held.why
 
 
@@ -465,7 +468,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
 def test_preempted_job_is_not_treated_when_its_former_node_dies():
     nodes = {HOST: slurm_node(1, state="DOWN")}
     shown = replace(QUEUED, nodes=(HOST,))
-    run = Attempt(shown.id, shown.submit, 0)
+    run = JobAttempt(shown.id, shown.submit, 0)
     noted = JobRecoveryOpened(shown.submit, "j-1", run, "", (), "", note="preempted")
     over = SignalSeen(shown.submit, "j-1", "called_off", "")
     seen = SchedulerView(at(0), nodes, {shown.id: shown})
@@ -505,11 +508,11 @@ def test_a_requeue_that_an_exit_code_did_not_cause_is_an_order(ordered):
 def test_a_requeue_of_what_its_supervisor_gave_up_is_an_order() -> None:
     """The owner has mended the program; where Slurm itself requeues it, it stays given up."""
     given_up = report_of(
-        -2, kind=TroubleKind.CRASH, action=Action.END, wish=RequestedAction.NONE, why="a bug"
+        -2, kind=TroubleKind.CRASH, action=RunAction.END, wish=RequestedAction.NONE, why="a bug"
     )
     waits = replace(QUEUED, exit_code="3:0")
     assert decided(waits, [given_up]) is None
-    assert opens(waits, [given_up], requeue_codes={3}).action is Action.END
+    assert opens(waits, [given_up], requeue_codes={3}).action is RunAction.END
 
 
 def test_a_node_that_booted_before_the_run_began_did_not_end_it():
@@ -547,8 +550,8 @@ def test_a_job_that_runs_without_its_batch_host_is_requeued():
     [
         ("kill_switch", OWN, {"stopped": "the kill switch exists"}),
         ("stale_facts", OWN, {"current": False}),
-        ("not_allowed", Policy(mode=Mode.OWN, partitions=frozenset({"other"})), {}),
-        ("observing", Policy(mode=Mode.OBSERVE), {}),
+        ("not_allowed", RecoveryPolicy(mode=Mode.OWN, partitions=frozenset({"other"})), {}),
+        ("observing", RecoveryPolicy(mode=Mode.OBSERVE), {}),
     ],
 )
 def test_the_gates_hold(gate, policy, changes):
@@ -564,10 +567,10 @@ def test_job_of_any_user_is_restarted_after_its_node_booted(comment):
     seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
     answer = opens(queued, scheduler=seen)
     assert (answer.trouble.kind, answer.action, answer.start_at) == (
-        TroubleKind.NODE, Action.REQUEUE, None,
+        TroubleKind.NODE, RunAction.REQUEUE, None,
     )  # fmt: skip
     assert "n1, which had booted" in answer.why
-    assert answer.attempt == Attempt(queued.id, queued.submit, 0)
+    assert answer.attempt == JobAttempt(queued.id, queued.submit, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import yaml
 from hpctl.vocabulary.policy_file import (
     PolicyError,
     format_example,
-    from_json,
     merge_policies,
     parse_policy,
+    parse_policy_json,
     read_policy,
 )
-from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy
+from hpctl.vocabulary.run_policy import DEFAULTS, Backoff, RunAction, RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
@@ -37,10 +37,14 @@ def test_a_file_says_only_what_is_set() -> None:
     policy = merge_policies([parse_policy(FULL)])
     assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
     assert policy.backoff == Backoff(first_s=10)
-    assert policy.treatment(TroubleKind.HANG).ladder == (Action.STEP, Action.REQUEUE, Action.HOLD)
-    assert policy.treatment(TroubleKind.NAN).ladder == (Action.HOLD,)
+    assert policy.treatment(TroubleKind.HANG).ladder == (
+        RunAction.STEP,
+        RunAction.REQUEUE,
+        RunAction.HOLD,
+    )
+    assert policy.treatment(TroubleKind.NAN).ladder == (RunAction.HOLD,)
     assert policy.treatment(TroubleKind.NAN).hold_same
-    assert policy.treatment(TroubleKind.SPIKE).ladder == (Action.NOTIFY, Action.STEP)
+    assert policy.treatment(TroubleKind.SPIKE).ladder == (RunAction.NOTIFY, RunAction.STEP)
     assert policy.treatment(TroubleKind.CRASH) == DEFAULTS[TroubleKind.CRASH]
     assert policy.log_rules == ("megatron",)
     assert policy.without_progress == RunPolicy().without_progress
@@ -48,10 +52,10 @@ def test_a_file_says_only_what_is_set() -> None:
 
 def test_compact_is_small_json_that_reads_back() -> None:
     file = parse_policy(FULL)
-    assert (from_json(json.loads(json.dumps(file.compact()))), parse_policy("").compact()) == (
-        file,
-        {},
-    )
+    assert (
+        parse_policy_json(json.loads(json.dumps(file.compact()))),
+        parse_policy("").compact(),
+    ) == (file, {})
     assert parse_policy("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
 
 
@@ -62,7 +66,7 @@ def test_later_files_win_key_by_key() -> None:
     )
     assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
     assert policy.treatment(TroubleKind.HANG).exclude == 4
-    assert policy.treatment(TroubleKind.HANG).ladder == (Action.STEP, Action.HOLD)
+    assert policy.treatment(TroubleKind.HANG).ladder == (RunAction.STEP, RunAction.HOLD)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from hpctl.jobs.rehearsal import (
-    PlayedEvent,
     ScenarioError,
+    SimulatedEvent,
     count_restarts,
     parse_scenario,
-    play_scenario,
+    simulate_scenario,
 )
 from hpctl.vocabulary.policy_file import merge_policies
 from hpctl.vocabulary.policy_file import parse_policy as policy_of
@@ -19,8 +19,8 @@ from hpctl.vocabulary.policy_file import parse_policy as policy_of
 CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
 
 
-def play_text(text: str, policy: str = "") -> tuple[PlayedEvent, ...]:
-    return play_scenario(merge_policies([policy_of(policy)]), parse_scenario(text))
+def play_text(text: str, policy: str = "") -> tuple[SimulatedEvent, ...]:
+    return simulate_scenario(merge_policies([policy_of(policy)]), parse_scenario(text))
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])

@@ -4,15 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.jobs.advance import JobFacts, advance
+from hpctl.jobs.advance import JobFacts, advance_job_recovery
 from hpctl.jobs.plan import list_past_troubles
-from hpctl.jobs.preemptions import preemption_decisions
-from hpctl.slurm.parse import preempting_qos
+from hpctl.jobs.preemptions import plan_preempted_jobs
+from hpctl.slurm.parse import parse_preempting_qos
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.preemption_order import PreemptionOrder
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.registration import EffectivePolicy
 from tests.fakes.values import OWN, T0, at, does, moves, slurm_job, view_of
 from tests.unflawed import unflawed
 
@@ -28,10 +28,10 @@ TIERS = PreemptionOrder(tiers={"low": 1, "high": 10})
 def notes(*jobs, log=(), policy=OWN, order=TIERS, seconds=5):
     view = replace(
         view_of(jobs=jobs or (LOW, HIGH), log=log, seconds=seconds),
-        ruled={7: Ruled()},
+        ruled={7: EffectivePolicy()},
         preemption=order,
     )
-    found = unflawed(preemption_decisions(view, policy, (), at(seconds)))
+    found = unflawed(plan_preempted_jobs(view, policy, (), at(seconds)))
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -95,12 +95,18 @@ def noted(*, seconds: float = 5) -> JobRecovery:
 
 def test_the_note_is_written_and_nothing_else_is_done():
     rec = noted()
-    step = does(advance(rec, JobFacts(job=LOW), OWN, at(6)))
+    step = does(advance_job_recovery(rec, JobFacts(job=LOW), OWN, at(6)))
     assert (step.kind, step.why) == (StepKind.NOTE, rec.note)
     written = replace(LOW, comment=f"{COMMENT} | {rec.note}")
-    assert moves(advance(rec, JobFacts(job=written), OWN, at(6))).signal is JobSignal.CALLED_OFF
+    assert (
+        moves(advance_job_recovery(rec, JobFacts(job=written), OWN, at(6))).signal
+        is JobSignal.CALLED_OFF
+    )
     running = replace(written, state="RUNNING", start=at(6))
-    assert moves(advance(rec, JobFacts(job=running), OWN, at(7))).signal is JobSignal.CALLED_OFF
+    assert (
+        moves(advance_job_recovery(rec, JobFacts(job=running), OWN, at(7))).signal
+        is JobSignal.CALLED_OFF
+    )
 
 
 def test_preemption_does_not_count_as_trouble():
@@ -111,4 +117,4 @@ def test_preemption_does_not_count_as_trouble():
 
 def test_the_qos_that_a_qos_preempts_are_read():
     text = "normal|\nurgent|normal\nmore|normal,urgent\n"
-    assert preempting_qos(text) == {"urgent": {"normal"}, "more": {"normal", "urgent"}}
+    assert parse_preempting_qos(text) == {"urgent": {"normal"}, "more": {"normal", "urgent"}}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hpctl.jobs.crash import GpuGrant, classify_crash, explain_gpus
-from hpctl.jobs.run.ending import Evidence, judge_end
-from hpctl.jobs.run.settings import read_settings
-from hpctl.jobs.run.srun import TaskEnd, parse_srun
+from hpctl.jobs.crash import JobGpuAllocation, classify_crash, explain_missing_gpu
+from hpctl.jobs.run.ending import StepEvidence, judge_step_end
+from hpctl.jobs.run.settings import read_run_settings
+from hpctl.jobs.run.srun import SrunTaskEnd, parse_srun_command
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
@@ -57,51 +57,58 @@ def test_the_kind_of_each_recorded_death(name: str) -> None:
 NO_GPU = read_text("deaths/no_gpu.stderr").splitlines()
 
 
-def ended(grant: GpuGrant, *nodes: str, **more: object) -> Trouble:
+def ended(grant: JobGpuAllocation, *nodes: str, **more: object) -> Trouble:
     """What the supervisor says of tasks on these nodes that printed deaths/no_gpu.stderr."""
-    ends = [TaskEnd(node, rank, 1, "Exited with exit code 1") for rank, node in enumerate(nodes)]
-    evidence = Evidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
-    trouble = judge_end(evidence, RunPolicy(), NOW, classify_crash)
+    ends = [
+        SrunTaskEnd(node, rank, 1, "Exited with exit code 1") for rank, node in enumerate(nodes)
+    ]
+    evidence = StepEvidence(1, ends=ends, tail=NO_GPU, gpus=grant, **more)
+    trouble = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     return trouble
 
 
 def test_a_node_without_the_gpus_that_slurm_gave_is_suspect() -> None:
-    found = ended(GpuGrant("0,1", 2), "n1")
+    found = ended(JobGpuAllocation("0,1", 2), "n1")
     assert (found.kind, found.node) == (TroubleKind.CUDA, "n1")
     assert found.why.startswith("node n1 shows no CUDA GPU although Slurm gave it 2")
 
 
 @pytest.mark.parametrize(
     "grant",
-    [GpuGrant(visible, 2) for visible in ("", "-1", "2", "NoDevFiles", " -1,0")]
-    + [GpuGrant("7", 2, ("4", "5"))],
+    [JobGpuAllocation(visible, 2) for visible in ("", "-1", "2", "NoDevFiles", " -1,0")]
+    + [JobGpuAllocation("7", 2, ("4", "5"))],
 )
-def test_job_that_hides_its_gpus_is_named_and_the_node_is_not(grant: GpuGrant) -> None:
+def test_job_that_hides_its_gpus_is_named_and_the_node_is_not(grant: JobGpuAllocation) -> None:
     found = ended(grant, "n1")
     assert (found.kind, found.node) == (TroubleKind.CRASH, None)
     assert found.why == f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
 
 
 @pytest.mark.parametrize(
-    "grant", [GpuGrant("4,5", 2, ("4", "5")), GpuGrant("GPU-8d2e", 1), GpuGrant(None, 1)]
+    "grant",
+    [
+        JobGpuAllocation("4,5", 2, ("4", "5")),
+        JobGpuAllocation("GPU-8d2e", 1),
+        JobGpuAllocation(None, 1),
+    ],
 )
-def test_what_slurm_itself_sets_hides_nothing(grant: GpuGrant) -> None:
+def test_what_slurm_itself_sets_hides_nothing(grant: JobGpuAllocation) -> None:
     assert ended(grant, "n1").kind is TroubleKind.CUDA
 
 
 def test_a_job_without_gpus_and_one_that_sees_none_on_all_nodes_are_the_users() -> None:
-    assert "Slurm gave it none" in ended(GpuGrant(None, 0), "n1").why
-    several = ended(GpuGrant(None, 8), "n1", "n2")
+    assert "Slurm gave it none" in ended(JobGpuAllocation(None, 0), "n1").why
+    several = ended(JobGpuAllocation(None, 8), "n1", "n2")
     assert (several.kind, several.node) == (TroubleKind.CRASH, None)
     assert "n1, n2" in several.why
-    unknown = ended(GpuGrant(), "n1")
+    unknown = ended(JobGpuAllocation(), "n1")
     assert (unknown.kind, unknown.node) == (TroubleKind.CUDA, "n1")
     assert "does nvidia-smi answer on node n1?" in unknown.why
 
 
 def test_a_job_that_has_trained_before_does_see_gpus() -> None:
-    assert ended(GpuGrant(None, 0), "n1", "n2", stepped=True).kind is TroubleKind.CUDA
+    assert ended(JobGpuAllocation(None, 0), "n1", "n2", stepped=True).kind is TroubleKind.CUDA
 
 
 @pytest.mark.parametrize(
@@ -117,14 +124,14 @@ def test_a_job_that_has_trained_before_does_see_gpus() -> None:
 )
 def test_other_texts_of_a_missing_gpu_are_treated_alike(line: str) -> None:
     trouble = classify_crash(1, [line], at=NOW, policy=RunPolicy(), node="n1")
-    assert (trouble.kind, explain_gpus(trouble, GpuGrant("-1", 8)).kind) == (
+    assert (trouble.kind, explain_missing_gpu(trouble, JobGpuAllocation("-1", 8)).kind) == (
         TroubleKind.CUDA,
         TroubleKind.CRASH,
     )
 
 
 def test_invalid_device_is_shown_with_the_devices_of_the_job() -> None:
-    trouble = explain_gpus(died("bad_ordinal"), GpuGrant("0,1", 2))
+    trouble = explain_missing_gpu(died("bad_ordinal"), JobGpuAllocation("0,1", 2))
     assert trouble.why.endswith(
         "(it asks for cuda:5); Slurm gave 2 a node, CUDA_VISIBLE_DEVICES=0,1"
     )
@@ -136,16 +143,19 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 @pytest.mark.parametrize(
     ("words", "environ", "in_slurm", "grant"),
     [
-        (["x"], {}, 0, GpuGrant()),
-        (["x"], {}, 8, GpuGrant(None, 0)),
+        (["x"], {}, 0, JobGpuAllocation()),
+        (["x"], {}, 8, JobGpuAllocation(None, 0)),
         (["x"], {"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "0,1"},
-         8, GpuGrant("0,1", 2, ("4", "5"))),
-        (["env", "CUDA_VISIBLE_DEVICES=-1", "x"], {"CUDA_VISIBLE_DEVICES": "0"}, 0, GpuGrant("-1")),
-        (["--export=ALL,CUDA_VISIBLE_DEVICES=", "x"], {}, 0, GpuGrant("")),
+         8, JobGpuAllocation("0,1", 2, ("4", "5"))),
+        (["env", "CUDA_VISIBLE_DEVICES=-1", "x"], {"CUDA_VISIBLE_DEVICES": "0"}, 0,
+            JobGpuAllocation("-1")),
+        (["--export=ALL,CUDA_VISIBLE_DEVICES=", "x"], {}, 0, JobGpuAllocation("")),
     ],
 )  # fmt: skip
 def test_the_grant_is_read_from_the_jobs_environment(words, environ, in_slurm, grant) -> None:
-    assert read_settings(parse_srun(words), {**SLURM, **environ}).gpus(in_slurm) == grant
+    assert (
+        read_run_settings(parse_srun_command(words), {**SLURM, **environ}).gpus(in_slurm) == grant
+    )
 
 
 @pytest.mark.parametrize(

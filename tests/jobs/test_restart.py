@@ -2,9 +2,14 @@
 
 import pytest
 
-from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart, choose_restart_way
-from hpctl.jobs.run.settings import TorchRanks, read_settings
-from hpctl.jobs.run.srun import parse_srun
+from hpctl.jobs.restart import (
+    JobRestartSetup,
+    RestartMethod,
+    choose_first_restart_method,
+    choose_restart_method,
+)
+from hpctl.jobs.run.settings import RankLauncherSettings, read_run_settings
+from hpctl.jobs.run.srun import parse_srun_command
 from hpctl.vocabulary.registration import read_comment
 from tests.jobs.sbatch.test_jobs_submit import submit
 
@@ -14,31 +19,36 @@ ENVIRONMENT = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowher
 @pytest.mark.parametrize(
     ("setup", "way"),
     [
-        (RestartSetup(), RestartWay.REQUEUE),
-        (RestartSetup(False, True, True), RestartWay.REQUEUE),
-        (RestartSetup(True), RestartWay.STEP),
-        (RestartSetup(True, False, True), RestartWay.STEP),
-        (RestartSetup(True, True), RestartWay.PROCESS),
-        (RestartSetup(True, True, True), RestartWay.IN_PROCESS),
+        (JobRestartSetup(), RestartMethod.REQUEUE),
+        (JobRestartSetup(False, True, True), RestartMethod.REQUEUE),
+        (JobRestartSetup(True), RestartMethod.STEP),
+        (JobRestartSetup(True, False, True), RestartMethod.STEP),
+        (JobRestartSetup(True, True), RestartMethod.PROCESS),
+        (JobRestartSetup(True, True, True), RestartMethod.IN_PROCESS),
     ],
 )
-def test_each_kind_of_job_has_one_way(setup: RestartSetup, way: RestartWay) -> None:
-    assert choose_restart(setup) is way
-    assert way.has_supervisor == (way is not RestartWay.REQUEUE)
-    assert way.has_launcher == (way in (RestartWay.PROCESS, RestartWay.IN_PROCESS))
+def test_each_kind_of_job_has_one_way(setup: JobRestartSetup, way: RestartMethod) -> None:
+    assert choose_first_restart_method(setup) is way
+    assert way.has_supervisor == (way is not RestartMethod.REQUEUE)
+    assert way.has_launcher == (way in (RestartMethod.PROCESS, RestartMethod.IN_PROCESS))
 
 
 @pytest.mark.parametrize(
     ("line", "torch", "supervisors", "daemons"),
     [
-        ("srun ./train", None, None, RestartWay.REQUEUE),
-        ("hpctl run ./train", None, RestartWay.STEP, RestartWay.STEP),
-        ("hpctl run --torch ./train", TorchRanks(8), RestartWay.PROCESS, RestartWay.STEP),
+        ("srun ./train", None, None, RestartMethod.REQUEUE),
+        ("hpctl run ./train", None, RestartMethod.STEP, RestartMethod.STEP),
+        (
+            "hpctl run --torch ./train",
+            RankLauncherSettings(8),
+            RestartMethod.PROCESS,
+            RestartMethod.STEP,
+        ),
         (
             "hpctl run --torch --in-process ./train",
-            TorchRanks(8, True),
-            RestartWay.IN_PROCESS,
-            RestartWay.STEP,
+            RankLauncherSettings(8, True),
+            RestartMethod.IN_PROCESS,
+            RestartMethod.STEP,
         ),
     ],
 )
@@ -48,8 +58,8 @@ def test_submission_supervisor_and_daemon_agree(line, torch, supervisors, daemon
     (comment,) = (w for w in submitted.options if w.startswith("--comment="))
     registered = read_comment(comment.partition("=")[2])
     assert registered is not None
-    assert choose_restart_way(registered) is daemons
+    assert choose_restart_method(registered) is daemons
     if supervisors is not None:
-        run = read_settings(parse_srun(["./train"]), ENVIRONMENT, torch=torch)
+        run = read_run_settings(parse_srun_command(["./train"]), ENVIRONMENT, torch=torch)
         assert run.restart_way is supervisors
-        assert run.restart_way.has_supervisor == choose_restart_way(registered).has_supervisor
+        assert run.restart_way.has_supervisor == choose_restart_method(registered).has_supervisor

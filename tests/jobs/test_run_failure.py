@@ -3,23 +3,23 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.explain_view import FailureQuestion
+from hpctl.engine.explain_view import FailureToExplain
 from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, JobReported
 from hpctl.engine.view import View
 from hpctl.engine.world import World
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME, PEER_LOST, SIZES_DIFFER, WORKER_DIED
-from hpctl.jobs.explain import judge_job
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
-from hpctl.jobs.hangs.ras_judge import RankNames
-from hpctl.jobs.plan import list_past_troubles, run_decisions
-from hpctl.jobs.run.srun import TaskEnd
-from hpctl.jobs.run.timeouts import Witnesses
-from hpctl.jobs.run_failure import RunFacts, explain_failure, strip_kill
+from hpctl.jobs.explain import judge_failed_run
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankNames
+from hpctl.jobs.plan import list_past_troubles, plan_failed_runs
+from hpctl.jobs.run.srun import SrunTaskEnd
+from hpctl.jobs.run.timeouts import TimeoutEvidence
+from hpctl.jobs.run_failure import RunFacts, explain_failure, remove_kill_explanation
 from hpctl.vocabulary.failure import FailureCause
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Health, Verdict
-from hpctl.vocabulary.registration import Ruled
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
+from hpctl.vocabulary.registration import EffectivePolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from hpctl.wire.job_reports import decode_job_report, encode_job_report
 from tests.fakes.values import N1, OWN, at, finding, generation, slurm_job, view_of
@@ -34,8 +34,8 @@ GPU = Trouble(
 def test_an_error_of_a_rank_is_placed_by_its_task_only_where_that_ended_first(first, node) -> None:
     """A task of srun's may start eight ranks, unseen: its number is then no rank."""
     ends = [
-        TaskEnd(f"n{first}", first, 1, "Exited with exit code 1", ((first, first),)),
-        TaskEnd("n3", 3, 9, "Killed", ((3, 3),)),
+        SrunTaskEnd(f"n{first}", first, 1, "Exited with exit code 1", ((first, first),)),
+        SrunTaskEnd("n3", 3, 9, "Killed", ((3, 3),)),
     ]
     facts = RunFacts(ends=ends, task_nodes={n: f"n{n}" for n in range(4)})
     assert explain_failure(GPU, facts).node == node
@@ -45,7 +45,7 @@ KILL = Trouble(
     TroubleKind.KILLED, at(-30), f"rank 1 on {N1}: it was killed by SIGKILL", "SIGKILL", N1, 1,
     exit_code=137,
 )  # fmt: skip
-OOM = replace(finding(seconds=-31), check="kernel.oom", code="job", verdict=Verdict.NOTE)
+OOM = replace(finding(seconds=-31), check="kernel.oom", code="job", verdict=DeviceVerdict.NOTE)
 MEMORY = "the kernel killed a process for its memory"
 FAILED = slurm_job(
     7, state="FAILED", comment='hpctl:{"ckpt":"/ckpt"}', exit_code="137:0", partition="all",
@@ -60,13 +60,13 @@ def tell(trouble: Trouble, restarts: int = 0) -> JobReported:
 
 def see(job=FAILED, log=(), oom=True, policy: RunPolicy | None = None) -> View:
     """A cluster whose node n1 has, or has not, reported that its kernel killed a process."""
-    view = view_of(jobs=[job], log=log, ruled={job.id: Ruled(policy or RunPolicy())})
+    view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy(policy or RunPolicy())})
     lines = (OOM,) if oom else ()
-    return replace(view, health={**view.health, N1: Health(generation(), at(-5), lines)})
+    return replace(view, health={**view.health, N1: NodeHealth(generation(), at(-5), lines)})
 
 
 def decide_one(view: View) -> JobRecoveryOpened | GateBlocked:
-    (found,) = unflawed(run_decisions(view, OWN, (), at(0)))
+    (found,) = unflawed(plan_failed_runs(view, OWN, (), at(0)))
     return found
 
 
@@ -100,16 +100,18 @@ def test_an_exit_code_of_a_kill_is_memory_where_the_job_has_one_node(nodes, kind
 def test_explain_joins_the_findings_of_the_nodes() -> None:
     view = see(log=[tell(KILL)])
     world = World(at(60), OWN, view.state, slurm=view.scheduler, health=view.health)
-    found = judge_job(FailureQuestion(world, FAILED.id, KILL, FAILED.nodes))
+    found = judge_failed_run(FailureToExplain(world, FAILED.id, KILL, FAILED.nodes))
     assert (found.cause, found.node, found.rank) == (FailureCause.MEMORY, N1, 1)
     assert MEMORY in found.reasons[0]
-    bare = judge_job(FailureQuestion(replace(world, health={}), FAILED.id, KILL, FAILED.nodes))
+    bare = judge_failed_run(
+        FailureToExplain(replace(world, health={}), FAILED.id, KILL, FAILED.nodes)
+    )
     assert bare.cause is FailureCause.UNKNOWN
 
 
 def test_a_kill_that_was_explained_is_no_second_trouble() -> None:
     """A supervisor reports the kill, and the recovery has it with what the node's kernel says."""
-    report = JobReport(7, 0, KILL, Action.STEP, "a new step")
+    report = JobReport(7, 0, KILL, RunAction.STEP, "a new step")
     state = see(log=[JobReported(KILL.at, report)]).state
     explained = explain_failure(KILL, RunFacts(findings={N1: [OOM]}))
     assert explained.kind is TroubleKind.HOST_MEMORY
@@ -121,18 +123,18 @@ def test_what_is_explained_stays_as_it_is_when_it_is_explained_again() -> None:
     facts = RunFacts(findings={N1: [OOM]})
     explained = explain_failure(KILL, facts)
     assert explain_failure(explained, facts) == explained
-    assert strip_kill(explained) == strip_kill(KILL)
+    assert remove_kill_explanation(explained) == remove_kill_explanation(KILL)
     died = replace(
         KILL, kind=TroubleKind.CRASH, signature=WORKER_DIED, evidence="killed by signal: Killed."
     )
     assert explain_failure(died, facts).kind is TroubleKind.HOST_MEMORY
-    assert strip_kill(explain_failure(died, facts)) == strip_kill(died)
+    assert remove_kill_explanation(explain_failure(died, facts)) == remove_kill_explanation(died)
 
 
 def test_a_launcher_s_task_is_not_the_rank_of_its_number() -> None:
     """srun's task 1 is the launcher of ranks 8 to 15, so that it does not say where rank 1 ran."""
     crash = Trouble(TroubleKind.CRASH, at(0), "rank 1: KeyError", "KeyError", rank=1)
-    ends = [TaskEnd("n2", 1, 1, "Exited with exit code 1", ((1, 1),))]
+    ends = [SrunTaskEnd("n2", 1, 1, "Exited with exit code 1", ((1, 1),))]
     launched = RunFacts(tail=["torch.distributed.elastic failed"], ends=ends)
     assert explain_failure(crash, launched).node is None
     assert explain_failure(crash, RunFacts(ends=ends)).node == "n2"
@@ -179,8 +181,8 @@ def lose(*ranks: int) -> list[str]:
     return lines
 
 
-def end_with(code: int, *ranks: int) -> list[TaskEnd]:
-    return [TaskEnd("n1", rank, code, f"Exited with exit code {code}") for rank in ranks]
+def end_with(code: int, *ranks: int) -> list[SrunTaskEnd]:
+    return [SrunTaskEnd("n1", rank, code, f"Exited with exit code {code}") for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +206,13 @@ def test_a_rank_that_ends_first_without_an_error_of_python_s_is_behind_lost_peer
 
 
 def test_a_killed_rank_that_no_launcher_names_is_the_one_without_a_dump() -> None:
-    flight = FlightVerdict(FlightCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
+    flight = FlightVerdict(FlightRecorderCause.SILENT, "rank 2 wrote no dump", (2,), 4, 3)
     killed = replace(DIED, kind=TroubleKind.KILLED, signature="SIGKILL", why="it was killed")
-    said = (Witnesses(flight), RankNames({}, {}, 4))
+    said = (TimeoutEvidence(flight), JobRankNames({}, {}, 4))
     assert explain_failure(killed, RunFacts(rank_nodes=NODES), lambda: said).rank == 2
     elsewhere = replace(killed, node="n1")
     assert explain_failure(elsewhere, RunFacts(rank_nodes=NODES), lambda: said).rank is None
-    several = (Witnesses(replace(flight, ranks=(1, 2))), RankNames({}, {}, 4))
+    several = (TimeoutEvidence(replace(flight, ranks=(1, 2))), JobRankNames({}, {}, 4))
     assert explain_failure(killed, RunFacts(), lambda: several).rank is None
 
 
@@ -237,7 +239,7 @@ GONE = FlightVerdict(text="no rank waits in a collective", world=4, dumps=3, onl
 def explain_lost(flight: FlightVerdict, *findings) -> Trouble:
     """Return the trouble of four ranks of which one is gone, on the node n2."""
     facts = RunFacts(tail=[PEER_LOST], rank_nodes={3: "n2"}, findings={"n2": findings})
-    return explain_failure(LOST, facts, lambda: (Witnesses(flight), RankNames({}, {}, 4)))
+    return explain_failure(LOST, facts, lambda: (TimeoutEvidence(flight), JobRankNames({}, {}, 4)))
 
 
 def test_the_one_rank_without_a_dump_is_the_lost_peer() -> None:
@@ -256,8 +258,8 @@ def test_the_lost_peer_was_killed_for_its_memory_where_its_kernel_says_so() -> N
 SIZES = Trouble(TroubleKind.CRASH, at(0), SIZES_DIFFER, SIZES_DIFFER, rank=2)
 
 
-def abort(*ranks: int) -> list[TaskEnd]:
-    return [TaskEnd("n1", rank, 134, "Aborted", ((rank, rank),)) for rank in ranks]
+def abort(*ranks: int) -> list[SrunTaskEnd]:
+    return [SrunTaskEnd("n1", rank, 134, "Aborted", ((rank, rank),)) for rank in ranks]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,9 @@ def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
 
 def test_dumps_name_the_rank_where_two_ranks_differ() -> None:
     calls = Trouble(TroubleKind.CRASH, at(0), CALLS_DIFFER, CALLS_DIFFER)
-    flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3)
-    names = RankNames({}, {}, 3)
-    assert explain_failure(calls, RunFacts(), lambda: (Witnesses(flight), names)).rank == 1
-    assert explain_failure(calls, RunFacts(), lambda: (Witnesses(GONE), names)).rank is None
+    flight = FlightVerdict(
+        FlightRecorderCause.DIFFERENT, "the ranks differ", ranks=(1,), world=3, dumps=3
+    )
+    names = JobRankNames({}, {}, 3)
+    assert explain_failure(calls, RunFacts(), lambda: (TimeoutEvidence(flight), names)).rank == 1
+    assert explain_failure(calls, RunFacts(), lambda: (TimeoutEvidence(GONE), names)).rank is None

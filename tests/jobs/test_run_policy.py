@@ -5,15 +5,22 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
+from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.registration import Registration, read_comment
-from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunDecision, RunPolicy, Treatment
+from hpctl.vocabulary.run_policy import (
+    DEFAULTS,
+    Backoff,
+    RunAction,
+    RunDecision,
+    RunPolicy,
+    TroubleTreatment,
+)
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NAMES = tuple(f"n{i}" for i in range(1, 6))
-MEANS = RestartMeans(process=True, step=True, nodes=5, wanted=4, names=NAMES)
+MEANS = RestartResources(process=True, step=True, nodes=5, wanted=4, names=NAMES)
 STEP_ONLY = replace(MEANS, process=False)
 GENTLE = RunPolicy(same_signature=99, without_progress=99)
 
@@ -23,14 +30,16 @@ def seen(kind: TroubleKind, minute: float = 0, **more) -> Trouble:
 
 
 def run(
-    *troubles: Trouble, policy: RunPolicy | None = None, means: RestartMeans = MEANS
+    *troubles: Trouble, policy: RunPolicy | None = None, means: RestartResources = MEANS
 ) -> list[RunDecision]:
     """The answers to one trouble after the other."""
-    past: list[PastTrouble] = []
+    past: list[TreatedTrouble] = []
     answers = []
     for trouble in troubles:
-        answers.append(decide(policy or RunPolicy(), past, trouble, means, trouble.at))
-        past.append(PastTrouble(trouble, answers[-1].action))
+        answers.append(
+            decide_trouble_answer(policy or RunPolicy(), past, trouble, means, trouble.at)
+        )
+        past.append(TreatedTrouble(trouble, answers[-1].action))
     return answers
 
 
@@ -44,7 +53,7 @@ def crashes(count: int, **more) -> list[Trouble]:
 
 def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
     answers = run(seen(TroubleKind.NODE, 0, node="n2"), seen(TroubleKind.NODE, 1, node="n3"))
-    assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
+    assert [a.action for a in answers] == [RunAction.STEP, RunAction.REQUEUE]
     assert answers[1].exclude == ("n2", "n3")
 
 
@@ -88,7 +97,7 @@ def test_hour_without_trouble_is_progress_where_steps_are_unknown() -> None:
 def test_the_same_crash_twice_from_the_same_checkpoint_ends() -> None:
     twice = [seen(TroubleKind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
     answer = run(*twice)[1]
-    assert answer.action is Action.END
+    assert answer.action is RunAction.END
     assert answer.why == "the same crash 2 times without progress: a crash"
     assert actions(twice[0], replace(twice[1], progress=8)) == ["process", "process"]
 
@@ -112,7 +121,7 @@ def test_three_restarts_without_progress_are_enough() -> None:
 
 def test_time_limits_are_no_failures_but_must_get_on() -> None:
     answers = run(*[seen(TroubleKind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)])
-    assert {a.action for a in answers} == {Action.REQUEUE}
+    assert {a.action for a in answers} == {RunAction.REQUEUE}
     assert {a.save_first_s for a in answers} == {60.0}
     idle = [seen(TroubleKind.TIME_LIMIT, 60 * i) for i in range(4)]
     assert actions(*idle) == ["requeue", "requeue", "requeue", "hold"]
@@ -124,7 +133,7 @@ def test_release_of_a_held_job_resets_the_restart_count() -> None:
 
 
 def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
-    step = {TroubleKind.CRASH: Treatment((Action.STEP,), backoff=True)}
+    step = {TroubleKind.CRASH: TroubleTreatment((RunAction.STEP,), backoff=True)}
     policy = replace(GENTLE, backoff=Backoff(30, 2, 100), treatments=step)
     waits = [a.after_s for a in run(*crashes(4), policy=policy)]
     assert waits[0] == 0
@@ -140,25 +149,25 @@ def test_a_node_is_left_when_a_network_fault_names_it_again() -> None:
 
 def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
     answers = run(*(seen(TroubleKind.HANG, i, node="n3", progress=i) for i in range(2)))
-    assert [a.action for a in answers] == [Action.PROCESS, Action.STEP]
+    assert [a.action for a in answers] == [RunAction.PROCESS, RunAction.STEP]
 
 
 def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
     healed = replace(MEANS, healed=("n2",))
-    before = [PastTrouble(seen(TroubleKind.NODE, 0, node="n2"), Action.STEP)]
+    before = [TreatedTrouble(seen(TroubleKind.NODE, 0, node="n2"), RunAction.STEP)]
     crash = seen(TroubleKind.CRASH, 1, signature="s")
-    assert decide(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
-    assert decide(RunPolicy(), before, crash, healed, crash.at).exclude == ()
+    assert decide_trouble_answer(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
+    assert decide_trouble_answer(RunPolicy(), before, crash, healed, crash.at).exclude == ()
     again = seen(TroubleKind.NODE, 1, node="n2")
-    assert decide(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
+    assert decide_trouble_answer(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
 
 
 def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
-    last = RestartMeans(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
+    last = RestartResources(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
     suspect = run(seen(TroubleKind.CUDA, node="n2"), means=last)[0]
-    assert (suspect.action, suspect.exclude) == (Action.STEP, ())
+    assert (suspect.action, suspect.exclude) == (RunAction.STEP, ())
     for kind in (TroubleKind.NODE, TroubleKind.CORRUPTION):
-        assert run(seen(kind, node="n2"), means=last)[0].action is Action.HOLD
+        assert run(seen(kind, node="n2"), means=last)[0].action is RunAction.HOLD
     assert "too few healthy nodes" in run(seen(TroubleKind.NODE, node="n2"), means=last)[0].why
 
 
@@ -166,7 +175,7 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
     policy = replace(
         GENTLE,
         treatments={
-            TroubleKind.CUDA: replace(DEFAULTS[TroubleKind.CUDA], ladder=(Action.REQUEUE,))
+            TroubleKind.CUDA: replace(DEFAULTS[TroubleKind.CUDA], ladder=(RunAction.REQUEUE,))
         },
     )
     troubles = [seen(TroubleKind.CUDA, i, node=f"n{i}") for i in range(4)]
@@ -176,11 +185,11 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
 
 
 def test_elastic_run_shrinks_before_it_gives_its_nodes_back() -> None:
-    full = RestartMeans(step=True, nodes=4, wanted=4, names=NAMES[:4])
+    full = RestartResources(step=True, nodes=4, wanted=4, names=NAMES[:4])
     elastic = RunPolicy(nodes=(3, 4))
     lost = [seen(TroubleKind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
     answers = run(*lost, policy=elastic, means=full)
-    assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
+    assert [(a.action, a.size) for a in answers] == [(RunAction.STEP, 3), (RunAction.REQUEUE, 0)]
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.SPIKE, TroubleKind.SLOW, TroubleKind.UPLOAD])
@@ -211,13 +220,13 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
 
 
 def test_kind_may_have_a_separate_bound() -> None:
-    nan = replace(DEFAULTS[TroubleKind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
+    nan = replace(DEFAULTS[TroubleKind.NAN], hold_same=False, ladder=(RunAction.STEP,), max=2)
     policy = replace(RunPolicy(), treatments={**DEFAULTS, TroubleKind.NAN: nan}, without_progress=9)
     *_, again, held = run(
         *[seen(TroubleKind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY
     )
-    assert again.action is Action.STEP
-    assert held.action is Action.END
+    assert again.action is RunAction.STEP
+    assert held.action is RunAction.END
     assert "max: 2" in held.why
 
 
@@ -270,8 +279,8 @@ def test_a_full_disk_is_held_at_once_whatever_its_restarts_are():
         TroubleKind.DISK_FULL, at, "rank 0: file system full: /fsx/ckpt/x.pt", "file system full"
     )
     for policy in (RunPolicy(), RunPolicy(restarts=0)):
-        answer = decide(policy, (), full, RestartMeans(requeue=True), at)
-        assert answer.action is Action.HOLD
+        answer = decide_trouble_answer(policy, (), full, RestartResources(requeue=True), at)
+        assert answer.action is RunAction.HOLD
         assert answer.why == f"hpctl: {full.why}"
 
 
@@ -282,17 +291,17 @@ def hang(node: str, minute: float, **more) -> Trouble:
 
 
 def test_a_rank_that_hangs_at_the_same_step_on_another_node_is_the_program_s() -> None:
-    past = [PastTrouble(hang("n1", 0), Action.STEP)]
-    means = RestartMeans(step=True, nodes=8, requeue=True)
+    past = [TreatedTrouble(hang("n1", 0), RunAction.STEP)]
+    means = RestartResources(step=True, nodes=8, requeue=True)
 
     def answer(trouble: Trouble, policy: RunPolicy = RunPolicy()) -> RunDecision:  # noqa: B008
-        return decide(policy, past, trouble, means, trouble.at)
+        return decide_trouble_answer(policy, past, trouble, means, trouble.at)
 
     found = answer(hang("n2", 10))
-    assert found.action in (Action.END, Action.HOLD)
+    assert found.action in (RunAction.END, RunAction.HOLD)
     assert "hang of rank 3 at step 70 2 times, on different nodes" in found.why
-    assert answer(hang("n1", 10)).action is Action.REQUEUE
-    assert answer(hang("n2", 10, step=71)).action is Action.REQUEUE
-    assert answer(hang("n2", 10, rank=4)).action is Action.REQUEUE
-    assert answer(hang("n2", 10, progress=80)).action is not Action.END
-    assert answer(hang("n2", 10), RunPolicy(same_signature=3)).action is Action.REQUEUE
+    assert answer(hang("n1", 10)).action is RunAction.REQUEUE
+    assert answer(hang("n2", 10, step=71)).action is RunAction.REQUEUE
+    assert answer(hang("n2", 10, rank=4)).action is RunAction.REQUEUE
+    assert answer(hang("n2", 10, progress=80)).action is not RunAction.END
+    assert answer(hang("n2", 10), RunPolicy(same_signature=3)).action is RunAction.REQUEUE

@@ -6,52 +6,52 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.decide import (
-    PastTrouble,
-    RestartMeans,
-    decide,
+    RestartResources,
+    TreatedTrouble,
+    decide_trouble_answer,
     is_growing_worthwhile,
-    list_unreachable,
+    list_unreachable_treatments,
 )
-from hpctl.vocabulary.run_policy import Action, Backoff, RunDecision, RunPolicy, Treatment
+from hpctl.vocabulary.run_policy import Backoff, RunAction, RunDecision, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0
 
-STEP_ONLY = RestartMeans(process=False, step=True, nodes=4, wanted=4)
+STEP_ONLY = RestartResources(process=False, step=True, nodes=4, wanted=4)
 
 
-def treat_crashes(*ladder: Action, **more: object) -> RunPolicy:
-    treatment = replace(Treatment(ladder), **more)
+def treat_crashes(*ladder: RunAction, **more: object) -> RunPolicy:
+    treatment = replace(TroubleTreatment(ladder), **more)
     return RunPolicy(same_signature=99, treatments={TroubleKind.CRASH: treatment})
 
 
-def fail(policy: RunPolicy, restarts: int, means: RestartMeans = STEP_ONLY) -> RunDecision:
+def fail(policy: RunPolicy, restarts: int, means: RestartResources = STEP_ONLY) -> RunDecision:
     """Return the answer to a crash after so many restarts for crashes, one a minute."""
 
     def crash(minute: int) -> Trouble:
         at = T0 + timedelta(minutes=minute)
         return Trouble(TroubleKind.CRASH, at, "it crashed", signature=f"s{minute}", progress=7)
 
-    past = [PastTrouble(crash(minute), Action.STEP) for minute in range(restarts)]
+    past = [TreatedTrouble(crash(minute), RunAction.STEP) for minute in range(restarts)]
     now = crash(restarts)
-    return decide(policy, past, now, means, now.at)
+    return decide_trouble_answer(policy, past, now, means, now.at)
 
 
 def test_a_rung_that_only_notifies_is_taken_where_no_restart_is_possible() -> None:
-    answer = fail(treat_crashes(Action.PROCESS, Action.NOTIFY), 0)
-    assert (answer.action, answer.why) == (Action.NOTIFY, "it crashed")
+    answer = fail(treat_crashes(RunAction.PROCESS, RunAction.NOTIFY), 0)
+    assert (answer.action, answer.why) == (RunAction.NOTIFY, "it crashed")
 
 
 def test_a_rung_that_stops_the_job_is_reached_by_climbing_only() -> None:
-    policy = treat_crashes(Action.PROCESS, Action.HOLD)
+    policy = treat_crashes(RunAction.PROCESS, RunAction.HOLD)
     answer = fail(policy, 0)
-    assert answer.action is Action.HOLD
+    assert answer.action is RunAction.HOLD
     assert answer.why == "hpctl: no further restart is possible: it crashed"
 
 
 @pytest.mark.parametrize(("restarts", "least_s"), [(1, 10.0), (2, 20.0), (3, 25.0), (9, 25.0)])
 def test_waits_double_up_to_the_longest(restarts: int, least_s: float) -> None:
     backoff = Backoff(first_s=10.0, factor=2.0, cap_s=25.0)
-    policy = treat_crashes(Action.STEP, backoff=True)
+    policy = treat_crashes(RunAction.STEP, backoff=True)
     policy = replace(policy, backoff=backoff, without_progress=99, restarts=99)
     assert least_s <= fail(policy, restarts).after_s <= 25.0
 
@@ -60,7 +60,7 @@ def test_waits_double_up_to_the_longest(restarts: int, least_s: float) -> None:
     ("window_s", "text"), [(7200.0, "2 h"), (5400.0, "90 min"), (90.0, "90 s"), (30.5, "30.5 s")]
 )
 def test_the_budget_s_window_is_written_for_a_person(window_s: float, text: str) -> None:
-    policy = replace(treat_crashes(Action.STEP), window_s=window_s)
+    policy = replace(treat_crashes(RunAction.STEP), window_s=window_s)
     assert fail(policy, 0).why.endswith(f"1 of {policy.restarts} in {text})")
 
 
@@ -84,7 +84,7 @@ def test_a_run_grows_where_the_restart_pays(
     assert is_growing_worthwhile(policy, have, could, remaining_s, 200.0) is worth
 
 
-THREE = (Action.PROCESS, Action.STEP, Action.REQUEUE)
+THREE = (RunAction.PROCESS, RunAction.STEP, RunAction.REQUEUE)
 
 
 @pytest.mark.parametrize(
@@ -107,17 +107,17 @@ THREE = (Action.PROCESS, Action.STEP, Action.REQUEUE)
                 " set hold_same: false and max"
             ],
         ),
-        (replace(treat_crashes(Action.STEP, hold_same=True), same_signature=2), []),
+        (replace(treat_crashes(RunAction.STEP, hold_same=True), same_signature=2), []),
     ],
     ids=["all reached", "too few restarts", "the kind's bound", "same signature", "one rung"],
 )
 def test_rungs_that_are_never_reached_are_named(policy: RunPolicy, found: list[str]) -> None:
-    assert list_unreachable(policy) == found
+    assert list_unreachable_treatments(policy) == found
 
 
 def test_restarts_of_a_window_are_bounded_whatever_the_progress() -> None:
-    policy = replace(treat_crashes(Action.STEP), restarts=2, without_progress=99)
-    assert fail(policy, 1).action is Action.STEP
+    policy = replace(treat_crashes(RunAction.STEP), restarts=2, without_progress=99)
+    assert fail(policy, 1).action is RunAction.STEP
     answer = fail(policy, 2)
     assert answer.action is policy.last_resort(TroubleKind.CRASH)
     assert "2 restarts in 24 h" in answer.why

@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide, since_progress
+from hpctl.jobs.decide import (
+    RestartResources,
+    TreatedTrouble,
+    decide_trouble_answer,
+    list_troubles_since_progress,
+)
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import (
     CERTAIN,
@@ -15,11 +20,11 @@ from hpctl.vocabulary.run_policy import (
     RESTARTS,
     STOPS,
     UNPLANNED,
-    Action,
     Backoff,
+    RunAction,
     RunDecision,
     RunPolicy,
-    Treatment,
+    TroubleTreatment,
 )
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.examples import examples
@@ -29,24 +34,24 @@ pytestmark = pytest.mark.slow
 EXAMPLES = settings(max_examples=examples(60))
 START = datetime(2026, 11, 21, tzinfo=UTC)
 NAMES = tuple(f"n{i}" for i in range(6))
-TOLD = frozenset({Action.NONE, Action.NOTIFY})
+TOLD = frozenset({RunAction.NONE, RunAction.NOTIFY})
 
 nodes = st.none() | st.sampled_from(NAMES)
 numbers = st.none() | st.integers(0, 5)
 
 
 @st.composite
-def ladders(draw: st.DrawFn) -> tuple[Action, ...]:
-    rungs = draw(st.lists(st.sampled_from(list(Action)[1:5]), max_size=4).map(sorted_gentlest))
-    return (*rungs, Action.HOLD) if draw(st.booleans()) or not rungs else tuple(rungs)
+def ladders(draw: st.DrawFn) -> tuple[RunAction, ...]:
+    rungs = draw(st.lists(st.sampled_from(list(RunAction)[1:5]), max_size=4).map(sorted_gentlest))
+    return (*rungs, RunAction.HOLD) if draw(st.booleans()) or not rungs else tuple(rungs)
 
 
-def sorted_gentlest(rungs: list[Action]) -> list[Action]:
-    return sorted(rungs, key=list(Action).index)
+def sorted_gentlest(rungs: list[RunAction]) -> list[RunAction]:
+    return sorted(rungs, key=list(RunAction).index)
 
 
 treatments = st.builds(
-    Treatment, ladders(), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans()
+    TroubleTreatment, ladders(), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans()
 )
 policies = st.builds(
     RunPolicy, restarts=st.integers(0, 6), window_s=st.sampled_from((600.0, 3600.0, 86400.0)),
@@ -62,13 +67,13 @@ troubles = st.builds(
     st.text(max_size=300), st.sampled_from(("", "a", "b")), node=nodes, step=numbers,
     progress=numbers,
 )  # fmt: skip
-pasts = st.lists(st.builds(PastTrouble, troubles, st.sampled_from(list(Action))), max_size=12)
+pasts = st.lists(st.builds(TreatedTrouble, troubles, st.sampled_from(list(RunAction))), max_size=12)
 
 
 @st.composite
-def all_means(draw: st.DrawFn) -> RestartMeans:
+def all_means(draw: st.DrawFn) -> RestartResources:
     names = tuple(draw(st.sets(st.sampled_from(NAMES)).map(sorted)))
-    return RestartMeans(
+    return RestartResources(
         process=draw(st.booleans()), step=draw(st.booleans()),
         nodes=len(names) or draw(st.integers(0, 6)), wanted=draw(st.integers(0, 6)),
         requeue=draw(st.booleans()), names=names, pool=draw(st.integers(0, 8)),
@@ -77,7 +82,7 @@ def all_means(draw: st.DrawFn) -> RestartMeans:
     )  # fmt: skip
 
 
-def room(means: RestartMeans, answer: RunDecision) -> int:
+def room(means: RestartResources, answer: RunDecision) -> int:
     if means.names:
         return len(set(means.names) - set(answer.exclude))
     return means.nodes - len(answer.exclude)
@@ -86,32 +91,32 @@ def room(means: RestartMeans, answer: RunDecision) -> int:
 @EXAMPLES
 @given(policies, pasts, troubles, all_means())
 def test_every_answer_is_possible_and_readable(policy, past, trouble, means):
-    answer = decide(policy, past, trouble, means, trouble.at)
-    assert answer == decide(policy, tuple(past), trouble, means, trouble.at)
+    answer = decide_trouble_answer(policy, past, trouble, means, trouble.at)
+    assert answer == decide_trouble_answer(policy, tuple(past), trouble, means, trouble.at)
     assert len(answer.why) <= 200
     assert answer.why.isprintable()
-    assert (answer.action is Action.HOLD) == answer.why.startswith("hpctl: ") or trouble.why
+    assert (answer.action is RunAction.HOLD) == answer.why.startswith("hpctl: ") or trouble.why
     assert 0 <= answer.after_s <= policy.backoff.cap_s
     assert answer.save_first_s in (0.0, policy.save_grace_s)
-    assert (answer.size > 0) == (answer.action is Action.STEP)
+    assert (answer.size > 0) == (answer.action is RunAction.STEP)
     assert list(answer.exclude) == sorted(set(answer.exclude))
     match answer.action:
-        case Action.PROCESS:
+        case RunAction.PROCESS:
             assert means.process
             assert trouble.node not in answer.exclude
-        case Action.STEP:
+        case RunAction.STEP:
             assert means.step
             assert 1 <= answer.size <= room(means, answer)
             assert answer.size <= (means.wanted or answer.size)
             assert policy.nodes is not None or answer.size >= means.wanted
-        case Action.REQUEUE:
+        case RunAction.REQUEUE:
             assert means.requeue
 
 
 @EXAMPLES
 @given(policies, pasts, troubles, all_means())
 def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, means):
-    answer = decide(policy, past, trouble, means, trouble.at)
+    answer = decide_trouble_answer(policy, past, trouble, means, trouble.at)
     if answer.action not in RESTARTS:
         return
     assert trouble.kind is not TroubleKind.FINAL
@@ -127,7 +132,7 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
         and (trouble.at - p.trouble.at).total_seconds() < policy.window_s
     ]
     assert trouble.kind not in UNPLANNED or len(lately) < policy.restarts
-    fruitless = since_progress(policy, past, trouble)
+    fruitless = list_troubles_since_progress(policy, past, trouble)
     assert sum(p.action in RESTARTS for p in fruitless) < policy.without_progress
     if policy.treatment(trouble.kind).hold_same:
         same = [
@@ -144,7 +149,7 @@ def test_no_restart_breaks_a_budget_and_final_is_final(policy, past, trouble, me
 def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     policy, past, trouble, means
 ):
-    answer = decide(policy, past, trouble, means, trouble.at)
+    answer = decide_trouble_answer(policy, past, trouble, means, trouble.at)
     named: dict[str, list[TroubleKind]] = {}
     for one in (*(p.trouble for p in past), trouble):
         if one.node is not None and policy.treatment(one.kind).exclude:
@@ -153,7 +158,7 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     suspects = [n for n in answer.exclude if not CERTAIN & set(named[n])]
     assert len(suspects) <= policy.most_excluded
     # Where not even the suspects' nodes would have helped, nothing else was possible either.
-    if answer.action is Action.HOLD and "too few healthy nodes" in answer.why:
+    if answer.action is RunAction.HOLD and "too few healthy nodes" in answer.why:
         bad = {n for n, kinds in named.items() if CERTAIN & set(kinds)} - set(means.healed)
         bad |= {trouble.node} & named.keys() if trouble.kind in CERTAIN else set()
         need = means.wanted if policy.nodes is None else min(means.wanted, policy.nodes[0])
@@ -173,20 +178,20 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
     kinds, where, gap_s, progress, process
 ):
     """By the defaults: at most `without_progress` restarts, then a stop, for every mixture."""
-    policy, past = RunPolicy(), list[PastTrouble]()
-    means = RestartMeans(process, True, 6, 4, names=NAMES)
+    policy, past = RunPolicy(), list[TreatedTrouble]()
+    means = RestartResources(process, True, 6, 4, names=NAMES)
     restarts = 0
     for index, (kind, node) in enumerate(zip(kinds, where, strict=True)):
         at = START + timedelta(seconds=gap_s * index)
         trouble = Trouble(kind, at, "w", f"s{index}", node=node, progress=progress)
-        answer = decide(policy, past, trouble, means, at)
-        past.append(PastTrouble(trouble, answer.action))
+        answer = decide_trouble_answer(policy, past, trouble, means, at)
+        past.append(TreatedTrouble(trouble, answer.action))
         restarts += answer.action in RESTARTS
         if answer.action in STOPS or kind is TroubleKind.FINAL:
             break
     # The first of them shows the checkpoint that the others do not get beyond.
     assert restarts <= policy.without_progress
-    stopped = past[-1].action in (*STOPS, Action.NONE)
+    stopped = past[-1].action in (*STOPS, RunAction.NONE)
     restarting = sum(not TOLD & set(DEFAULTS[p.trouble.kind].ladder) for p in past)
     assert stopped or restarting <= policy.without_progress
 
@@ -195,5 +200,5 @@ def test_a_run_that_gets_nowhere_is_stopped_whatever_befalls_it(
 @given(pasts, troubles, all_means(), st.sampled_from(NAMES))
 def test_a_node_that_is_proven_bad_is_left_whatever_it_costs(past, trouble, means, node):
     bad = replace(trouble, kind=TroubleKind.NODE, node=node)
-    answer = decide(RunPolicy(), past, bad, means, bad.at)
+    answer = decide_trouble_answer(RunPolicy(), past, bad, means, bad.at)
     assert answer.action not in RESTARTS or node in answer.exclude

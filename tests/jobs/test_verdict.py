@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import NO_GPU, NOT_COME, WORKER_DIED
-from hpctl.jobs.decide import PastTrouble
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.decide import TreatedTrouble
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.vocabulary.failure import Confidence, FailureCause, FailureVerdict
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from tests.fakes.values import FAULT, T0, at, faulty
 
@@ -23,8 +23,8 @@ def trouble(kind: TroubleKind, why: str = "it failed", **more: Any) -> Trouble:
 
 
 def judge(now: Trouble, *before: Trouble, **more: Any) -> FailureVerdict:
-    past = [PastTrouble(one, Action.STEP) for one in before]
-    return judge_failure(now, past, more.pop("nodes", {}), POLICY, T0, **more)
+    past = [TreatedTrouble(one, RunAction.STEP) for one in before]
+    return judge_run_failure(now, past, more.pop("nodes", {}), POLICY, T0, **more)
 
 
 OWN_BUG = trouble(
@@ -201,7 +201,7 @@ def test_the_place_of_a_rank_that_did_not_come_tells_the_component(place, cause)
 
 
 def test_what_was_decided_goes_before_what_the_policy_would_answer() -> None:
-    found = judge(trouble(TroubleKind.NETWORK), answer=Action.HOLD)
+    found = judge(trouble(TroubleKind.NETWORK), answer=RunAction.HOLD)
     assert not found.may_retry
     assert "no retry: the answer is `hold`" in found.reasons
 

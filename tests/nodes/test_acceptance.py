@@ -6,20 +6,20 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import NodeRecoveryOpened, RequestTaken, SignalSeen, StepStarted
 from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.node_deadlines import find_node_deadline
-from hpctl.engine.test_reservation import ADDED, choose_test_level, find_test_job, name_of
+from hpctl.engine.test_reservation import ADDED, choose_test_level, find_test_job, format_test_name
 from hpctl.engine.view import Request
 from hpctl.faults.catalogue import build_rules
 from hpctl.nodes import advance as node_advance
 from hpctl.nodes.acceptance import command
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
 from hpctl.nodes.actors import NodeFacts
-from hpctl.vocabulary.assessment import Condition, Remedy
-from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Health, Verdict
+from hpctl.vocabulary.assessment import NodeCondition, Remedy
+from hpctl.vocabulary.model import TEST_SUMMARY, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import TRANSITIONS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import AcceptancePolicy
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from tests.fakes.engine import advance_all, plan, take
 from tests.fakes.values import (
     OWN,
@@ -36,12 +36,12 @@ from tests.fakes.values import (
 
 TESTED = replace(OWN, acceptance=AcceptancePolicy(replace="full", reboot="quick"))
 BASE = replay_events([opened()]).nodes["n-1"]
-DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
+DRAINED = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason(BASE.id, "Xid 79"))
 BOOTED = generation(boot=2)
 
 
 def advance(rec, facts, policy, now):
-    return node_advance.advance(rec, facts, policy, now, ACCEPTANCE)
+    return node_advance.advance_node_recovery(rec, facts, policy, now, ACCEPTANCE)
 
 
 def step(kind: StepKind, target: str = "hpctl-accept-n-1-1", detail: str = "") -> StepRecord:
@@ -65,7 +65,9 @@ OPEN = in_test(ISOLATE, RESUME, SUBMIT)
 INSIDE = facts(slurm_node(1), held=True)
 
 
-def result(verdict: Verdict = Verdict.OK, code: str = "", name: str = "acceptance.gemm") -> Finding:
+def result(
+    verdict: DeviceVerdict = DeviceVerdict.OK, code: str = "", name: str = "acceptance.gemm"
+) -> Finding:
     return Finding(name, verdict, at(2), at(3), "n-1-1", code, "slow" if code else "")
 
 
@@ -103,18 +105,18 @@ def test_a_healthy_node_is_tested_before_it_serves():
 
 
 def test_the_node_is_reserved_then_resumed_then_tested():
-    name = name_of(in_test())
+    name = format_test_name(in_test())
     first = advance(in_test(), facts(), TESTED, at(1))
-    assert first == Do(StepKind.ISOLATE, name, 1, nodes=("n1",))
+    assert first == StartStep(StepKind.ISOLATE, name, 1, nodes=("n1",))
     second = advance(in_test(ISOLATE), facts(held=True), TESTED, at(1))
-    assert second == Do(StepKind.RESUME, "n1", 1)
+    assert second == StartStep(StepKind.RESUME, "n1", 1)
     third = does(advance(in_test(ISOLATE, RESUME), INSIDE, TESTED, at(1)))
     assert (third.kind, third.target, third.limit_s) == (StepKind.TEST, name, 180.0)
     assert third.command.endswith("--level quick --id n-1-1")
     deaf = replace(INSIDE, slurm=slurm_node(1, flags=frozenset({"NOT_RESPONDING"})))
-    assert isinstance(advance(in_test(ISOLATE, RESUME), deaf, TESTED, at(1)), Wait)
+    assert isinstance(advance(in_test(ISOLATE, RESUME), deaf, TESTED, at(1)), WaitUntil)
     assert find_test_job(OPEN) == 17
-    assert isinstance(advance(OPEN, replace(INSIDE, test=job()), TESTED, at(2)), Wait)
+    assert isinstance(advance(OPEN, replace(INSIDE, test=job()), TESTED, at(2)), WaitUntil)
     # The reservation is gone again: nobody submits into nothing, and the node is reserved anew.
     lost = does(advance(in_test(RESUME), facts(slurm_node(1)), TESTED, at(20)))
     assert lost.kind is StepKind.ISOLATE
@@ -131,16 +133,18 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
     [
         (with_results(result()), NodeSignal.TEST_PASSED),
         (
-            with_results(result(), result(Verdict.UNKNOWN, name="acceptance.efa")),
+            with_results(result(), result(DeviceVerdict.UNKNOWN, name="acceptance.efa")),
             NodeSignal.TEST_PASSED,
         ),
-        (with_results(result(Verdict.UNKNOWN)), NodeSignal.UNTESTED),
+        (with_results(result(DeviceVerdict.UNKNOWN)), NodeSignal.UNTESTED),
         (with_results(), NodeSignal.UNTESTED),
-        (with_results(result(Verdict.FAIL)), NodeSignal.TEST_FAILED),
-        (with_results(result(Verdict.FAIL, "reset")), NodeSignal.TEST_ASKS_RESET),
-        (with_results(result(Verdict.FAIL, "reboot"), result()), NodeSignal.TEST_ASKS_REBOOT),
+        (with_results(result(DeviceVerdict.FAIL)), NodeSignal.TEST_FAILED),
+        (with_results(result(DeviceVerdict.FAIL, "reset")), NodeSignal.TEST_ASKS_RESET),
+        (with_results(result(DeviceVerdict.FAIL, "reboot"), result()), NodeSignal.TEST_ASKS_REBOOT),
         (
-            with_results(result(Verdict.FAIL, "reboot"), result(Verdict.FAIL, "replace")),
+            with_results(
+                result(DeviceVerdict.FAIL, "reboot"), result(DeviceVerdict.FAIL, "replace")
+            ),
             NodeSignal.TEST_ASKS_REPLACE,
         ),
         (replace(INSIDE, heard=generation(boot=3)), NodeSignal.TEST_FAILED),
@@ -162,7 +166,7 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
         ),
         (
             replace(
-                with_results(result(Verdict.FAIL, "reboot")),
+                with_results(result(DeviceVerdict.FAIL, "reboot")),
                 slurm=by_slurm("gres/gpu count reported"),
             ),
             NodeSignal.TEST_ASKS_REBOOT,
@@ -188,27 +192,29 @@ def test_a_command_that_failed_without_a_result_is_quoted():
 
 def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
     assert isinstance(
-        advance(OPEN, replace(with_results(result()), test=job()), TESTED, at(5)), Wait
+        advance(OPEN, replace(with_results(result()), test=job()), TESTED, at(5)), WaitUntil
     )
     ended = replace(INSIDE, test=job("COMPLETED", end=at(100)))
-    assert isinstance(advance(OPEN, ended, TESTED, at(150)), Wait)
-    assert isinstance(advance(OPEN, replace(INSIDE, test=job("PENDING")), TESTED, at(290)), Wait)
+    assert isinstance(advance(OPEN, ended, TESTED, at(150)), WaitUntil)
+    assert isinstance(
+        advance(OPEN, replace(INSIDE, test=job("PENDING")), TESTED, at(290)), WaitUntil
+    )
     late = moves(
         advance(OPEN, replace(INSIDE, test=job()), TESTED, find_node_deadline(OPEN, TESTED))
     )
     assert late.signal is NodeSignal.DEADLINE
 
 
-@pytest.mark.parametrize("condition", [Condition.SUSPECT, Condition.UNKNOWN])
+@pytest.mark.parametrize("condition", [NodeCondition.SUSPECT, NodeCondition.UNKNOWN])
 def test_no_result_counts_while_the_node_itself_is_in_doubt(condition):
     doubted = replace(faulty(seconds=5), generation=BOOTED, condition=condition)
-    for found in (result(), result(Verdict.UNKNOWN)):
+    for found in (result(), result(DeviceVerdict.UNKNOWN)):
         seen = replace(with_results(found), assessment=doubted)
-        assert isinstance(advance(OPEN, seen, TESTED, at(6)), Wait)
-        proven = replace(seen, assessment=replace(doubted, condition=Condition.FAULTY))
+        assert isinstance(advance(OPEN, seen, TESTED, at(6)), WaitUntil)
+        proven = replace(seen, assessment=replace(doubted, condition=NodeCondition.FAULTY))
         assert moves(advance(OPEN, proven, TESTED, at(9))).signal is NodeSignal.FAULT_AGAIN
-        well = replace(seen, assessment=replace(doubted, condition=Condition.HEALTHY))
-        assert isinstance(advance(OPEN, well, TESTED, at(9)), Move)
+        well = replace(seen, assessment=replace(doubted, condition=NodeCondition.HEALTHY))
+        assert isinstance(advance(OPEN, well, TESTED, at(9)), PhaseMove)
 
 
 def ended(signal: NodeSignal, rec: NodeRecovery = OPEN) -> NodeRecovery:
@@ -267,7 +273,7 @@ def test_a_drain_after_the_test_is_repeated_whatever_the_drains_before_it_took()
     assert (again.kind, again.attempt, again.why) == (StepKind.DRAIN, 6, rec.test_verdict[1])
     unanswered = replace(doubt, attempt=6, outcome=Outcome.ambiguous("timeout"), resolved=at(11))
     rec = replace(rec, steps=(*rec.steps[:-1], unanswered))
-    assert isinstance(advance(rec, INSIDE, TESTED, at(12)), Wait)
+    assert isinstance(advance(rec, INSIDE, TESTED, at(12)), WaitUntil)
     assert does(advance(rec, INSIDE, TESTED, at(11 + TESTED.node.step_retry_s))).attempt == 7
 
 
@@ -278,7 +284,7 @@ def failed_after_all(seen: NodeFacts) -> None:
     again = rec.on(move.signal, at(11), move.why)
     assert (again.phase, again.rung) == (NodePhase.UNRESERVING, rec.rung + 1)
     assert does(advance(again, seen, TESTED, at(12))).kind is StepKind.DRAIN
-    assert [t.result for t in command.list_tests(again)] == ["failed"]
+    assert [t.result for t in command.list_recovery_tests(again)] == ["failed"]
     again = replace(again, steps=(*again.steps, replace(DRAIN, attempt=2)))
     free = replace(seen, slurm=DRAINED, held=False)
     assert moves(advance(again, free, TESTED, at(13))).signal is NodeSignal.UNRESERVED
@@ -340,14 +346,14 @@ def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the
         answer, asked = does(advance(rec, INSIDE, TESTED, at(now))), asked + 1
         tried = StepRecord(answer.kind, answer.attempt, answer.target, at(now), refused, at(now))
         rec = replace(rec, steps=(*rec.steps, tried))
-        while at(now) < due and isinstance(advance(rec, INSIDE, TESTED, at(now)), Wait):
+        while at(now) < due and isinstance(advance(rec, INSIDE, TESTED, at(now)), WaitUntil):
             now += 1
     assert asked < 60
     assert answer.kind is StepKind.UNRESERVE
     assert does(advance(rec, INSIDE, TESTED, due)).kind is StepKind.DRAIN
     rec = replace(rec, steps=(*rec.steps, replace(DRAIN, attempt=2)))
     closed = replace(INSIDE, slurm=DRAINED)
-    while isinstance(answer := advance(rec, closed, TESTED, due), Do):
+    while isinstance(answer := advance(rec, closed, TESTED, due), StartStep):
         tried = StepRecord(answer.kind, answer.attempt, answer.target, due, refused, due)
         rec = replace(rec, steps=(*rec.steps, tried))
     assert moves(answer).signal is NodeSignal.DEADLINE
@@ -365,7 +371,7 @@ def test_a_node_is_let_out_of_the_reservation_that_an_earlier_test_has_left():
     for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy"]:
         state.fold(SignalSeen(at(10), "n-2", signal, ""))
     view = view_of(state=state, seconds=60, reservations={"hpctl-accept-n-1-1": ("n1",)})
-    ours = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-2", ""))
+    ours = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason("n-2", ""))
     seen = replace(view.scheduler, nodes={**view.scheduler.nodes, "n1": ours})
     view = replace(view, scheduler=seen)
     (due,) = advance_all(view, TESTED, at(60)).due
@@ -414,7 +420,7 @@ def test_what_a_test_found_is_kept_with_the_recovery():
     state = replay_events([opened()])
     for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy", "acceptance_due"]:
         state.fold(SignalSeen(at(1), "n-1", signal, ""))
-    state.fold(SignalSeen(at(2), "n-1", "test_failed", "slow", tests=(result(Verdict.FAIL),)))
+    state.fold(SignalSeen(at(2), "n-1", "test_failed", "slow", tests=(result(DeviceVerdict.FAIL),)))
     assert [f.check for f in state.nodes["n-1"].tests] == ["acceptance.gemm"]
 
 
@@ -460,7 +466,7 @@ def test_a_new_instance_is_tested_where_it_is_asked_for(launched, found):
 
 def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> None:
     figures = Finding(
-        "acceptance.gemm", Verdict.OK, at(2), at(3), "n-1-1", evidence='{"bf16_tflops": 600}'
+        "acceptance.gemm", DeviceVerdict.OK, at(2), at(3), "n-1-1", evidence='{"bf16_tflops": 600}'
     )
     peers = {
         f"n-{n}": replace(
@@ -475,7 +481,7 @@ def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> Non
     ):
         found = (tested, result(name=TEST_SUMMARY))
         state = State(nodes=peers | {OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
-        view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), found)})
+        view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), found)})
         (move,) = advance_all(view, TESTED, at(3)).moves
         assert move.signal == (NodeSignal.TEST_FAILED if slow else NodeSignal.TEST_PASSED)
         assert ("85% of the median" in move.why) is slow, move.why
@@ -515,6 +521,8 @@ def test_an_operator_wins_over_a_test(node):
 
 @pytest.mark.parametrize("phase", STUCK)
 def test_an_hpctl_without_tests_ends_what_one_with_tests_has_begun(phase):
-    answer = moves(node_advance.advance(replace(BASE, phase=phase), STUCK[phase], OWN, at(1)))
+    answer = moves(
+        node_advance.advance_node_recovery(replace(BASE, phase=phase), STUCK[phase], OWN, at(1))
+    )
     after = TRANSITIONS[phase, answer.signal]
     assert after in (NodePhase.UNRESERVING, NodePhase.ESCALATED)

@@ -25,11 +25,11 @@ def row(script: str, **more: object) -> str:
 
 def once(folder: Path, script: str, **more: object) -> AcceptanceResult:
     (folder / "a.yaml").write_text(row(script, **more))
-    return run.run_test(run.known_tests(folder)["site.test"], 60.0, "n1")
+    return run.run_test(run.load_known_tests(folder)["site.test"], 60.0, "n1")
 
 
 def test_hpctls_own_rows_are_sound_and_quick_fits_in_90_seconds() -> None:
-    known = run.known_tests(Path("/nowhere"))
+    known = run.load_known_tests(Path("/nowhere"))
     assert sum(test.timeout_s for test in run.choose_tests(known, "quick", [])) <= run.QUICK_S
     assert {"quick", "full", "group"} == {level for t in known.values() for level in t.levels}
 
@@ -92,14 +92,14 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(row("true"))
     (tmp_path / "a.yaml").chmod(0o666)
     with pytest.raises(HpctlError, match="can be written by others"):
-        run.known_tests(tmp_path)
+        run.load_known_tests(tmp_path)
 
 
 def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
     tmp_path, capsys, monkeypatch
 ) -> None:
     card = GpuCard("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
-    monkeypatch.setattr(run, "read_card", lambda: card)
+    monkeypatch.setattr(run, "read_gpu_card", lambda: card)
     site, spool = tmp_path / "tests.d", tmp_path / "spool"
     site.mkdir()
     spool.mkdir()
@@ -192,7 +192,7 @@ def test_a_run_that_is_cancelled_while_it_starts_a_test_kills_it(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_a_file_that_holds_no_results_is_refused(raw: bytes) -> None:
-    with pytest.raises(result.NotResults):
+    with pytest.raises(result.InvalidResultFileError):
         result.decode_results(raw)
 
 

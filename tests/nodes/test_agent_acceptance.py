@@ -9,10 +9,10 @@ import pytest
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, Inbox
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Health, Verdict
+from hpctl.nodes.acceptance.result import KEPT, MAX_FILE, MAX_FILES, ResultInbox
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, NodeHealth
 from tests.fakes.values import T0 as NOON
 from tests.fakes.values import Clock
 
@@ -25,8 +25,8 @@ def watch():
 
 
 @pytest.fixture
-def inbox(tmp_path: Path, watch) -> Inbox:
-    found = Inbox(tmp_path, watch.now)
+def inbox(tmp_path: Path, watch) -> ResultInbox:
+    found = ResultInbox(tmp_path, watch.now)
     found.prepare()
     return found
 
@@ -53,10 +53,14 @@ def test_a_result_is_reported_as_findings_once_and_for_a_while(tmp_path, inbox, 
     assert inbox.look()
     assert not inbox.look()
     gemm, efa, summary = inbox.findings()
-    assert (gemm.check, gemm.verdict, gemm.code) == ("acceptance.gemm", Verdict.FAIL, "replace")
+    assert (gemm.check, gemm.verdict, gemm.code) == (
+        "acceptance.gemm",
+        DeviceVerdict.FAIL,
+        "replace",
+    )
     assert (gemm.device, gemm.detail) == (NAME, "GPU 3 is slow")
     assert msgspec.json.decode(gemm.evidence) == {"tflops": 71.5}
-    assert (efa.verdict, summary.check) == (Verdict.UNKNOWN, "acceptance.run")
+    assert (efa.verdict, summary.check) == (DeviceVerdict.UNKNOWN, "acceptance.run")
     watch.at += KEPT
     assert inbox.look()
     assert (inbox.findings(), path.exists()) == ((), False)
@@ -65,8 +69,8 @@ def test_a_result_is_reported_as_findings_once_and_for_a_while(tmp_path, inbox, 
 def test_a_failed_test_makes_no_node_ill_but_for_who_asked_for_it(tmp_path, inbox):
     put(tmp_path, body())
     inbox.look()
-    health = Health(Generation("n1", "i-1", "b"), NOON, inbox.findings())
-    assert assess_health(health, build_rules(), NOON).condition is Condition.HEALTHY
+    health = NodeHealth(NodeGeneration("n1", "i-1", "b"), NOON, inbox.findings())
+    assert assess_health(health, build_rules(), NOON).condition is NodeCondition.HEALTHY
 
 
 def test_only_the_newest_are_reported(tmp_path, inbox):
@@ -112,7 +116,7 @@ def test_no_other_users_file_is_believed(tmp_path, inbox, monkeypatch):
     assert target.exists()
     path = put(tmp_path, body("n-7-1"), "n-7-1")
     monkeypatch.setattr(
-        "hpctl.nodes.acceptance.result.trusted_uids", lambda: {path.stat().st_uid + 1}
+        "hpctl.nodes.acceptance.result.list_trusted_uids", lambda: {path.stat().st_uid + 1}
     )
     inbox.look()
     assert inbox.findings() == ()

@@ -12,10 +12,10 @@ from hpctl.nodes.acceptance.limits import (
     compute_limits,
     find_slow_figures,
     judge_results,
-    list_measured_nodes,
+    list_newest_measurements,
 )
 from hpctl.vocabulary.cloud_facts import InstanceGroup
-from hpctl.vocabulary.model import TEST, Finding, Verdict
+from hpctl.vocabulary.model import TEST, DeviceVerdict, Finding
 from tests.fakes.values import at, opened, view_of
 
 FLOORS = {"p5.48xlarge": {"bf16_tflops": 544.0}}
@@ -107,7 +107,9 @@ def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> 
 TFLOPS = '{"bf16_tflops": %d}'
 
 
-def finding(figures: str, verdict: Verdict = Verdict.OK, test: str = "gpu.speed") -> Finding:
+def finding(
+    figures: str, verdict: DeviceVerdict = DeviceVerdict.OK, test: str = "gpu.speed"
+) -> Finding:
     return Finding(TEST + test, verdict, at(1), at(2), "r-1", evidence=figures)
 
 
@@ -115,17 +117,19 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
     nodes = {}
     for n in range(1, 8):
         rec = replay_events([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"]
-        speed = finding(TFLOPS % (700 if n < 7 else 100), Verdict.OK if n < 7 else Verdict.FAIL)
+        speed = finding(
+            TFLOPS % (700 if n < 7 else 100), DeviceVerdict.OK if n < 7 else DeviceVerdict.FAIL
+        )
         nodes[rec.id] = replace(rec, tests=(speed, finding("{", test="x"), finding("{}", test="y")))
     view = view_of(state=State(nodes=nodes))
     groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
-    (limit,) = compute_limits(list_measured_nodes(view))
+    (limit,) = compute_limits(list_newest_measurements(view))
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judge_results((good,), kind, list_measured_nodes(view)) == (good,)
-    (failed,) = judge_results((bad,), kind, list_measured_nodes(view))
-    assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
+    assert judge_results((good,), kind, list_newest_measurements(view)) == (good,)
+    (failed,) = judge_results((bad,), kind, list_newest_measurements(view))
+    assert (failed.verdict, failed.code) == (DeviceVerdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
     )

@@ -4,17 +4,17 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.state import replay_events
-from hpctl.faults.catalogue import Override, build_rules
+from hpctl.faults.catalogue import FaultClassOverride, build_rules
 from hpctl.nodes.actors import NodeFacts
-from hpctl.nodes.advance import advance
+from hpctl.nodes.advance import advance_node_recovery
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, RuleId
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, RuleId
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import NodePolicy
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from tests.fakes.values import OWN, at, does, generation, moves, opened, slurm_job, slurm_node
 
 ATTENDED = replace(OWN, attended=True, node=NodePolicy(doubt_window_s=20.0))
@@ -22,7 +22,7 @@ BASE = replace(
     replay_events([opened()]).nodes[opened().recovery], ladder=(Remedy.REPLACE,), by="ana",
     urgency=Urgency.AFTER_JOBS,
 )  # fmt: skip
-OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "by ana"))
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason(BASE.id, "by ana"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 STEPS = {
@@ -45,7 +45,7 @@ def vacated(*outcomes: Outcome | None, remedy: Remedy = Remedy.REPLACE) -> NodeR
 
 
 def ask(rec: NodeRecovery, facts: NodeFacts = FACTS, seconds: float = 2, policy=ATTENDED):
-    return advance(rec, facts, policy, at(seconds))
+    return advance_node_recovery(rec, facts, policy, at(seconds))
 
 
 @pytest.mark.parametrize("remedy", STEPS)
@@ -91,10 +91,10 @@ def test_a_refusal_after_doubt_gives_no_node_back():
 
 @pytest.mark.parametrize("remedy", [Remedy.REPLACE, Remedy.DELETE])
 def test_an_order_in_doubt_is_sent_once_more_only(remedy):
-    assert isinstance(ask(vacated(DOUBT, remedy=remedy), seconds=20), Wait)
+    assert isinstance(ask(vacated(DOUBT, remedy=remedy), seconds=20), WaitUntil)
     again = does(ask(vacated(DOUBT, remedy=remedy), seconds=22))
     assert again.attempt == 2
-    assert isinstance(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=21), Wait)
+    assert isinstance(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=21), WaitUntil)
     move = moves(ask(vacated(DOUBT, DOUBT, remedy=remedy), seconds=23))
     assert move.signal is NodeSignal.NEEDS_HUMAN
 
@@ -102,12 +102,12 @@ def test_an_order_in_doubt_is_sent_once_more_only(remedy):
 @pytest.mark.parametrize("outcome", [DOUBT, None])
 def test_a_reboot_in_doubt_is_not_repeated(outcome):
     rec = vacated(outcome, remedy=Remedy.REBOOT)
-    assert isinstance(ask(rec, seconds=20), Wait)
+    assert isinstance(ask(rec, seconds=20), WaitUntil)
     assert moves(ask(rec, seconds=22)).signal is NodeSignal.NEEDS_HUMAN
 
 
 def test_another_boot_settles_the_doubt_about_a_reboot_and_takes_no_refusal_back():
-    booted = replace(FACTS, heard=Generation(OURS.name, InstanceId("i-n1"), BootId("another")))
+    booted = replace(FACTS, heard=NodeGeneration(OURS.name, InstanceId("i-n1"), BootId("another")))
     move = moves(ask(vacated(DOUBT, remedy=Remedy.REBOOT), booted, seconds=90))
     assert move.signal is NodeSignal.REMEDY_ACCEPTED
     refused = moves(ask(vacated(IN_USE, remedy=Remedy.REBOOT), booted))
@@ -131,13 +131,13 @@ def test_another_boot_settles_the_doubt_about_a_reboot_and_takes_no_refusal_back
 def test_what_the_instance_shows_settles_the_doubt(remedy, status, shows):
     facts = replace(FACTS, instance=replace(INSTANCE, status=status))
     answer = ask(vacated(DOUBT, remedy=remedy), facts)
-    assert (isinstance(answer, Move) and answer.signal is NodeSignal.REMEDY_ACCEPTED) is shows
+    assert (isinstance(answer, PhaseMove) and answer.signal is NodeSignal.REMEDY_ACCEPTED) is shows
 
 
 def test_a_deletion_ends_when_the_instance_is_no_longer_listed():
     deleting = replace(vacated(Outcome.accepted(), remedy=Remedy.DELETE), phase=NodePhase.REMEDYING)
-    assert isinstance(ask(deleting), Wait)
-    assert isinstance(ask(deleting, replace(FACTS, instance=None, provider_fresh=False)), Wait)
+    assert isinstance(ask(deleting), WaitUntil)
+    assert isinstance(ask(deleting, replace(FACTS, instance=None, provider_fresh=False)), WaitUntil)
     move = moves(ask(deleting, replace(FACTS, instance=None)))
     assert deleting.on(move.signal, at(3), move.why).phase is NodePhase.REMOVED
 
@@ -176,9 +176,9 @@ def test_now_orders_first_and_sets_the_node_down_when_the_service_has_accepted()
     ordered = replace(accepted, phase=NodePhase.REMEDYING)
     assert does(ask(ordered, busy)).kind is StepKind.DOWN
     down = replace(busy, slurm=replace(OURS, state="DOWN"))
-    assert not isinstance(ask(ordered, down), Do)
+    assert not isinstance(ask(ordered, down), StartStep)
     waits = replace(ordered, urgency=Urgency.AFTER_JOBS)
-    assert not isinstance(ask(waits, busy), Do)
+    assert not isinstance(ask(waits, busy), StartStep)
 
 
 def test_a_node_that_is_deleted_at_once_is_set_down_though_its_instance_is_gone():
@@ -200,23 +200,23 @@ def test_who_takes_the_node_over_before_the_order_has_it_and_after_it_is_waited_
     for waiting in (replace(BASE, phase=NodePhase.CORDONED), vacated(DOUBT)):
         assert moves(ask(waiting, facts)).signal is NodeSignal.OPERATOR_TOOK_OVER
     ordered = replace(vacated(Outcome.accepted()), phase=NodePhase.REMEDYING, urgency=Urgency.NOW)
-    assert isinstance(ask(ordered, facts), Wait)
+    assert isinstance(ask(ordered, facts), WaitUntil)
     accepted = moves(ask(vacated(Outcome.accepted()), facts))
     assert accepted.signal is NodeSignal.REMEDY_ACCEPTED
     assert moves(ask(ordered, facts, policy=OWN)).signal is NodeSignal.OPERATOR_TOOK_OVER
 
 
 def test_a_node_that_stays_down_rejoins_when_another_slurmd_has_registered():
-    fresh = Generation(OURS.name, InstanceId("i-new"), BootId("b"))
+    fresh = NodeGeneration(OURS.name, InstanceId("i-new"), BootId("b"))
     rec = replace(vacated(Outcome.accepted()), phase=NodePhase.REJOINING, generation=fresh)
     there = replace(FACTS, instance=replace(INSTANCE, id="i-new"), heard=fresh)
     old = replace(there, slurm=replace(OURS, state="DOWN", slurmd_start=at(-60)))
     new = replace(there, slurm=replace(OURS, state="DOWN", slurmd_start=at(60)))
-    assert isinstance(ask(rec, old, seconds=90), Wait)
+    assert isinstance(ask(rec, old, seconds=90), WaitUntil)
     assert moves(ask(rec, new, seconds=90)).signal is NodeSignal.REJOINED
-    assert isinstance(ask(rec, new, seconds=90, policy=OWN), Wait)
+    assert isinstance(ask(rec, new, seconds=90, policy=OWN), WaitUntil)
 
 
 def test_no_fault_deletes_a_node():
     with pytest.raises(ValueError, match="no fault class deletes a node"):
-        build_rules({RuleId("xid-79"): Override(ladder=(Remedy.DELETE,))})
+        build_rules({RuleId("xid-79"): FaultClassOverride(ladder=(Remedy.DELETE,))})

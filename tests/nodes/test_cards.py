@@ -17,7 +17,7 @@ from hpctl.nodes.acceptance.cards import (
     FIGURES,
     FLOOR_SHARE,
     GpuCard,
-    find_figure,
+    find_card_figure,
 )
 from hpctl.nodes.acceptance.limits import (
     NO_FLOORS,
@@ -29,7 +29,7 @@ from hpctl.nodes.acceptance.limits import (
 )
 from hpctl.nodes.acceptance.result import AcceptanceResult, AcceptanceResults, make_findings
 from hpctl.vocabulary.cloud_facts import InstanceGroup
-from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Health, Verdict
+from hpctl.vocabulary.model import TEST_SUMMARY, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodeSignal
 from tests.fakes.engine import advance_all
 from tests.fakes.values import at, view_of
@@ -69,7 +69,7 @@ def judged(
 
 
 def failed(*arguments: object, **changes: object) -> bool:
-    return judged(*arguments, **changes).verdict is Verdict.FAIL  # type: ignore[arg-type]
+    return judged(*arguments, **changes).verdict is DeviceVerdict.FAIL  # type: ignore[arg-type]
 
 
 def slower(figure: str, share: float) -> dict[str, float]:
@@ -80,8 +80,8 @@ def slower(figure: str, share: float) -> dict[str, float]:
 @pytest.mark.parametrize("figure", FIGURE_NAMES)
 def test_a_card_a_tenth_slower_than_the_recording_fails_on_the_first_node(figure: str) -> None:
     found = judged(slower(figure, 0.10))
-    assert found.verdict is Verdict.FAIL
-    known = find_figure("NVIDIA H200", figure, "")
+    assert found.verdict is DeviceVerdict.FAIL
+    known = find_card_figure("NVIDIA H200", figure, "")
     assert known is not None
     for word in (
         f"gpu.speed {figure} {RUNS[0].figures[figure] * 0.9:.4g} is under the floor",
@@ -116,7 +116,7 @@ def test_the_first_node_of_a_cluster_fails_its_recovery_at_once() -> None:
         found = make_findings(results_of(slower("bf16_tflops", share)))
         mine = tuple(replace(f, device="n-1-1") for f in found)
         state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
-        view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), mine)})
+        view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
         (move,) = advance_all(view, TESTED, at(3)).moves
         assert move.signal == signal, move.why
         assert ("a healthy NVIDIA H200 gives 679" in move.why) is (share > 0.05)
@@ -209,7 +209,7 @@ def test_the_policy_hands_its_floors_to_the_judgment() -> None:
     found = make_findings(results_of(slower("bf16_tflops", 0.10)))
     mine = tuple(replace(f, device="n-1-1") for f in found)
     state = State(nodes={OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
-    view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), mine)})
+    view = view_of(state=state, health={OPEN.node: NodeHealth(BOOTED, at(3), mine)})
     groups = {i.group: InstanceGroup(i.group, "ml.p5en.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
     (move,) = advance_all(view, policy, at(3)).moves
@@ -267,7 +267,7 @@ def test_every_other_row_names_a_public_page_and_is_discounted() -> None:
 
 def test_the_share_of_a_published_figure_is_found_on_the_h200() -> None:
     for row in COMPARISONS:
-        own = find_figure("NVIDIA H200", row.figure, "")
+        own = find_card_figure("NVIDIA H200", row.figure, "")
         assert own is not None
         assert own.kind == "measured"
         most = min(own.healthy / row.theirs * FLOOR_SHARE, 0.99)
@@ -285,4 +285,7 @@ def test_the_share_of_a_published_figure_is_found_on_the_h200() -> None:
 def test_every_card_of_ec2_has_floors_for_compute_and_memory() -> None:
     for family, card in CARDS.items():
         for figure in ("bf16_tflops", "hbm_gbs"):
-            assert find_figure(card, figure, f"{family}.48xlarge") is not None, (family, figure)
+            assert find_card_figure(card, figure, f"{family}.48xlarge") is not None, (
+                family,
+                figure,
+            )

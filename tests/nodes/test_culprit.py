@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.nodes.culprit import Round, SearchResult, judge_round, most_rounds, search_culprits
+from hpctl.nodes.culprit import (
+    CulpritSearchResult,
+    Round,
+    count_most_rounds,
+    make_group_results,
+    search_culprits,
+)
 from hpctl.vocabulary.identity import NodeName
 
 NODES = tuple(NodeName(f"n{n:02}") for n in range(32))
@@ -19,7 +25,7 @@ def play(nodes, bad, rng, *, shows=2):
     """
     share = {node: rng.uniform(0.3, 0.88) if rng.random() < 0.7 else None for node in sorted(bad)}
     done: list[Round] = []
-    while not isinstance(asked := search_culprits(nodes, done), SearchResult):
+    while not isinstance(asked := search_culprits(nodes, done), CulpritSearchResult):
         tested = [node for group in asked.groups for node in group]
         assert len(tested) == len(set(tested)), "a node in two groups"
         assert asked.number == len(done) + 1
@@ -31,7 +37,7 @@ def play(nodes, bad, rng, *, shows=2):
             if rng.random() < 0.01:  # another job's traffic, a test that dies or does not see it
                 value = rng.choice([None, 440.0, 300.0])
             figures[group] = value
-        done.append(judge_round(figures))
+        done.append(make_group_results(figures))
     return asked
 
 
@@ -46,7 +52,7 @@ def test_one_of_32_is_named_in_at_most_seven_rounds(shows: int, right: float) ->
         hits += verdict.culprits == (bad,)
         wrong += bool(set(verdict.culprits) - {bad})
     print(f"right {hits}/{runs}, wrong {wrong}, rounds {sum(rounds) / runs:.1f}, {max(rounds)}")
-    assert max(rounds) <= most_rounds(32) == 7
+    assert max(rounds) <= count_most_rounds(32) == 7
     assert hits >= right * runs
     assert wrong <= 0.01 * runs
 
@@ -64,8 +70,10 @@ def test_two_bad_nodes_are_both_named_and_of_none_no_node() -> None:
 def test_of_two_nodes_a_healthy_partner_tells_which() -> None:
     a, b, healthy = NODES[:3]
     done: list[Round] = []
-    while not isinstance(asked := search_culprits([a, b], done, [healthy, NODES[3]]), SearchResult):
-        done.append(judge_round({g: None if b in g else 1.0 for g in asked.groups}))
+    while not isinstance(
+        asked := search_culprits([a, b], done, [healthy, NODES[3]]), CulpritSearchResult
+    ):
+        done.append(make_group_results({g: None if b in g else 1.0 for g in asked.groups}))
     assert (asked.culprits, asked.rounds) == ((b,), 2)
     with pytest.raises(ValueError, match="partners"):
         search_culprits([a], [])
@@ -76,8 +84,8 @@ def test_of_two_nodes_a_healthy_partner_tells_which() -> None:
 def test_any_answers_end_within_the_rounds_and_every_node_is_in_one_group(size, randoms) -> None:
     nodes, (rng,) = [NodeName(f"n{n}") for n in range(size)], randoms
     done: list[Round] = []
-    while not isinstance(asked := search_culprits(nodes, done), SearchResult):
+    while not isinstance(asked := search_culprits(nodes, done), CulpritSearchResult):
         assert sorted(n for g in asked.groups for n in g) == sorted(nodes)
         assert asked == search_culprits(nodes, done)
-        done.append(judge_round({g: rng.choice([None, 1.0, 2.0]) for g in asked.groups}))
-    assert len(done) <= most_rounds(size)
+        done.append(make_group_results({g: rng.choice([None, 1.0, 2.0]) for g in asked.groups}))
+    assert len(done) <= count_most_rounds(size)

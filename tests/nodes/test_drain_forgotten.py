@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def closed(live: Chaos, node: str) -> bool:
-    return live.node(node).drained and reason_owner(live.node(node).reason) == live.last(node).id
+    return (
+        live.node(node).drained and parse_reason_owner(live.node(node).reason) == live.last(node).id
+    )
 
 
 def resumes(live: Chaos, node: str) -> bool:

@@ -15,16 +15,16 @@ from hpctl.faults import health as faults_health
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.faults.health import fold_report
-from hpctl.nodes.advance import advance
-from hpctl.nodes.agent_orders import OrderOpener
-from hpctl.nodes.gpu_reset import FABRIC_MANAGER, Reset, ResetRefused, Resets
+from hpctl.nodes.advance import advance_node_recovery
+from hpctl.nodes.agent_orders import AgentOrderHandler
+from hpctl.nodes.gpu_reset import FABRIC_MANAGER, GpuReset, GpuResetRunner, ResetRefusedError
 from hpctl.vocabulary import reset_order
-from hpctl.vocabulary.assessment import Condition, Remedy
-from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.vocabulary.assessment import NodeCondition, Remedy
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import StepKind, StepRecord, Wait
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import StepKind, StepRecord, WaitUntil
 from hpctl.wire import munge
 from tests.fakes import nvidia_smi
 from tests.fakes.nvidia_smi import DONE, GPUS, IN_USE, PEERS, UNSUPPORTED
@@ -52,7 +52,7 @@ def nothing():
 
 
 def run(root, devices=GPUS[:1]):
-    return [gpu.pci for gpu in Reset(root, nothing).carry_out(devices)]
+    return [gpu.pci for gpu in GpuReset(root, nothing).carry_out(devices)]
 
 
 def test_what_is_stopped_for_a_reset_is_started_again_however_it_ends(tmp_path):
@@ -66,7 +66,7 @@ def test_what_is_stopped_for_a_reset_is_started_again_however_it_ends(tmp_path):
     assert done == [*stopped, *off, "--gpu-reset --id=GPU-0", *on, *started]
     nvidia_smi.install(tmp_path, IN_USE, units="nvidia-dcgm.service")
     (tmp_path / "calls").unlink()
-    with pytest.raises(ResetRefused, match=r"53:00\.0: In use by another client") as no:
+    with pytest.raises(ResetRefusedError, match=r"53:00\.0: In use by another client") as no:
         run(tmp_path)
     assert no.value.code == faults_health.RESET_FAILED
     assert nvidia_smi.calls(tmp_path)[-1] == "start nvidia-dcgm.service"
@@ -100,19 +100,19 @@ def test_a_machine_on_which_one_gpu_cannot_be_reset_says_why(tmp_path, machine, 
     if code == faults_health.RESET_DONE:
         assert run(tmp_path)
         return
-    with pytest.raises(ResetRefused, match=why) as no:
+    with pytest.raises(ResetRefusedError, match=why) as no:
         run(tmp_path)
     assert no.value.code == code
     assert not any("--gpu-reset" in call for call in nvidia_smi.calls(tmp_path))
 
 
 def test_what_is_lost_unsupported_or_silent_is_not_reset(tmp_path):
-    with pytest.raises(ResetRefused, match="does not answer"):
+    with pytest.raises(ResetRefusedError, match="does not answer"):
         run(tmp_path)
     nvidia_smi.install(tmp_path, UNSUPPORTED)
-    with pytest.raises(ResetRefused, match="is not supported"):
+    with pytest.raises(ResetRefusedError, match="is not supported"):
         run(tmp_path)
-    with pytest.raises(ResetRefused, match=r"no GPU at 0000:99:00\.0"):
+    with pytest.raises(ResetRefusedError, match=r"no GPU at 0000:99:00\.0"):
         run(tmp_path, ("0000:99:00.0",))
 
 
@@ -125,7 +125,9 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     (process / "comm").write_text("python3\n")
     group = process / "cgroup"
     group.write_text("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n")
-    with pytest.raises(ResetRefused, match=r"job 7 runs on the node's GPUs: python3\[\d+\]") as no:
+    with pytest.raises(
+        ResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
+    ) as no:
         run(tmp_path)
     assert (no.value.code, stray.poll()) == (faults_health.RESET_REFUSED, None)
     group.write_text("0::/user.slice\n")
@@ -152,7 +154,9 @@ def test_a_job_s_process_is_known_without_control_groups(tmp_path):
     add_slurmstepd(folders[0], tmp_path / "usr/sbin/slurmstepd")
     (folders[1] / "fd/3").symlink_to("/dev/nvidia1")
     try:
-        with pytest.raises(ResetRefused, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"):
+        with pytest.raises(
+            ResetRefusedError, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"
+        ):
             run(tmp_path)
         assert rank.poll() is None
     finally:
@@ -166,11 +170,11 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     mine = generation()
     settings = AgentSettings((), mine.node, mine.instance, mine.boot, root=tmp_path)
     word = reset_order.ResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
-    monkeypatch.setattr(munge, "open_order", lambda *_: word)
+    monkeypatch.setattr(munge, "decode_order_credential", lambda *_: word)
 
     def make_opener(earlier):
-        begin = Resets(settings, nothing, found.extend, earlier).begin
-        return OrderOpener(settings, {reset_order.ResetOrder: begin})
+        begin = GpuResetRunner(settings, nothing, found.extend, earlier).begin
+        return AgentOrderHandler(settings, {reset_order.ResetOrder: begin})
 
     opener = make_opener(())
     for credential in ("a", "a", "b"):
@@ -194,30 +198,45 @@ NO_CLOUD = replace(FACTS, slurm=OURS, provider_present=False)
 def said(code, seconds=70):
     when = at(seconds)
     return Finding(
-        faults_health.RESET_CHECK, Verdict.OK, when, when, "n-1", code, "words", "0000:3b:00.0"
+        faults_health.RESET_CHECK,
+        DeviceVerdict.OK,
+        when,
+        when,
+        "n-1",
+        code,
+        "words",
+        "0000:3b:00.0",
     )
 
 
 def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
     facts = replace(NO_CLOUD, running=(slurm_job(7),))
-    assert "job 7 runs" in advance(RESETTING, facts, OWN, at(61)).why
-    assert isinstance(advance(RESETTING, NO_CLOUD, OWN, at(59)), Wait)
+    assert "job 7 runs" in advance_node_recovery(RESETTING, facts, OWN, at(61)).why
+    assert isinstance(advance_node_recovery(RESETTING, NO_CLOUD, OWN, at(59)), WaitUntil)
     lines = replace(RESETTING, findings=(replace(finding("48"), device="0000:3b:00.0"),))
-    order = does(advance(lines, NO_CLOUD, OWN, at(60))).order
+    order = does(advance_node_recovery(lines, NO_CLOUD, OWN, at(60))).order
     until_s = at(60).timestamp() + faults_health.ORDER_S
     assert order == reset_order.ResetOrder("n-1", generation(), until_s, ("0000:3b:00.0",))
     for outcome in (Outcome.accepted(), Outcome.ambiguous("in_doubt"), None):
         doubted = replace(RESETTING, steps=(replace(STEP, outcome=outcome),))
-        assert moves(advance(doubted, NO_CLOUD, OWN, at(61))).signal is NodeSignal.REMEDY_ACCEPTED
+        assert (
+            moves(advance_node_recovery(doubted, NO_CLOUD, OWN, at(61))).signal
+            is NodeSignal.REMEDY_ACCEPTED
+        )
     booted = replace(NO_CLOUD, heard=generation(boot=2), instance=None)
-    assert moves(advance(RESETTING, booted, OWN, at(61))).signal is NodeSignal.REMEDY_ACCEPTED
+    assert (
+        moves(advance_node_recovery(RESETTING, booted, OWN, at(61))).signal
+        is NodeSignal.REMEDY_ACCEPTED
+    )
     no = replace(STEP, outcome=Outcome.rejected("no_agents", "nobody"))
-    refused = moves(advance(replace(RESETTING, steps=(no,)), NO_CLOUD, OWN, at(61)))
+    refused = moves(advance_node_recovery(replace(RESETTING, steps=(no,)), NO_CLOUD, OWN, at(61)))
     assert (refused.signal, refused.why) == (
         NodeSignal.RESET_IN_VAIN,
         "not ordered: no_agents nobody",
     )
-    assist = moves(advance(RESETTING, FACTS, Policy(mode=Mode.ASSIST), at(61)))
+    assist = moves(
+        advance_node_recovery(RESETTING, FACTS, RecoveryPolicy(mode=Mode.ASSIST), at(61))
+    )
     assert "left to HyperPod's own recovery" in assist.why
 
 
@@ -230,14 +249,14 @@ def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
     assert (due - at(60)).total_seconds() == OWN.node.reset_deadline_s
     facts = replace(FACTS, reset=said(code) if code else None)
     if not code:
-        assert isinstance(advance(waiting, facts, OWN, at(61)), Wait)
-    move = moves(advance(waiting, facts, OWN, at(61) if code else due))
+        assert isinstance(advance_node_recovery(waiting, facts, OWN, at(61)), WaitUntil)
+    move = moves(advance_node_recovery(waiting, facts, OWN, at(61) if code else due))
     after = waiting.on(move.signal, at(71), move.why)
     if code == faults_health.RESET_DONE:
         assert (after.phase, after.remedy) == (NodePhase.VERIFYING, Remedy.RESET_GPU)
     else:
         assert (after.phase, after.remedy) == (NodePhase.VACATED, Remedy.REBOOT)
-        assert does(advance(after, FACTS, OWN, at(72))).kind is StepKind.REBOOT
+        assert does(advance_node_recovery(after, FACTS, OWN, at(72))).kind is StepKind.REBOOT
     assert not code or move.why.endswith("words")
 
 
@@ -247,7 +266,7 @@ def test_a_mark_that_asks_for_replacement_skips_the_reboot():
 
 def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
     def heard(*findings, seq=1, known=None):
-        report = Report("n1", *generation_of(), seq, at(100), at(0), findings)
+        report = AgentReport("n1", *generation_of(), seq, at(100), at(0), findings)
         return fold_report(known, report, at(100))[0]
 
     def generation_of():
@@ -258,20 +277,23 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
 
     shipped = build_rules(silent_after_s=1e6)
     health = heard(line(10))
-    assert assess_health(health, shipped, at(100)).condition is Condition.FAULTY
+    assert assess_health(health, shipped, at(100)).condition is NodeCondition.FAULTY
     done = said(faults_health.RESET_DONE)
     for failed in (faults_health.RESET_FAILED, faults_health.RESET_REFUSED):
         still = heard(line(10), said(failed), seq=2, known=health)
-        assert assess_health(still, shipped, at(100)).condition is Condition.FAULTY
+        assert assess_health(still, shipped, at(100)).condition is NodeCondition.FAULTY
     healed = heard(line(10), done, seq=2, known=health)
-    assert assess_health(healed, shipped, at(100)).condition is Condition.HEALTHY
+    assert assess_health(healed, shipped, at(100)).condition is NodeCondition.HEALTHY
     assert heard(line(10), done).findings == (done,)  # a head that knew nothing yet
     for another in (line(80), line(10, "0000:64:00.0")):
         sick = heard(another, done, seq=3, known=healed)
-        assert assess_health(sick, shipped, at(100)).condition is Condition.FAULTY
+        assert assess_health(sick, shipped, at(100)).condition is NodeCondition.FAULTY
 
 
 def test_what_is_verified_after_a_reset_has_no_old_fault_left():
     verifying = replace(RESETTING, phase=NodePhase.VERIFYING, steps=(STEP,), since=at(70))
     facts = replace(FACTS, assessment=faulty(seconds=-10))
-    assert moves(advance(verifying, facts, OWN, at(101))).signal is NodeSignal.FAULT_AGAIN
+    assert (
+        moves(advance_node_recovery(verifying, facts, OWN, at(101))).signal
+        is NodeSignal.FAULT_AGAIN
+    )

@@ -6,27 +6,27 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.capacity.kind import make_capacity_kind
-from hpctl.engine.advance import advance_all
-from hpctl.engine.gates import count_tally
+from hpctl.engine.advance import advance_recoveries
+from hpctl.engine.gates import count_for_gates
 from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.maintenance import ReservationWatch, find_maintenance, maintenance_text
+from hpctl.engine.maintenance import ReservationWatch, describe_maintenance, find_maintenance
 from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.facts import job_facts
-from hpctl.jobs.plan import run_decisions
+from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.plan import plan_failed_runs
 from hpctl.nodes.acceptance.daemon import ACCEPTANCE
 from hpctl.nodes.actors import NodeFacts
-from hpctl.nodes.advance import advance
+from hpctl.nodes.advance import advance_node_recovery
 from hpctl.slurm.cli import parse_reservations
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.node_recovery import ENDS, NodePhase, NodeRecovery, NodeSignal
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from hpctl.vocabulary.slurm_facts import Reservation, SchedulerView, SlurmNode
 from tests.fakes.values import (
     FAULT,
@@ -52,7 +52,7 @@ LINE = (
 )
 BIOS = Reservation("bios", ("n1", "n2"), at(0), at(3600), True)
 BASE = replay_events([opened()]).nodes[opened().recovery]
-OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason(BASE.id, "Xid 79"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 HELD = replace(FACTS, maintenance="bios holds the node")
@@ -88,14 +88,14 @@ def test_only_a_maintenance_reservation_that_is_not_hpctls_own_holds_a_node():
 def test_a_node_with_the_flag_alone_is_held_by_a_reservation_without_a_name():
     shown = slurm(nodes=(slurm_node(1, flags=frozenset({"MAINTENANCE", "RESERVED"})),))
     found = find_maintenance(shown, 0, at(0))
-    assert maintenance_text(found["n1"], at(0)) == "a maintenance reservation holds the node"
+    assert describe_maintenance(found["n1"], at(0)) == "a maintenance reservation holds the node"
     assert find_maintenance(replace(shown, reservations={}), 0, at(0)) == {}, "the flag is late"
 
 
 def test_the_text_names_the_reservation_its_end_and_a_start_to_come():
     ends = "the maintenance reservation bios holds the node until 2026-03-01 13:00:00 UTC"
-    assert maintenance_text(BIOS, at(1)) == ends
-    assert "bios begins at 2026-03-01 12:00:00 UTC" in maintenance_text(BIOS, at(-1))
+    assert describe_maintenance(BIOS, at(1)) == ends
+    assert "bios begins at 2026-03-01 12:00:00 UTC" in describe_maintenance(BIOS, at(-1))
 
 
 class Source:
@@ -150,7 +150,7 @@ def test_an_order_of_an_operator_is_blocked_too_and_no_approval_lifts_it():
 def test_faults_that_show_during_maintenance_count_for_no_mass_event():
     sick = [faulty(f"n{i}") for i in (1, 2, 3)]
     busy = view_of(sick=sick, maintenance={"n2": BIOS, "n3": BIOS})
-    assert count_tally(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
+    assert count_for_gates(busy, (), OWN, at(0)).seen[FAULT.rule] == {"n1": at(-10)}
     assert [o.generation.node for o in decided(busy, at(0)).opens] == ["n1"]
 
 
@@ -169,13 +169,13 @@ def in_phase(phase: NodePhase, **changes) -> NodeRecovery:
 @pytest.mark.parametrize("phase", WAITING)
 def test_the_beginning_and_the_end_are_written_down_once_and_change_no_phase(phase):
     rec = replace(BASE, phase=phase)
-    began = moves(advance(rec, HELD, OWN, at(1)))
+    began = moves(advance_node_recovery(rec, HELD, OWN, at(1)))
     assert began.signal is NodeSignal.MAINTENANCE_BEGAN
     held = rec.on(began.signal, at(1), began.why)
     assert held.phase is phase
-    again = advance(held, HELD, OWN, at(2))
-    assert not (isinstance(again, Move) and again.signal is NodeSignal.MAINTENANCE_BEGAN)
-    ended = moves(advance(held, FACTS, OWN, at(3000)))
+    again = advance_node_recovery(held, HELD, OWN, at(2))
+    assert not (isinstance(again, PhaseMove) and again.signal is NodeSignal.MAINTENANCE_BEGAN)
+    ended = moves(advance_node_recovery(held, FACTS, OWN, at(3000)))
     assert ended.signal is NodeSignal.MAINTENANCE_ENDED
     over = held.on(ended.signal, at(3000), ended.why)
     assert (over.phase, over.in_maintenance) == (phase, False)
@@ -189,33 +189,37 @@ def test_no_deadline_passes_and_nothing_is_done_to_the_node(phase):
     for node in nodes:
         facts = replace(HELD, slurm=node, assessment=faulty(seconds=20))
         for seconds in (1, 10_000_000):
-            answer = advance(held, facts, OWN, at(seconds))
-            escalates = isinstance(answer, Move) and answer.signal in (
+            answer = advance_node_recovery(held, facts, OWN, at(seconds))
+            escalates = isinstance(answer, PhaseMove) and answer.signal in (
                 NodeSignal.DEADLINE, NodeSignal.NEEDS_HUMAN, NodeSignal.FAULT_AGAIN,
                 NodeSignal.REBOOT_IN_VAIN,
             )  # fmt: skip
             assert not escalates, answer
-            assert isinstance(answer, Move | Wait), answer
+            assert isinstance(answer, PhaseMove | WaitUntil), answer
 
 
 def test_a_reboot_in_doubt_is_still_observed():
     doubt = StepRecord(StepKind.REBOOT, 1, "i-n1", at(0))
     held = in_phase(NodePhase.VACATED, steps=(doubt,))
-    assert isinstance(advance(held, HELD, OWN, at(10_000)), Wait), "it is not sent again"
+    assert isinstance(advance_node_recovery(held, HELD, OWN, at(10_000)), WaitUntil), (
+        "it is not sent again"
+    )
     booted = replace(HELD, heard=generation(boot=2))
-    assert moves(advance(held, booted, OWN, at(5))).signal is NodeSignal.REMEDY_ACCEPTED
+    assert (
+        moves(advance_node_recovery(held, booted, OWN, at(5))).signal is NodeSignal.REMEDY_ACCEPTED
+    )
 
 
 def test_an_operator_who_resumes_the_node_in_maintenance_wins():
     resumed = replace(HELD, slurm=slurm_node(1, flags=frozenset({"MAINTENANCE"})))
-    answer = moves(advance(in_phase(NodePhase.VACATED), resumed, OWN, at(5)))
+    answer = moves(advance_node_recovery(in_phase(NodePhase.VACATED), resumed, OWN, at(5)))
     assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
 
 
 def test_the_reservation_of_a_test_of_hpctls_own_is_deleted_nevertheless():
     held = in_phase(NodePhase.ACCEPTING)
     failed = held.on(NodeSignal.OPERATOR_CANCELLED, at(1), "cancelled")
-    answer = advance(failed, replace(HELD, held=True), OWN, at(2), ACCEPTANCE)
+    answer = advance_node_recovery(failed, replace(HELD, held=True), OWN, at(2), ACCEPTANCE)
     assert answer.kind is StepKind.UNRESERVE
 
 
@@ -230,7 +234,7 @@ def test_a_test_that_ended_before_its_maintenance_keeps_its_verdict():
 
 def hit(job, **changes):
     view = held_view(sick=[faulty()], jobs=[job], **changes)
-    found = unflawed(run_decisions(view, OWN, (), at(0)))
+    found = unflawed(plan_failed_runs(view, OWN, (), at(0)))
     return found[0] if found else None
 
 
@@ -260,7 +264,7 @@ def test_a_run_with_a_supervisor_is_left_to_it():
 def test_a_fault_that_lets_jobs_end_hits_no_run():
     mild = faulty(fault=replace(FAULT, urgency=Urgency.AFTER_JOBS))
     view = held_view(sick=[mild], jobs=[slurm_job(partition="all")])
-    assert unflawed(run_decisions(view, OWN, (), at(0))) == []
+    assert unflawed(plan_failed_runs(view, OWN, (), at(0))) == []
 
 
 def test_a_job_recovery_whose_node_falls_into_maintenance_requeues_the_job_itself():
@@ -268,24 +272,24 @@ def test_a_job_recovery_whose_node_falls_into_maintenance_requeues_the_job_itsel
     from tests.fakes.values import attempt
 
     log = [opened(), JobRecoveryOpened(at(0), "j-1", attempt(), "n-1", ("n1",), "its node")]
-    drained = {"n1": replace(OURS, reason=own_reason("n-1", "Xid 79"))}
+    drained = {"n1": replace(OURS, reason=format_own_reason("n-1", "Xid 79"))}
     for node in (drained, {"n1": slurm_node(1)}):
         shown = SchedulerView(at(0), node, {1: slurm_job()})
         held = held_view(log=log, sick=[faulty()], scheduler=shown)
-        facts = job_facts(held.state.jobs["j-1"], held, OWN)
+        facts = collect_job_facts(held.state.jobs["j-1"], held, OWN)
         assert (facts.cordoned, facts.node_stops_it) == (True, False)
     free = view_of(log=log, sick=[faulty()], scheduler=SchedulerView(at(0), drained, shown.jobs))
-    assert job_facts(free.state.jobs["j-1"], free, OWN).node_stops_it
+    assert collect_job_facts(free.state.jobs["j-1"], free, OWN).node_stops_it
 
 
 @pytest.mark.parametrize(("held", "steps"), [(True, []), (False, [StepKind.TEST])])
 def test_a_burn_in_takes_no_step_on_a_node_in_maintenance(held, steps, monkeypatch):
-    begin = Do(StepKind.TEST, "hpctl-burn-in-b-1", 1)
-    monkeypatch.setattr("hpctl.capacity.kind.advance", lambda *_: begin)
+    begin = StartStep(StepKind.TEST, "hpctl-burn-in-b-1", 1)
+    monkeypatch.setattr("hpctl.capacity.kind.advance_change", lambda *_: begin)
     log = [ChangeOpened(at(0), "b-1", ChangeKind.BURN_IN, "workers", "idle", node="n1")]
     view = view_of(log=log, maintenance={"n1": BIOS} if held else {})
     kind = make_capacity_kind(lambda *_: {})
-    assert [due.do.kind for due in advance_all(view, OWN, at(3), (kind,)).due] == steps
+    assert [due.do.kind for due in advance_recoveries(view, OWN, at(3), (kind,)).due] == steps
 
 
 def test_the_end_of_a_maintenance_is_replayed():

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.node_deadlines import find_node_deadline
-from hpctl.nodes.advance import advance
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
+from hpctl.nodes.advance import advance_node_recovery
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.recovery import Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.recovery import PhaseMove, StepKind, StepRecord, WaitUntil
 from tests.fakes.values import OWN, at, generation
 from tests.nodes.test_node_recovery import FACTS, rec
 
@@ -22,12 +22,12 @@ def ordered(kind: StepKind, target: str, outcome: Outcome) -> StepRecord:
 
 @pytest.mark.parametrize("phase", [NodePhase.CORDONED, NodePhase.VACATED])
 def test_a_node_that_slurmctld_does_not_list_is_waited_for_and_then_gone(phase):
-    waits = advance(rec(phase), UNLISTED, OWN, at(WINDOW_S - 1))
-    assert isinstance(waits, Wait)
+    waits = advance_node_recovery(rec(phase), UNLISTED, OWN, at(WINDOW_S - 1))
+    assert isinstance(waits, WaitUntil)
     assert waits.until == at(WINDOW_S)
     assert "slurmctld has not listed the node since" in waits.why
-    ends = advance(rec(phase), UNLISTED, OWN, at(WINDOW_S))
-    assert isinstance(ends, Move)
+    ends = advance_node_recovery(rec(phase), UNLISTED, OWN, at(WINDOW_S))
+    assert isinstance(ends, PhaseMove)
     assert ends.signal is NodeSignal.NODE_GONE
 
 
@@ -36,9 +36,9 @@ def test_a_node_that_is_being_replaced_may_be_missing_for_as_long_as_that_takes(
     replaced = rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,), rung=0, steps=(sent,))
     last = find_node_deadline(replaced, OWN)
     assert last > at(WINDOW_S + 1)
-    assert isinstance(advance(replaced, UNLISTED, OWN, at(WINDOW_S + 1)), Wait)
-    ends = advance(replaced, UNLISTED, OWN, last)
-    assert isinstance(ends, Move)
+    assert isinstance(advance_node_recovery(replaced, UNLISTED, OWN, at(WINDOW_S + 1)), WaitUntil)
+    ends = advance_node_recovery(replaced, UNLISTED, OWN, last)
+    assert isinstance(ends, PhaseMove)
     assert ends.signal is NodeSignal.NODE_GONE
 
 
@@ -51,9 +51,9 @@ def test_a_node_that_is_being_replaced_may_be_missing_for_as_long_as_that_takes(
     ],
 )
 def test_a_return_that_slurmctld_refuses_is_an_operators_where_the_node_is_theirs(refused, signal):
-    healthy = Assessment(generation(), Condition.HEALTHY, at(0))
+    healthy = Assessment(generation(), NodeCondition.HEALTHY, at(0))
     no = ordered(StepKind.RETURN, "n1", Outcome.rejected(refused))
     verified = rec(NodePhase.VERIFYING, steps=(no,))
-    answer = advance(verified, replace(FACTS, assessment=healthy), OWN, at(3600))
-    assert isinstance(answer, Move)
+    answer = advance_node_recovery(verified, replace(FACTS, assessment=healthy), OWN, at(3600))
+    assert isinstance(answer, PhaseMove)
     assert answer.signal is signal

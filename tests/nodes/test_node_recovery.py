@@ -10,13 +10,13 @@ from hpctl.engine.node_deadlines import find_node_deadline
 from hpctl.engine.timeline import find_awaited
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.faults.hma_marks import CHECK, is_spent, mark_of, with_marks
+from hpctl.faults.hma_marks import CHECK, add_mark_findings, find_node_mark, is_mark_spent
 from hpctl.nodes.actors import NodeFacts
-from hpctl.nodes.advance import advance, new_generation
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
+from hpctl.nodes.advance import advance_node_recovery, find_new_generation
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
 from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import (
     ENDS,
     IN_TEST,
@@ -27,8 +27,8 @@ from hpctl.vocabulary.node_recovery import (
 )
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import Mode
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import (
     OWN,
@@ -45,7 +45,7 @@ from tests.fakes.values import (
 BASE = replay_events([opened()]).nodes[opened().recovery]
 WAITING = [p for p in NodePhase if p not in {*ENDS, *IN_TEST}]
 """Those of a test are treated by the room that tests: test_acceptance.py."""
-OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason(BASE.id, "Xid 79"))
 INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 STUCK = {
@@ -63,7 +63,7 @@ def rec(phase: NodePhase, **changes) -> NodeRecovery:
 
 
 def signal_of(recovery: NodeRecovery, facts: NodeFacts, seconds: float = 1) -> NodeSignal:
-    return NodeSignal(moves(advance(recovery, facts, OWN, at(seconds))).signal)
+    return NodeSignal(moves(advance_node_recovery(recovery, facts, OWN, at(seconds))).signal)
 
 
 @pytest.mark.parametrize("phase", WAITING)
@@ -74,7 +74,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     due = find_node_deadline(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
-    assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
+    assert advance_node_recovery(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
     end = TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)]
     assert end is NodePhase.ESCALATED
 
@@ -84,11 +84,14 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     reboot = StepRecord(StepKind.REBOOT, 1, "i-n1", at(0), Outcome.accepted(), at(1))
     waiting = rec(phase, steps=(reboot,))
     due = find_node_deadline(waiting, OWN)
-    moved = moves(advance(waiting, STUCK[phase], OWN, due))
+    moved = moves(advance_node_recovery(waiting, STUCK[phase], OWN, due))
     assert moved.signal is NodeSignal.REBOOT_IN_VAIN
     climbed = waiting.on(NodeSignal.REBOOT_IN_VAIN, due, "", None)
     assert (climbed.phase, climbed.remedy) == (NodePhase.VACATED, Remedy.REPLACE)
-    assert advance(replace(waiting, ladder=(Remedy.REBOOT,)), STUCK[phase], OWN, due) != moved
+    assert (
+        advance_node_recovery(replace(waiting, ladder=(Remedy.REBOOT,)), STUCK[phase], OWN, due)
+        != moved
+    )
 
 
 @pytest.mark.parametrize("phase", [p for p in WAITING if p is not NodePhase.OPEN])
@@ -106,25 +109,29 @@ def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
 def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued():
     cordoned = rec(NodePhase.CORDONED)
     ready = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
-    assert advance(cordoned, ready, OWN, at(1)) == Do(StepKind.DOWN, "n1", 1, BASE.meaning)
-    assert isinstance(advance(cordoned, replace(ready, movable=frozenset()), OWN, at(1)), Wait)
+    assert advance_node_recovery(cordoned, ready, OWN, at(1)) == StartStep(
+        StepKind.DOWN, "n1", 1, BASE.meaning
+    )
+    assert isinstance(
+        advance_node_recovery(cordoned, replace(ready, movable=frozenset()), OWN, at(1)), WaitUntil
+    )
     stays = replace(ready, running=(slurm_job(batch=False),))
-    assert isinstance(advance(cordoned, stays, OWN, at(1)), Wait)
+    assert isinstance(advance_node_recovery(cordoned, stays, OWN, at(1)), WaitUntil)
     lost = replace(stays, slurm=replace(OURS, flags=OURS.flags | {"NOT_RESPONDING"}))
-    assert isinstance(advance(cordoned, lost, OWN, at(1)), Do)
+    assert isinstance(advance_node_recovery(cordoned, lost, OWN, at(1)), StartStep)
 
 
 def test_after_jobs_never_sets_a_node_down():
     patient = rec(NodePhase.CORDONED, urgency=Urgency.AFTER_JOBS)
     facts = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
-    assert isinstance(advance(patient, facts, OWN, at(800_000)), Wait)
+    assert isinstance(advance_node_recovery(patient, facts, OWN, at(800_000)), WaitUntil)
 
 
 def test_the_remedy_names_the_instance_that_was_sick():
-    assert isinstance(advance(rec(NodePhase.VACATED), FACTS, OWN, at(59)), Wait)
+    assert isinstance(advance_node_recovery(rec(NodePhase.VACATED), FACTS, OWN, at(59)), WaitUntil)
     for rung, kind in enumerate((StepKind.REBOOT, StepKind.REPLACE)):
-        remedy = advance(rec(NodePhase.VACATED, rung=rung), FACTS, OWN, at(60))
-        assert remedy == Do(kind, "i-n1", 1, BASE.meaning)
+        remedy = advance_node_recovery(rec(NodePhase.VACATED, rung=rung), FACTS, OWN, at(60))
+        assert remedy == StartStep(kind, "i-n1", 1, BASE.meaning)
 
 
 @pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.REPLACE])
@@ -133,8 +140,8 @@ def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind):
     busy = Outcome.rejected("ValidationException", "the cluster is Updating", transient=True)
     waiting = rec(NodePhase.VACATED, rung=int(kind is StepKind.REPLACE))
     asked, now = [], 60.0
-    while not isinstance(answer := advance(waiting, FACTS, OWN, at(now)), Move):
-        if isinstance(answer, Do):
+    while not isinstance(answer := advance_node_recovery(waiting, FACTS, OWN, at(now)), PhaseMove):
+        if isinstance(answer, StartStep):
             asked.append(now)
             step = StepRecord(kind, answer.attempt, answer.target, at(now), busy, at(now))
             waiting = replace(waiting, steps=(*waiting.steps, step))
@@ -156,12 +163,14 @@ def test_another_instance_under_the_name_means_it_was_done():
 @pytest.mark.parametrize("phase", [NodePhase.CORDONED, NodePhase.VACATED])
 def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
     mass = replace(FACTS, correlated="3 of 8 nodes")
-    assert advance(rec(phase), mass, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
+    assert advance_node_recovery(rec(phase), mass, OWN, at(1)) == StartStep(
+        StepKind.RETURN, "n1", 1
+    )
     sent = StepRecord(StepKind.RETURN, 1, "n1", at(1), Outcome.accepted(), at(1))
     back = replace(mass, slurm=slurm_node(1))
     assert signal_of(rec(phase, steps=(sent,)), back, 2) is NodeSignal.WITHDRAWN
     for later_phase in (NodePhase.REMEDYING, NodePhase.REJOINING):
-        assert not isinstance(advance(rec(later_phase), mass, OWN, at(1)), Do)
+        assert not isinstance(advance_node_recovery(rec(later_phase), mass, OWN, at(1)), StartStep)
 
 
 @pytest.mark.parametrize(
@@ -170,19 +179,23 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
         (None, False),
         (generation(), False),
         (generation(boot=2), True),
-        (Generation(OURS.name, "i-other", generation(boot=2).boot), False),
+        (NodeGeneration(OURS.name, "i-other", generation(boot=2).boot), False),
     ],
 )
 def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(heard, seen):
     facts = replace(FACTS, heard=heard)
-    assert (new_generation(rec(NodePhase.REMEDYING), facts) is not None) is seen
-    assert new_generation(rec(NodePhase.REMEDYING, rung=1), facts) is None, "no replacement"
+    assert (find_new_generation(rec(NodePhase.REMEDYING), facts) is not None) is seen
+    assert find_new_generation(rec(NodePhase.REMEDYING, rung=1), facts) is None, "no replacement"
 
 
 def test_a_healthy_generation_is_returned_after_a_while():
     facts = replace(FACTS, assessment=replace(faulty(), condition="healthy", findings=()))
-    assert isinstance(advance(rec(NodePhase.VERIFYING), facts, OWN, at(29)), Wait)
-    assert advance(rec(NodePhase.VERIFYING), facts, OWN, at(30)) == Do(StepKind.RETURN, "n1", 1)
+    assert isinstance(
+        advance_node_recovery(rec(NodePhase.VERIFYING), facts, OWN, at(29)), WaitUntil
+    )
+    assert advance_node_recovery(rec(NodePhase.VERIFYING), facts, OWN, at(30)) == StartStep(
+        StepKind.RETURN, "n1", 1
+    )
 
 
 MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Replace")
@@ -201,9 +214,9 @@ ASSIST = replace(OWN, mode=Mode.ASSIST)
 )  # fmt: skip
 def test_only_the_marks_to_the_letter_count(reason, mark):
     for flag in ("FAIL", "DRAIN"):
-        assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
-    assert mark_of(slurm_node(1, state="DOWN", reason=reason)) == mark
-    assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
+        assert find_node_mark(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
+    assert find_node_mark(slurm_node(1, state="DOWN", reason=reason)) == mark
+    assert find_node_mark(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
 
 
 def view(**changes) -> SchedulerView:
@@ -212,10 +225,10 @@ def view(**changes) -> SchedulerView:
 
 
 def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
-    known = {MARKED.name: Health(generation(), at(0))} if heard else {}
-    health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
+    known = {MARKED.name: NodeHealth(generation(), at(0))} if heard else {}
+    health = add_mark_findings(known, seen, {MARKED.name: instance} if instance else {})
     judged = assess_health(health[MARKED.name], build_rules(), at(1))
-    assert judged.condition is Condition.FAULTY
+    assert judged.condition is NodeCondition.FAULTY
     assert judged.findings[0].detail == "Action:Replace"
     return judged.fault.rule
 
@@ -234,7 +247,7 @@ def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
     unregistered = view(reason_at=at(-9), boot_time=at(-99))
     assert rule_of(unregistered, launched(at(-6))) == "hma-spent", "another instance is on its way"
     again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
-    assert is_spent(again, launched(at(-99)))
+    assert is_mark_spent(again, launched(at(-99)))
 
 
 def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
@@ -249,14 +262,14 @@ def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
 def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase):
     facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
     treated = did(rec(phase), StepKind.DRAIN)
-    first = moves(advance(treated, facts, OWN, at(1)))
+    first = moves(advance_node_recovery(treated, facts, OWN, at(1)))
     assert first.signal is NodeSignal.MARKED
     noted = treated.on(NodeSignal.MARKED, at(1), first.why, None)
     assert noted.since == treated.since, "it puts no deadline off"
-    answer = does(advance(noted, facts, OWN, at(1)))
+    answer = does(advance_node_recovery(noted, facts, OWN, at(1)))
     assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
-    kept = advance(noted, facts, ASSIST, at(1))
-    assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
+    kept = advance_node_recovery(noted, facts, ASSIST, at(1))
+    assert not (isinstance(kept, StartStep) and kept.kind is StepKind.DRAIN), "the service reads it"
 
 
 def test_a_mark_that_comes_again_and_again_is_handed_to_a_person():
@@ -264,7 +277,7 @@ def test_a_mark_that_comes_again_and_again_is_handed_to_a_person():
     for _ in range(2 * OWN.node.step_attempts):
         treated = did(treated, StepKind.DRAIN)
     treated = treated.on(NodeSignal.MARKED, at(1), "", None)
-    answer = moves(advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
+    answer = moves(advance_node_recovery(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
     assert answer.signal is NodeSignal.NEEDS_HUMAN
     assert "again and again" in answer.why
 
@@ -278,11 +291,11 @@ INVALID = slurm_node(
 @pytest.mark.parametrize("phase", [p for p in WAITING if p not in IN_TEST])
 def test_slurmctlds_reason_over_ours_is_no_operators_and_is_replaced(phase):
     drained = did(rec(phase), StepKind.DRAIN)
-    answer = advance(drained, replace(FACTS, slurm=INVALID), OWN, at(1))
+    answer = advance_node_recovery(drained, replace(FACTS, slurm=INVALID), OWN, at(1))
     assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
     for _ in range(2 * OWN.node.step_attempts):
         drained = did(drained, StepKind.DRAIN)
-    answer = moves(advance(drained, replace(FACTS, slurm=INVALID), OWN, at(1)))
+    answer = moves(advance_node_recovery(drained, replace(FACTS, slurm=INVALID), OWN, at(1)))
     assert answer.signal is NodeSignal.NEEDS_HUMAN
     assert "again and again: gres/gpu" in answer.why
 
@@ -291,7 +304,7 @@ def test_a_reason_that_slurmctld_removed_is_written_again():
     """As it does when a drained node that its power saving has stopped registers."""
     nameless = replace(FACTS, slurm=replace(OURS, reason=""))
     drained = did(rec(NodePhase.REMEDYING), StepKind.DRAIN)
-    answer = advance(drained, nameless, OWN, at(1))
+    answer = advance_node_recovery(drained, nameless, OWN, at(1))
     assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
 
 
@@ -300,8 +313,8 @@ POWERED_DOWN = replace(OURS, flags=frozenset({"DRAIN", "POWERED_DOWN"}))
 
 def test_a_node_that_is_powered_down_is_not_taken_for_one_that_came_back():
     facts = replace(FACTS, slurm=POWERED_DOWN)
-    answer = advance(rec(NodePhase.REJOINING), facts, OWN, at(1))
-    assert isinstance(answer, Wait)
+    answer = advance_node_recovery(rec(NodePhase.REJOINING), facts, OWN, at(1))
+    assert isinstance(answer, WaitUntil)
     assert "POWER_UP" in answer.why
 
 
@@ -309,14 +322,16 @@ def test_a_node_that_is_powered_down_is_not_taken_for_one_that_came_back():
 def test_a_reboot_of_a_node_that_was_powered_down_since_is_not_called_in_vain(phase):
     rebooting = did(replace(rec(phase), ladder=(Remedy.REBOOT, Remedy.REPLACE)), StepKind.REBOOT)
     facts = replace(FACTS, slurm=POWERED_DOWN)
-    answer = moves(advance(rebooting, facts, OWN, find_node_deadline(rebooting, OWN)))
+    answer = moves(advance_node_recovery(rebooting, facts, OWN, find_node_deadline(rebooting, OWN)))
     assert answer.signal is NodeSignal.DEADLINE
 
 
 def test_a_verified_node_that_is_powered_down_is_given_back():
-    silent = Assessment(generation(), Condition.UNKNOWN, at(0), why="agent-silent")
+    silent = Assessment(generation(), NodeCondition.UNKNOWN, at(0), why="agent-silent")
     facts = replace(FACTS, slurm=POWERED_DOWN, assessment=silent)
-    assert advance(rec(NodePhase.VERIFYING), facts, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
+    assert advance_node_recovery(rec(NodePhase.VERIFYING), facts, OWN, at(1)) == StartStep(
+        StepKind.RETURN, "n1", 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,29 +341,32 @@ def test_a_verified_node_that_is_powered_down_is_given_back():
 )
 def test_slurms_words_where_slurm_cannot_have_overwritten_ours_are_an_operators_turn(node):
     drained = did(rec(NodePhase.CORDONED), StepKind.DRAIN)
-    answer = moves(advance(drained, replace(FACTS, slurm=node), OWN, at(1)))
+    answer = moves(advance_node_recovery(drained, replace(FACTS, slurm=node), OWN, at(1)))
     assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
 
 
 @pytest.mark.parametrize("mode", [OWN, ASSIST])
 def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode):
-    marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
+    marked = Finding(CHECK, DeviceVerdict.FAIL, at(0), at(0), code="reboot")
     in_service = replace(FACTS, slurm=slurm_node(1))
     opened = rec(NodePhase.OPEN)
     for seen in (
         replace(opened, findings=(marked,)),
         opened.on(NodeSignal.MARKED, at(1), "", None),
     ):
-        assert moves(advance(seen, in_service, mode, at(2))).signal is NodeSignal.OPERATOR_TOOK_OVER
-    drained = advance(opened, in_service, mode, at(2))
-    assert isinstance(drained, Do), "nobody had closed it, so nobody resumed it"
+        assert (
+            moves(advance_node_recovery(seen, in_service, mode, at(2))).signal
+            is NodeSignal.OPERATOR_TOOK_OVER
+        )
+    drained = advance_node_recovery(opened, in_service, mode, at(2))
+    assert isinstance(drained, StartStep), "nobody had closed it, so nobody resumed it"
     assert drained.kind is StepKind.DRAIN
 
 
 def test_a_fail_in_other_words_is_an_operators_and_no_resume():
     other = replace(MARKED, reason="bad fan, Ann")
     drained = did(rec(NodePhase.CORDONED), StepKind.DRAIN)
-    answer = moves(advance(drained, replace(FACTS, slurm=other), OWN, at(1)))
+    answer = moves(advance_node_recovery(drained, replace(FACTS, slurm=other), OWN, at(1)))
     assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
     assert "changed the Reason" in answer.why
     assert "resumed" not in answer.why
@@ -370,7 +388,7 @@ def test_a_fail_in_other_words_is_an_operators_and_no_resume():
     [
         {"state": "IDLE", "reason": ""},
         # The order that set it DOWN came after slurmctld's start.
-        {"state": "DOWN", "reason": own_reason(BASE.id, "Xid 79")},
+        {"state": "DOWN", "reason": format_own_reason(BASE.id, "Xid 79")},
     ],
     ids=["in service", "down"],
 )
@@ -379,7 +397,7 @@ def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again
     treated = replace(rec(NodePhase.CORDONED), steps=(step,))
     node = replace(MARKED, flags=frozenset(), **seen)
     facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
-    answer = advance(treated, facts, OWN, at(now))
+    answer = advance_node_recovery(treated, facts, OWN, at(now))
     if again:
         assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
     else:
@@ -397,17 +415,19 @@ def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not():
 def test_in_mode_assist_a_node_is_set_down_under_its_mark():
     facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
     noted = rec(NodePhase.OPEN).on(NodeSignal.MARKED, at(1), "", None)
-    answer = moves(advance(noted, facts, ASSIST, at(1)))
+    answer = moves(advance_node_recovery(noted, facts, ASSIST, at(1)))
     assert answer.signal is NodeSignal.CORDON_SEEN
     closed = noted.on(answer.signal, at(1), answer.why, None)
-    down = does(advance(closed, replace(facts, movable=frozenset({1})), ASSIST, at(2)))
+    down = does(
+        advance_node_recovery(closed, replace(facts, movable=frozenset({1})), ASSIST, at(2))
+    )
     assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
 
 
 def test_in_mode_assist_a_person_reads_how_to_ask_for_what_was_not_asked_for():
     left = did(rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
     order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
-    late = moves(advance(left, FACTS, ASSIST, at(1e6)))
+    late = moves(advance_node_recovery(left, FACTS, ASSIST, at(1e6)))
     assert late.signal is NodeSignal.DEADLINE
     assert order in late.why
     assert order in find_awaited(left, ASSIST).what
@@ -421,7 +441,7 @@ def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code, signal)
         NodePhase.VACATED, ladder=(Remedy.REBOOT, Remedy.REPLACE), urgency=Urgency.AFTER_JOBS
     )
     facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
-    answer = moves(advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1)))
+    answer = moves(advance_node_recovery(did(gentle, StepKind.DRAIN), facts, OWN, at(1)))
     assert answer.signal == signal
     moved = gentle.on(answer.signal, at(1), "", None)
     assert moved.urgency is Urgency.NOW
@@ -439,13 +459,17 @@ def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is
     why = f"MIXED+FAIL: Action:{code}"
     noted = did(rebooting.on(NodeSignal.MARKED, at(1), why, None), StepKind.DRAIN)
     back = replace(noted, phase=NodePhase.VERIFYING, since=at(2))
-    ill = Assessment(replace(generation(), boot="b2"), Condition.SUSPECT, at(2))
+    ill = Assessment(replace(generation(), boot="b2"), NodeCondition.SUSPECT, at(2))
     back = replace(back, generation=ill.generation)
     facts = replace(FACTS, heard=ill.generation, assessment=ill)
-    answer = advance(back, facts, OWN, at(3))
-    assert isinstance(answer, Move) == climbs
-    assert isinstance(advance(back, facts, ASSIST, at(3)), Wait), "the service acts on its marks"
-    if isinstance(answer, Move):
+    answer = advance_node_recovery(back, facts, OWN, at(3))
+    assert isinstance(answer, PhaseMove) == climbs
+    assert isinstance(advance_node_recovery(back, facts, ASSIST, at(3)), WaitUntil), (
+        "the service acts on its marks"
+    )
+    if isinstance(answer, PhaseMove):
         assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
-    well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
-    assert isinstance(advance(back, well, OWN, at(1000)), Do), "it is given back"
+    well = replace(facts, assessment=replace(ill, condition=NodeCondition.HEALTHY))
+    assert isinstance(advance_node_recovery(back, well, OWN, at(1000)), StartStep), (
+        "it is given back"
+    )

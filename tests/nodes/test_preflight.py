@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hpctl.nodes.acceptance import preflight
-from hpctl.nodes.acceptance.result import AcceptanceResult, to_line
-from hpctl.nodes.acceptance.run import format_bad_nodes, list_passed_variables, on_nodes
-from hpctl.slurm.run import End, Ran
+from hpctl.nodes.acceptance.result import AcceptanceResult, make_test_line
+from hpctl.nodes.acceptance.run import format_bad_nodes, list_passed_variables, run_on_nodes
+from hpctl.slurm.run import CommandEnd, CommandResult
 from hpctl.vocabulary.identity import NodeName
 from hpctl.wire.job_report_client import DaemonReply
 
@@ -22,7 +22,9 @@ class Srun:
 
     def run(self, name, *args, **how):
         self.called.append((name, *args))
-        return Ran((name,), End.EXITED, 0 if self.ok else 1, self.out, "srun: error", 0.1)
+        return CommandResult(
+            (name,), CommandEnd.EXITED, 0 if self.ok else 1, self.out, "srun: error", 0.1
+        )
 
 
 def passed(figure: float = 100.0) -> tuple[AcceptanceResult, ...]:
@@ -38,7 +40,7 @@ def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> No
     )
     found[NODES[5]] = passed(88.0)
     del found[NODES[7]]
-    bad = preflight.bad_nodes(NODES, found)
+    bad = preflight.find_bad_nodes(NODES, found)
     assert (list(bad), bad[NODES[2]]) == ([NODES[2], NODES[5], NODES[7]], "disk: slow; x: failed")
     assert "88 is under" in bad[NODES[5]]
     assert "reported no test result" in bad[NODES[7]]
@@ -67,8 +69,8 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
     monkeypatch.setattr(preflight, "SlurmRunner", lambda: Srun(ok=False))
     assert preflight.main("quick", environ) == "go"
     assert "no test could be run, going ahead: srun: error" in capsys.readouterr().err
-    bad = json.dumps(to_line("n1", AcceptanceResult("disk", "Failed")))
-    srun = Srun(bad, json.dumps(to_line("n2", AcceptanceResult("disk", "Passed"))), ok=False)
+    bad = json.dumps(make_test_line("n1", AcceptanceResult("disk", "Failed")))
+    srun = Srun(bad, json.dumps(make_test_line("n2", AcceptanceResult("disk", "Passed"))), ok=False)
     monkeypatch.setattr(preflight, "SlurmRunner", lambda: srun)
     monkeypatch.setattr(preflight, "send_report", lambda *_, **__: DaemonReply(False))
     assert preflight.main("quick", environ) == "go"
@@ -79,10 +81,10 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
 def test_what_a_step_prints_is_believed_only_about_its_nodes_and_bounded() -> None:
     lines = [
         "noise", '{"host": 1}', '{"host"' * 9,
-        json.dumps(to_line("n9", AcceptanceResult("disk", "Failed"))),
-        json.dumps(to_line("n1", AcceptanceResult("disk", "Failed", reason="\x1b[2J"))),
+        json.dumps(make_test_line("n9", AcceptanceResult("disk", "Failed"))),
+        json.dumps(make_test_line("n1", AcceptanceResult("disk", "Failed", reason="\x1b[2J"))),
     ]  # fmt: skip
-    found, said = on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
+    found, said = run_on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
     assert found == {"n1": (AcceptanceResult("disk", "Failed", reason="\ufffd[2J"),)}
     assert (said, list_passed_variables({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
     assert format_bad_nodes(dict.fromkeys(NODES, "w")).endswith(", 4 more")

@@ -45,6 +45,6 @@ def test_host_memory_is_taken_on_the_gpus_node_and_affinity_is_given_back(monkey
     for cpus, during in ((near, near), (set(), usual), ({max(usual) + 1}, usual)):
         seen: list[set[int]] = []
         monkeypatch.setattr(speed, "list_numa_cpus", lambda *_, cpus=cpus: cpus)
-        assert speed.host_memory(a_torch(seen), 0) == "memory"
+        assert speed.allocate_host_memory(a_torch(seen), 0) == "memory"
         assert seen == [during]
         assert os.sched_getaffinity(0) == usual

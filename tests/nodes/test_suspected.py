@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, JobReported, SignalSeen
 from hpctl.engine.test_reservation import SUSPECTED, choose_test_level
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.suspicions import WINDOW_S, find_suspicions
+from hpctl.jobs.suspicions import WINDOW_S, find_suspected_nodes
 from hpctl.nodes.acceptance.suspected import AGAIN_S
-from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.policy import AcceptancePolicy, Mode
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.engine import plan
 from tests.fakes.values import OWN, at, generation, opened, slurm_job, slurm_node, view_of
@@ -36,8 +36,8 @@ def fail_job(
     """Return what the journal has of a job that failed and was restarted."""
     rid = f"j-{job}-{restarts}"
     opened = JobRecoveryOpened(
-        trouble.at, rid, Attempt(job, at(-3700), restarts), "", (), trouble.why,
-        trouble=trouble, action=Action.REQUEUE, ran_on=tuple(NodeName(n) for n in nodes),
+        trouble.at, rid, JobAttempt(job, at(-3700), restarts), "", (), trouble.why,
+        trouble=trouble, action=RunAction.REQUEUE, ran_on=tuple(NodeName(n) for n in nodes),
     )  # fmt: skip
     return [opened, SignalSeen(trouble.at, rid, "finished", "")]
 
@@ -48,7 +48,7 @@ TWO = [*FIRST, *SECOND]
 
 def list_suspected(log: Sequence[Event], **changes) -> list[str]:
     """Return the nodes that the failures of jobs point to."""
-    return [one.node for one in find_suspicions(view_of(log=log, **changes), at(0))]
+    return [one.node for one in find_suspected_nodes(view_of(log=log, **changes), at(0))]
 
 
 def list_opened(log: Sequence[Event], policy=TESTED, **changes) -> list[str]:
@@ -116,7 +116,7 @@ def test_a_failure_counts_only_where_its_verdict_names_a_node_of_the_job(trouble
 
 
 def test_what_supervisors_report_counts_while_slurm_knows_the_job() -> None:
-    log = [*FIRST, JobReported(at(-200), JobReport(9, 0, ECC, Action.PROCESS))]
+    log = [*FIRST, JobReported(at(-200), JobReport(9, 0, ECC, RunAction.PROCESS))]
     assert list_suspected(log, jobs=[slurm_job(9)]) == ["n1"]
     assert list_suspected(log, jobs=[slurm_job(9, nodes=("n4",))]) == []
     assert list_suspected(log) == []
@@ -129,7 +129,7 @@ def test_a_node_with_a_job_on_it_is_not_tested() -> None:
 
 def test_a_node_without_an_agent_or_out_of_service_is_not_tested() -> None:
     view = view_of(log=TWO)
-    assert list_opened(TWO, health={"n2": Health(generation("n2"), at(0))}) == []
+    assert list_opened(TWO, health={"n2": NodeHealth(generation("n2"), at(0))}) == []
     down = replace(view.scheduler, nodes={"n1": slurm_node(1, flags=frozenset({"DRAIN"}))})
     assert list_opened(TWO, scheduler=down) == []
 
@@ -174,7 +174,7 @@ def test_a_test_that_left_its_node_to_a_person_is_the_last_for_a_day() -> None:
 
 def test_a_node_whose_agent_is_silent_is_not_tested() -> None:
     for seconds, found in ((-100, ["n1"]), (-121, [])):
-        assert list_opened(TWO, health={"n1": Health(generation("n1"), at(seconds))}) == found
+        assert list_opened(TWO, health={"n1": NodeHealth(generation("n1"), at(seconds))}) == found
 
 
 def test_one_node_is_tested_at_a_time_the_longest_suspected_first() -> None:
@@ -187,7 +187,7 @@ def test_one_node_is_tested_at_a_time_the_longest_suspected_first() -> None:
 
 def test_a_text_quotes_four_jobs_and_counts_the_rest() -> None:
     log = [event for job in range(1, 8) for event in fail_job(job)]
-    (found,) = find_suspicions(view_of(log=log), at(0))
+    (found,) = find_suspected_nodes(view_of(log=log), at(0))
     assert found.why.startswith("7 jobs failed on it: ")
     assert found.why.count("job ") == 4
     assert found.why.endswith("; 3 more")
@@ -196,6 +196,6 @@ def test_a_text_quotes_four_jobs_and_counts_the_rest() -> None:
 def test_the_text_is_bounded_whatever_the_jobs_print() -> None:
     long = replace(ECC, why=ECC.why + " and again" * 1000)
     log = [event for job in range(1, 8) for event in fail_job(job, long)]
-    (found,) = find_suspicions(view_of(log=log), at(0))
+    (found,) = find_suspected_nodes(view_of(log=log), at(0))
     assert "rank 3 on n1: uncorrectable ECC error and again" in found.why
     assert len(found.why) < 2000

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.engine.gates import count_tally
+from hpctl.engine.gates import count_for_gates
 from hpctl.engine.journal.events import (
     GateBlocked,
     NodeRecoveryOpened,
@@ -15,27 +15,33 @@ from hpctl.engine.journal.events import (
     StepStarted,
 )
 from hpctl.engine.journal.state import replay_events
-from hpctl.engine.maintenance_times import END_LEAD_S, find_due_nodes, lead_s
+from hpctl.engine.maintenance_times import END_LEAD_S, find_nodes_of_due_windows, get_window_lead_s
 from hpctl.engine.plan import plan_recoveries
 from hpctl.engine.requests import take_request
 from hpctl.engine.test_reservation import choose_test_level
 from hpctl.engine.view import Request, View
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.plan_hits import job_decisions
+from hpctl.jobs.plan_hits import plan_affected_jobs
 from hpctl.nodes.actors import NodeFacts
-from hpctl.nodes.advance import advance
+from hpctl.nodes.advance import advance_node_recovery
 from hpctl.nodes.windows.decide import (
     CLOSE_S,
     OVER,
     advance_window,
-    find_followed,
+    find_admin_reservations,
     find_window_candidates,
 )
 from hpctl.nodes.windows.jobs_ahead import find_jobs_ahead
 from hpctl.nodes.windows.kind import WINDOWS
 from hpctl.nodes.windows.requests import ADD, END, PREFIX, add_window, end_window, find_window
-from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
-from hpctl.vocabulary.change import Change, ChangeKind, ChangeOpened, ChangePhase, ChangeSignal
+from hpctl.vocabulary.assessment import Assessment, NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.change import (
+    ChangeKind,
+    ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
+    ClusterChange,
+)
 from hpctl.vocabulary.identity import BootId
 from hpctl.vocabulary.node_recovery import (
     MAINTENANCE_BEGINS,
@@ -44,9 +50,9 @@ from hpctl.vocabulary.node_recovery import (
     NodeSignal,
 )
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import AcceptancePolicy, Mode, Policy
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import Do, Move, Next, StepKind, Wait
+from hpctl.vocabulary.policy import AcceptancePolicy, Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import Next, PhaseMove, StartStep, StepKind, WaitUntil
 from hpctl.vocabulary.slurm_facts import Reservation
 from tests.fakes.values import (
     OWN,
@@ -62,7 +68,7 @@ from tests.fakes.values import (
 
 HOUR = 3600.0
 NAME = f"{PREFIX}1"
-LEAD = lead_s(OWN)
+LEAD = get_window_lead_s(OWN)
 WINDOW = ChangeOpened(
     at(-HOUR), "m-1", ChangeKind.MAINTENANCE, NAME, "cables", nodes=("n1", "n2"), start=at(0),
     end=at(HOUR), by="ana",
@@ -101,19 +107,19 @@ def world(log, *reservations: Reservation, seconds: float = 0, **changes: Any) -
     )
 
 
-def step(log, *reservations: Reservation, seconds: float, policy: Policy = OWN) -> Next:
+def step(log, *reservations: Reservation, seconds: float, policy: RecoveryPolicy = OWN) -> Next:
     view = world(log, *reservations, seconds=seconds)
     return advance_window(view.state.changes["m-1"], view, policy, at(seconds))
 
 
 def signal_of(answer: Next) -> str:
-    assert isinstance(answer, Move), answer
+    assert isinstance(answer, PhaseMove), answer
     return str(answer.signal)
 
 
 def test_a_window_is_journaled_first_and_reserved_then():
     answer = step([WINDOW], seconds=-HOUR)
-    assert isinstance(answer, Do)
+    assert isinstance(answer, StartStep)
     assert (answer.kind, answer.target, answer.nodes) == (StepKind.MAINTAIN, NAME, WINDOW.nodes)
     assert (answer.start, answer.end) == (at(0), at(HOUR))
 
@@ -142,7 +148,7 @@ def test_a_window_follows_its_reservation(log, reservations, seconds, signal):
 @pytest.mark.parametrize("seconds", [1, HOUR / 2, HOUR - END_LEAD_S - 1])
 def test_a_window_whose_reservation_was_deleted_while_no_daemon_ran_has_not_begun(seconds):
     gone = step(RESERVED, seconds=seconds)
-    assert isinstance(gone, Move)
+    assert isinstance(gone, PhaseMove)
     assert (gone.signal, gone.why) == (
         ChangeSignal.GONE,
         "its reservation was deleted while no daemon ran",
@@ -160,14 +166,14 @@ def test_a_window_that_came_to_its_end_while_no_daemon_ran_has_begun(seconds):
 @pytest.mark.parametrize("log", [RESERVED, BEGUN])
 def test_a_window_waits_for_its_next_time(log):
     answer = step(log, HELD, seconds=-LEAD - 9 if log is RESERVED else 5)
-    assert isinstance(answer, Wait)
+    assert isinstance(answer, WaitUntil)
     assert answer.until == (at(-LEAD) if log is RESERVED else at(HOUR - END_LEAD_S))
 
 
 def test_nothing_moves_while_the_reservations_were_not_read():
     view = world(BEGUN, seconds=5)
     view = replace(view, scheduler=replace(view.scheduler, reservations=None))
-    assert isinstance(advance_window(view.state.changes["m-1"], view, OWN, at(5)), Wait)
+    assert isinstance(advance_window(view.state.changes["m-1"], view, OWN, at(5)), WaitUntil)
 
 
 def test_a_reservation_that_slurmctld_refuses_fails_the_window_with_its_words():
@@ -178,7 +184,7 @@ def test_a_reservation_that_slurmctld_refuses_fails_the_window_with_its_words():
         StepResolved(at(-HOUR), "m-1", StepKind.MAINTAIN, 1, refused),
     ]
     answer = step(log, seconds=-HOUR + 60)
-    assert isinstance(answer, Move)
+    assert isinstance(answer, PhaseMove)
     assert answer.signal is ChangeSignal.REFUSED
     assert "Access/permission denied" in answer.why
 
@@ -187,19 +193,19 @@ ENDING = [*BEGUN, *seen(ChangeSignal.END_ASKED, seconds=5)]
 
 
 def test_an_end_that_was_asked_for_deletes_the_reservation_once_the_nodes_are_closed():
-    assert isinstance(step(ENDING, HELD, seconds=6), Wait)
+    assert isinstance(step(ENDING, HELD, seconds=6), WaitUntil)
     view = world(ENDING, HELD, seconds=6)
     drained = {n: slurm_node(i, flags=frozenset({"DRAIN"})) for i, n in ((1, "n1"), (2, "n2"))}
     nodes = {**view.scheduler.nodes, **drained}
     view = replace(view, scheduler=replace(view.scheduler, nodes=nodes))
     late = step(ENDING, HELD, seconds=5 + CLOSE_S)
     for answer in (advance_window(view.state.changes["m-1"], view, OWN, at(6)), late):
-        assert isinstance(answer, Do)
+        assert isinstance(answer, StartStep)
         assert (answer.kind, answer.target) == (StepKind.UNRESERVE, NAME)
 
 
-def followed(view: View, seconds: float, policy: Policy = OWN) -> list[ChangeOpened]:
-    return list(find_followed(view, policy, at(seconds)))
+def followed(view: View, seconds: float, policy: RecoveryPolicy = OWN) -> list[ChangeOpened]:
+    return list(find_admin_reservations(view, policy, at(seconds)))
 
 
 def test_an_admins_reservation_is_followed_once_it_has_begun():
@@ -208,7 +214,7 @@ def test_an_admins_reservation_is_followed_once_it_has_begun():
     assert (window.group, window.own, window.nodes, window.by) == ("bios", False, HERS.nodes, "")
     assert (window.start, window.end) == (HERS.start, HERS.end)
     assert followed(world([window], HERS, seconds=2), 2) == []
-    assert followed(world([], HERS, seconds=1), 1, Policy(mode=Mode.OBSERVE)) == []
+    assert followed(world([], HERS, seconds=1), 1, RecoveryPolicy(mode=Mode.OBSERVE)) == []
 
 
 @pytest.mark.parametrize("name", ["hpctl-spares-workers", "hpctl-accept-n-1-1"])
@@ -307,7 +313,7 @@ def test_a_verified_node_is_not_verified_again():
     assert due(log, seconds=OVER_AT + 60) == {"n2": MAINTENANCE_OVER}
 
 
-def opens(view: View, seconds: float, policy: Policy = OWN) -> list[NodeRecoveryOpened]:
+def opens(view: View, seconds: float, policy: RecoveryPolicy = OWN) -> list[NodeRecoveryOpened]:
     made = plan_recoveries(view, policy, build_rules(), {}, at(seconds), (WINDOWS,))
     return [o for o in made.opens if isinstance(o, NodeRecoveryOpened)]
 
@@ -322,7 +328,7 @@ def test_the_end_of_a_window_of_the_whole_cluster_is_held_by_no_budget():
 
 def test_nodes_that_a_window_closes_use_up_no_budget():
     log = [opened("n-9", "n1", 0, rule=MAINTENANCE_BEGINS, by="ana"), opened("n-8", "n2", 0)]
-    assert count_tally(view_of(log=log), (), OWN, at(0)).open == 1
+    assert count_for_gates(view_of(log=log), (), OWN, at(0)).open == 1
 
 
 def test_a_faulty_node_is_closed_before_its_window_ends_so_that_no_job_comes_between():
@@ -346,7 +352,7 @@ REC = opened(
     "n-9", "n1", -60, rule=MAINTENANCE_BEGINS, ladder=(Remedy.NONE, Remedy.ASK_HUMAN), by="ana",
     urgency=Urgency.NOW,
 )  # fmt: skip
-OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-9", "a window begins"))
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=format_own_reason("n-9", "a window begins"))
 FACTS = NodeFacts(OURS, provider_fresh=True, heard=generation())
 DRAINED = [REC, *moves("n-9", NodeSignal.CORDON_SEEN, start=-59)]
 IN_WINDOW = [*DRAINED, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
@@ -354,14 +360,14 @@ IN_WINDOW = [*DRAINED, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
 
 def treated(log, seconds: float, **facts: Any) -> Next:
     rec = replay_events(log).nodes["n-9"]
-    return advance(rec, replace(FACTS, **facts), OWN, at(seconds))
+    return advance_node_recovery(rec, replace(FACTS, **facts), OWN, at(seconds))
 
 
 def test_a_vacated_node_waits_for_its_window_and_is_never_set_down():
     job = slurm_job(7, nodes=("n1",))
-    assert isinstance(treated(DRAINED, -50, running=(job,), begins=at(0)), Wait)
+    assert isinstance(treated(DRAINED, -50, running=(job,), begins=at(0)), WaitUntil)
     waits = treated(DRAINED, -50, begins=at(0))
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitUntil)
     assert waits.until == at(0)
     assert signal_of(treated(DRAINED, -50)) == NodeSignal.JOBS_GONE, "the window was deleted"
 
@@ -369,7 +375,7 @@ def test_a_vacated_node_waits_for_its_window_and_is_never_set_down():
 def test_within_the_window_nothing_is_done_and_a_resume_by_an_admin_is_seen():
     held = {"maintenance": "the window holds the node"}
     assert signal_of(treated(DRAINED, 1, **held)) == NodeSignal.MAINTENANCE_BEGAN
-    assert isinstance(treated(IN_WINDOW, 2, **held), Wait)
+    assert isinstance(treated(IN_WINDOW, 2, **held), WaitUntil)
     taken = treated(IN_WINDOW, 2, slurm=slurm_node(1), **held)
     assert signal_of(taken) == NodeSignal.OPERATOR_TOOK_OVER
 
@@ -377,7 +383,7 @@ def test_within_the_window_nothing_is_done_and_a_resume_by_an_admin_is_seen():
 def test_the_node_is_drained_in_the_window_shortly_before_its_end():
     began = [REC, *moves("n-9", NodeSignal.MAINTENANCE_BEGAN, start=0)]
     answer = treated(began, 2, slurm=slurm_node(1), maintenance="the window holds the node")
-    assert isinstance(answer, Do)
+    assert isinstance(answer, StartStep)
     assert answer.kind is StepKind.DRAIN
 
 
@@ -388,7 +394,7 @@ AFTER = [
     ),
 ]  # fmt: skip
 VERIFYING = [*AFTER, *moves("n-9", NodeSignal.NOTHING_TO_REMEDY, start=HOUR + 2)]
-HEALTHY = Assessment(generation(), Condition.HEALTHY, at(0))
+HEALTHY = Assessment(generation(), NodeCondition.HEALTHY, at(0))
 SICK = faulty(seconds=30)
 
 
@@ -401,7 +407,7 @@ def test_a_boot_in_the_window_is_taken_over():
 
 def test_a_healthy_node_is_returned_and_a_faulty_one_handed_to_its_own_recovery():
     healthy = treated(VERIFYING, HOUR + 9999, assessment=HEALTHY)
-    assert isinstance(healthy, Do)
+    assert isinstance(healthy, StartStep)
     assert healthy.kind is StepKind.RETURN
     assert signal_of(treated(VERIFYING, HOUR + 5, assessment=SICK)) == NodeSignal.FAULT_FOUND
     log = [*VERIFYING, *moves("n-9", NodeSignal.FAULT_FOUND, start=HOUR + 5)]
@@ -425,7 +431,7 @@ def test_the_node_is_tested_as_a_returned_or_rebooted_one(boot, levels, level):
     if boot == "another":
         rec = replace(rec, generation=replace(rec.generation, boot=BootId(boot)))
     command = ("run",)
-    policy = Policy(acceptance=AcceptancePolicy(command=command, **levels))
+    policy = RecoveryPolicy(acceptance=AcceptancePolicy(command=command, **levels))
     assert choose_test_level(rec, policy) == level
 
 
@@ -433,11 +439,11 @@ def test_jobs_are_saved_and_requeued_but_their_restarts_are_not_counted():
     comment = 'hpctl:{"save_signal":"USR1"}'
     job = slurm_job(1, comment=comment)
     view = view_of(jobs=[job], log=DRAINED)
-    (decided,), _ = job_decisions(view, OWN, {"n1": [job]}, at(-50))
+    (decided,), _ = plan_affected_jobs(view, OWN, {"n1": [job]}, at(-50))
     assert (decided.save_signal, decided.supervised, decided.over_budget) == ("USR1", False, "")
     assert decided.attempt == attempt()
     view = view_of(jobs=[job], log=IN_WINDOW)
-    assert job_decisions(view, OWN, {"n1": [job]}, at(5))[0] == []
+    assert plan_affected_jobs(view, OWN, {"n1": [job]}, at(5))[0] == []
 
 
 def asked(**changes: Any) -> Request:
@@ -498,7 +504,7 @@ def test_windows_of_a_node_do_not_overlap_an_admins_own_among_them():
 
 
 def test_in_mode_observe_and_without_slurm_no_window_is_taken():
-    assert "mode observe" in add_window(asked(), world([]), Policy(), at(0))[1]
+    assert "mode observe" in add_window(asked(), world([]), RecoveryPolicy(), at(0))[1]
     assert "cannot be read" in add_window(asked(), world([], current=False), OWN, at(0))[1]
 
 
@@ -578,12 +584,12 @@ def test_a_restart_of_the_daemon_knows_the_windows_and_reads_reservations_when_d
     state = replay_events(RESERVED)
     assert [w.opened.group for w in state.windows] == [NAME]
     assert not state.is_resizing
-    assert find_due_nodes(state, OWN, at(-LEAD - 1)) == set()
-    assert find_due_nodes(state, OWN, at(-LEAD)) == {"n1", "n2"}
-    assert find_due_nodes(replay_events([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}
+    assert find_nodes_of_due_windows(state, OWN, at(-LEAD - 1)) == set()
+    assert find_nodes_of_due_windows(state, OWN, at(-LEAD)) == {"n1", "n2"}
+    assert find_nodes_of_due_windows(replay_events([WINDOW]), OWN, at(-HOUR)) == {"n1", "n2"}
 
 
-def change(log) -> Change:
+def change(log) -> ClusterChange:
     return replay_events(log).changes["m-1"]
 
 

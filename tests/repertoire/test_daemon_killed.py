@@ -11,8 +11,8 @@ from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.reason import own_reason
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.reason import format_own_reason
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
@@ -85,7 +85,9 @@ def test_the_job_runs_once_the_node_and_the_daemon_are_back(live: Chaos, phase: 
 )
 def test_the_job_runs_without_any_daemon(live: Chaos) -> None:
     job, victim = fail_whole_cluster(live, JobPhase.STARTING)
-    until(lambda: last_step(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None, 60, "x")
+    until(
+        lambda: find_last_step(live.of_job(job)[-1].steps, StepKind.START_NOW) is not None, 60, "x"
+    )
     assert live.job(job).excluded == ()
     resume(live, victim)
     until(lambda: live.running(job, 1), 90, "it runs again")
@@ -198,7 +200,7 @@ def test_the_page_lifts_everything_by_hand(live: Chaos) -> None:
     assert live.job(job).admin_comment == ""
     run, slurm = live.sandbox.run, live.scheduler
     node = next(n for n in live.sandbox.nodes if live.node(n).state == "IDLE")
-    reason = own_reason("n-12345678", "a test")
+    reason = format_own_reason("n-12345678", "a test")
     for order in (slurm.drain, slurm.down):
         assert order({NodeName(node): reason})[node].kind is OutcomeKind.ACCEPTED
     lift(live, "DRAIN", NODE=node)

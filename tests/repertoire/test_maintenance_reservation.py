@@ -5,7 +5,7 @@ A node in an administrator's reservation with the flag MAINT is the administrato
 
 import pytest
 
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.reason import parse_reason_owner
 from tests.daemon.chaos import REPLACE, Chaos, cluster, stays
 from tests.live import until
 from tests.repertoire.stories import story
@@ -37,7 +37,7 @@ def release(live: Chaos, name: str) -> None:
 def untouched(live: Chaos, node: str) -> bool:
     """Whether hpctl has neither closed a node nor opened a recovery of it."""
     seen = live.node(node)
-    return seen.in_service and reason_owner(seen.reason) is None and not live.of(node)
+    return seen.in_service and parse_reason_owner(seen.reason) is None and not live.of(node)
 
 
 @story(

@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from hpctl.sandbox.rpcs import count_questions
+from hpctl.sandbox.rpcs import count_query_rpcs
 from hpctl.vocabulary.job_recovery import JobSignal
-from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.recovery import StepKind, find_last_step
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.repertoire.stories import story
@@ -48,7 +48,7 @@ def latencies_s(live: Chaos, job: int) -> tuple[float, float]:
     runs = JobSignal.RUNNING_SEEN
     until(lambda: any(m.signal == runs for m in live.of_job(job)[-1].trail), 120, "it runs again")
     again = next(m.at for m in live.of_job(job)[-1].trail if m.signal == runs)
-    drained = last_step(live.last(node).steps, StepKind.DRAIN)
+    drained = find_last_step(live.last(node).steps, StepKind.DRAIN)
     assert drained is not None
     assert drained.resolved is not None
     live.returned(node, 60)
@@ -64,9 +64,9 @@ def resident_kib(live: Chaos) -> int:
 
 def ask_rate(live: Chaos) -> float:
     """How often slurmctld is asked something, a second, while the test asks nothing."""
-    before = count_questions(live.sandbox).total()
+    before = count_query_rpcs(live.sandbox).total()
     time.sleep(WINDOW_S)
-    return (count_questions(live.sandbox).total() - before) / WINDOW_S
+    return (count_query_rpcs(live.sandbox).total() - before) / WINDOW_S
 
 
 @story(

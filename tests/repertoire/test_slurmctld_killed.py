@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.assessment import NodeCondition
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import NodePhase
 from tests.daemon.chaos import Chaos, cluster, stays
@@ -84,8 +84,8 @@ def crash(live: Chaos) -> None:
 
 def faulty(live: Chaos, node: str) -> bool:
     """Whether the daemon has heard of a fault of a node."""
-    world = gather_world(live.config, datetime.now(UTC))
-    return not world.computed and world.assessments[node].condition is Condition.FAULTY
+    world = read_world_once(live.config, datetime.now(UTC))
+    return not world.computed and world.assessments[node].condition is NodeCondition.FAULTY
 
 
 def job_phase(live: Chaos, job: int) -> str:

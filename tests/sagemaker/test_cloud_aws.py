@@ -10,7 +10,13 @@ import pytest
 
 from hpctl.sagemaker import aws as account
 from hpctl.sagemaker.aws import AwsAccount
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.toolkit.errors import (
+    CallRefused,
+    HpctlError,
+    OrderInDoubt,
+    ResourceNotFound,
+    Unavailable,
+)
 from tests.aws_wire import Answer, answering
 from tests.clusters.bed import SANDBOX_KEYS
 
@@ -93,18 +99,18 @@ def order(service):
 @pytest.mark.parametrize(
     ("code", "kind", "hint"),
     [
-        ("ResourceNotFound", Absent, ""),
-        ("AccessDeniedException", Refused, "allow sagemaker:"),
-        ("ExpiredTokenException", Refused, "renew"),
-        ("InvalidSignatureException", Refused, "renew"),
-        ("SomethingNewException", Refused, ""),
+        ("ResourceNotFound", ResourceNotFound, ""),
+        ("AccessDeniedException", CallRefused, "allow sagemaker:"),
+        ("ExpiredTokenException", CallRefused, "renew"),
+        ("InvalidSignatureException", CallRefused, "renew"),
+        ("SomethingNewException", CallRefused, ""),
     ],
 )
 def test_a_refusal_has_the_services_code_and_is_not_asked_again(
     wire, sagemaker, call, code, kind, hint
 ):
     wire.replies = [no(code)]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CallRefused) as caught:
         call(sagemaker)
     assert type(caught.value) is kind
     assert caught.value.code == code
@@ -143,7 +149,7 @@ def test_a_throttled_order_is_sent_again_for_it_was_not_taken(wire, sagemaker, s
 )
 def test_an_order_in_doubt_is_sent_once(wire, sagemaker, reply):
     wire.replies = [reply, (200, FINE)]
-    with pytest.raises(InDoubt, match="sagemaker:DeleteCluster"):
+    with pytest.raises(OrderInDoubt, match="sagemaker:DeleteCluster"):
         order(sagemaker)
     assert len(wire.calls) == 1
 
@@ -155,7 +161,7 @@ def test_where_no_server_listens_an_order_is_refused_and_a_read_unavailable(monk
     service = AwsAccount(region="us-west-2", endpoint_url=url, sleep=lambda _: None).service(
         "sagemaker"
     )
-    with pytest.raises(Refused, match="sagemaker:DeleteCluster") as caught:
+    with pytest.raises(CallRefused, match="sagemaker:DeleteCluster") as caught:
         order(service)
     assert "--endpoint-url" in caught.value.hint
     with pytest.raises(Unavailable) as unread:
@@ -164,7 +170,7 @@ def test_where_no_server_listens_an_order_is_refused_and_a_read_unavailable(monk
 
 
 def test_a_malformed_request_is_refused_before_it_is_sent(wire, sagemaker):
-    with pytest.raises(Refused, match="ClusterName"):
+    with pytest.raises(CallRefused, match="ClusterName"):
         sagemaker.read("describe_cluster")
     assert wire.calls == []
 
@@ -187,7 +193,7 @@ def test_no_credentials_no_region_and_no_profile_each_have_their_fix(wire, monke
     assert "--profile" in caught.value.hint
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     service = AwsAccount(region="us-west-2", endpoint_url=wire.url).service("sagemaker")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         read(service)
     assert "aws sso login" in refused.value.hint
     assert wire.calls == []

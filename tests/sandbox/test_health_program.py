@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.sandbox.health_program import find_program, install_program, render_lines
-from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.health_program import find_health_program, install_program, render_health_lines
+from hpctl.sandbox.packages import SandboxPrograms
 from hpctl.sandbox.slurmconf import render_slurm_conf
-from hpctl.sandbox.spec import Ports, SandboxSpec
+from hpctl.sandbox.spec import SandboxPorts, SandboxSpec
 from tests.detection.test_outside_local import Node
 from tests.process import run_text
 
 pytestmark = pytest.mark.integration
 
 
-PORTS = Ports(slurmctld=1, intake=2, emulator=3, moto=4, metrics=5, slurmd=6)
-PROGRAMS = Programs({}, (22, 5, 8))
+PORTS = SandboxPorts(slurmctld=1, intake=2, emulator=3, moto=4, metrics=5, slurmd=6)
+PROGRAMS = SandboxPrograms({}, (22, 5, 8))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def spec(tmp_path) -> SandboxSpec:
 
 
 def run_program(spec: SandboxSpec, node: str) -> str:
-    program = find_program(spec)
+    program = find_health_program(spec)
     assert program is not None
     environment = {"SLURMD_NODENAME": node, "PATH": os.environ["PATH"]}
     done = run_text([str(program)], env=environment)
@@ -54,10 +54,10 @@ def test_slurm_conf_names_it_only_where_nothing_else_does(spec):
     own = replace(spec, health_check=False)
     other = replace(spec, slurm_conf="HealthCheckProgram=/bin/true\n")
     silent = replace(spec, agents=False)
-    assert [render_lines(one) for one in (own, other, silent)] == ["", "", ""]
+    assert [render_health_lines(one) for one in (own, other, silent)] == ["", "", ""]
     program = f"{spec.state}/hpctl/slurm/health_check.sh"
     lines = f"HealthCheckProgram={program}\nHealthCheckInterval=60\n"
-    assert render_lines(spec) == lines
+    assert render_health_lines(spec) == lines
     conf = render_slurm_conf(spec, PROGRAMS, Path("/munge"), {})
     assert lines in conf
     assert "HealthCheck" not in render_slurm_conf(own, PROGRAMS, Path("/munge"), {})

@@ -6,10 +6,10 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.sandbox.emulator.service import Emulator, Site
+from hpctl.sandbox.emulator.service import Emulator, EmulatorExtensions
 from hpctl.sandbox.machines import NullMachines
-from hpctl.sandbox.other_aws import OtherAws
-from hpctl.sandbox.spec import SandboxSpec, free_ports
+from hpctl.sandbox.other_aws import MotoServer
+from hpctl.sandbox.spec import SandboxSpec, find_free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -18,21 +18,21 @@ pytestmark = pytest.mark.slow
 def aws(tmp_path_factory):
     state = tmp_path_factory.mktemp("sandbox")
     settings = SandboxSpec(
-        name="s", id="s-1", state=str(state), ports=free_ports(2), nodes=2, empty=True
+        name="s", id="s-1", state=str(state), ports=find_free_ports(2), nodes=2, empty=True
     )
-    one = OtherAws(settings)
+    one = MotoServer(settings)
     one.start()
     yield one
     one.stop()
 
 
-def client(aws: OtherAws, service: str):
+def client(aws: MotoServer, service: str):
     make = boto3.client
     keys = {"aws_access_key_id": aws.settings.access_key, "aws_secret_access_key": "x"}
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
-def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
+def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: MotoServer) -> None:
     """What lies there is run, at a node's birth, as whoever started the sandbox."""
     make = boto3.client
     for config in (None, Config(signature_version=UNSIGNED)):
@@ -45,7 +45,7 @@ def test_no_one_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -
 
 
 def test_the_emulated_api_takes_its_own_key_alone() -> None:
-    emulator = Emulator(NullMachines(), site=Site(access_key="SANDBOXKEY"))
+    emulator = Emulator(NullMachines(), site=EmulatorExtensions(access_key="SANDBOXKEY"))
     emulator.start()
     make = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from hpctl.detection.check import CheckedMachine, Expected
+from hpctl.detection.check import CheckedMachine, ExpectedHardware
 from hpctl.detection.checks import host_spot
 from hpctl.sandbox import command, hardware, slurmconf, spec, supervisor
 from hpctl.sandbox.faults import change_file
-from hpctl.sandbox.instances import Imds
-from hpctl.sandbox.logs import last_lines
-from hpctl.sandbox.packages import Programs
-from hpctl.sandbox.proctree import zombie_children
+from hpctl.sandbox.instances import InstanceMetadataService
+from hpctl.sandbox.logs import read_last_lines
+from hpctl.sandbox.packages import SandboxPrograms
+from hpctl.sandbox.proctree import list_zombie_children
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 from tests.waiting import until
@@ -25,7 +25,7 @@ from tests.waiting import until
 
 def ended() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(["true"])
-    until(lambda: child.pid in zombie_children(os.getpid()))
+    until(lambda: child.pid in list_zombie_children(os.getpid()))
     return child
 
 
@@ -48,30 +48,30 @@ def test_sandboxes_that_start_together_get_ports_of_their_own(monkeypatch):
     first = 12000 + 16 * (os.getpid() % 1000)
     monkeypatch.setattr(spec.random, "randrange", lambda start, stop: first)
     code = f"from hpctl.sandbox import spec; spec.random.randrange = lambda start, stop: {first};"
-    code += "print(spec.free_ports(4).slurmctld, flush=True); input()"
+    code += "print(spec.find_free_ports(4).slurmctld, flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with other:
         assert other.stdout.readline() == f"{first}\n"
         with pytest.raises(HpctlError, match="needs 10 consecutive free TCP ports"):
-            spec.free_ports(4)
+            spec.find_free_ports(4)
         other.stdin.close()
-    assert spec.free_ports(4).slurmctld == first
+    assert spec.find_free_ports(4).slurmctld == first
 
 
 def test_one_that_another_thread_collects_first_ends_nothing(monkeypatch):
     child = ended()
     child.wait()
-    monkeypatch.setattr(supervisor, "zombie_children", lambda parent: [child.pid])
-    supervisor.reap_adopted()
+    monkeypatch.setattr(supervisor, "list_zombie_children", lambda parent: [child.pid])
+    supervisor.reap_orphans()
 
 
 def test_strangers_are_collected_and_our_own_are_left_to_their_popen():
     stranger, ours = ended(), ended()
-    supervisor.reap_adopted([ours.pid])
-    assert zombie_children(os.getpid()).count(ours.pid) == 1
-    assert stranger.pid not in zombie_children(os.getpid())
+    supervisor.reap_orphans([ours.pid])
+    assert list_zombie_children(os.getpid()).count(ours.pid) == 1
+    assert stranger.pid not in list_zombie_children(os.getpid())
     assert ours.wait() == 0
     stranger.wait()
 
@@ -84,24 +84,26 @@ def port() -> int:
 
 
 def test_the_agents_check_hears_its_own_instances_notice(port):
-    imds = Imds(port)
+    imds = InstanceMetadataService(port)
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):
         imds.serve(address)
         machines[address] = CheckedMachine(
-            expected=Expected(spot=True, metadata_url=imds.url(address))
+            expected=ExpectedHardware(spot=True, metadata_url=imds.url(address))
         )
     imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
-    assert host_spot.gather_spot(machines["127.0.1.1"]).action == ""
-    heard = host_spot.gather_spot(machines["127.0.1.2"])
+    assert host_spot.fetch_spot_notice(machines["127.0.1.1"]).action == ""
+    heard = host_spot.fetch_spot_notice(machines["127.0.1.2"])
     assert (heard.action, heard.at) == ("terminate", "2026-01-01T00:00:00Z")
     imds.serve("127.0.1.2")
-    assert host_spot.gather_spot(machines["127.0.1.2"]).action == "", "a new instance has none"
+    assert host_spot.fetch_spot_notice(machines["127.0.1.2"]).action == "", (
+        "a new instance has none"
+    )
 
 
 def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     root = tmp_path / "hardware"
-    hardware.make_tree(root, {"efa": 1})
+    hardware.make_sysfs_tree(root, {"efa": 1})
     path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
     held = (root / path[1:]).open()
     change_file(root, path, "1: DOWN")
@@ -132,7 +134,7 @@ def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     ],
 )
 def test_cgroup_conf_names_a_plugin_that_the_release_knows(version, plugin):
-    assert slurmconf.render_cgroup(Programs({}, version)) == f"CgroupPlugin={plugin}\n"
+    assert slurmconf.render_cgroup_conf(SandboxPrograms({}, version)) == f"CgroupPlugin={plugin}\n"
 
 
 def test_no_plugin_of_slurm_conf_needs_cgroups():
@@ -143,12 +145,12 @@ def test_no_plugin_of_slurm_conf_needs_cgroups():
 
 def test_the_end_of_a_log_is_what_the_daemon_said(tmp_path):
     out, own = tmp_path / "slurmd.x.out", tmp_path / "slurmd.x.log"
-    assert last_lines(out) == "(no output)"
+    assert read_last_lines(out) == "(no output)"
     own.write_text("[2026-11-27T10:10:36.126] error: no [scope]\n")
     out.write_text("\n")
-    assert last_lines(out) == "error: no [scope]"
+    assert read_last_lines(out) == "error: no [scope]"
     long = "slurmd: " + "x" * 100_000
     out.write_text(f"slurmd: one\nslurmd: two\n\nslurmd: error: three\n{long}\n \n")
-    assert last_lines(out, 1) == "x" * 300
+    assert read_last_lines(out, 1) == "x" * 300
     out.write_bytes(b"slurmd: one\nslurmd: two\nslurmd: error: \xff\nmunged: four\n\n")
-    assert last_lines(out) == "two / error: \ufffd / four"
+    assert read_last_lines(out) == "two / error: \ufffd / four"

@@ -16,15 +16,21 @@ from hpctl.engine.node_health import NodeHealthStore, drop_checks
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.service import alerts
-from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, load_alerts, make_routes
+from hpctl.service.alerts import (
+    MAX_A_NODE,
+    AlertmanagerWebhook,
+    AlertStore,
+    load_alerts,
+    make_routes,
+)
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.node_directory import NodeDirectory, SlurmReader
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
-from hpctl.vocabulary.policy import Override
+from hpctl.vocabulary.assessment import NodeCondition, Remedy, Urgency
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
+from hpctl.vocabulary.policy import FaultClassOverride
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import Clock
 from tests.intakes import announced, post
@@ -82,7 +88,7 @@ class Head:
         self.leadership = Mock(spec=Leadership, serves=True)
         self.slurm = Mock(spec=SlurmReader, view=None)
         directory = NodeDirectory(here, here, self.leadership, self.slurm)
-        webhook = Webhook(LABELS, self.book, directory, here, self.clock)
+        webhook = AlertmanagerWebhook(LABELS, self.book, directory, here, self.clock)
         self.take = webhook.take
         self.server = IntakeServer(
             Starlette(routes=make_routes(self.token_file, webhook.take, CollectorRegistry())),
@@ -94,12 +100,12 @@ class Head:
         assert wake
         self.changes.append(set(nodes))
 
-    def with_alerts(self, store: AlertStore | None = None) -> dict[str, Health]:
+    def with_alerts(self, store: AlertStore | None = None) -> dict[str, NodeHealth]:
         health = dict(self.health)
         (store or self.book).add_to(health)
         return health
 
-    def find_generation(self, node: str) -> Generation | None:
+    def find_generation(self, node: str) -> NodeGeneration | None:
         known = self.health.get(node)
         return known.generation if known else None
 
@@ -113,8 +119,8 @@ class Head:
         return self.with_alerts()[node].findings
 
 
-def healthy(node: str, instance: str = "i-1", boot: str = "b-1") -> Health:
-    return Health(Generation(node, instance, boot), NOW)
+def healthy(node: str, instance: str = "i-1", boot: str = "b-1") -> NodeHealth:
+    return NodeHealth(NodeGeneration(node, instance, boot), NOW)
 
 
 @pytest.fixture
@@ -132,7 +138,7 @@ def test_an_alert_is_a_finding_until_it_is_resolved(head):
         "critical",
         "nvme1n1",
     )
-    assert (found.verdict, found.clears) == (Verdict.FAIL, Clears.GONE)
+    assert (found.verdict, found.clears) == (DeviceVerdict.FAIL, ClearCondition.GONE)
     assert found.detail == "I/O errors on nvme1n1"
     assert "instance=ip-10-1-0-1:9100 job=node" in found.evidence
     assert found.first == datetime(2026, 11, 21, 11, 58, 30, 123457, tzinfo=UTC)
@@ -155,8 +161,8 @@ def test_it_acts_only_by_a_rule_of_the_site(head):
     head.post(NOTIFICATION)
     reported = head.with_alerts()[N1]
     plain = assess_health(reported, build_rules(), NOW)
-    assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
-    mine = Override(
+    assert (plain.condition, "[check-failed]" in plain.why) == (NodeCondition.SUSPECT, True)
+    mine = FaultClassOverride(
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
@@ -200,7 +206,7 @@ def test_alerts_of_no_node_are_named_and_the_others_taken(head):
 
 
 def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head):
-    stored: list[Health] = []
+    stored: list[NodeHealth] = []
 
     class Kept(Rows):
         def record(self, rows):

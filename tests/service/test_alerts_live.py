@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from docgen.alerts import ALERTS
-from hpctl.sandbox.hardware import SysfsTree, efa_name
+from hpctl.sandbox.hardware import SysfsTree, format_efa_name
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.daemon.chaos import Chaos, cluster
 from tests.daemon.test_chaos_daemon import fill, small_disk
@@ -232,8 +232,8 @@ def a_nic_sends_much_twice(live: Chaos):
     def send() -> None:
         turn = next(turns)
         for number, tree in enumerate(trees):
-            tree.set(efa_name(0), "tx_pkts", 20_000 * turn)
-            tree.set(efa_name(0), "retrans_pkts", 0 if number else 400 * turn)
+            tree.set(format_efa_name(0), "tx_pkts", 20_000 * turn)
+            tree.set(format_efa_name(0), "retrans_pkts", 0 if number else 400 * turn)
 
     yield send
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.detection.spool import Spool
+from hpctl.detection.spool import FindingsSpool
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Health, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding, NodeHealth
 from tests.agent_process import GPU, AgentProcess
 from tests.intakes import Head
 from tests.reports import Rows, report
@@ -37,7 +37,7 @@ class Daemon(Head):
         self.book = NodeHealthStore({}, Rows(), lambda: None, SystemClock())
         self.heard = self.book.heard
 
-    def store(self, *reports: Report) -> None:
+    def store(self, *reports: AgentReport) -> None:
         self.book.accept(*reports)
         self.times.append(time.monotonic())
         self.accepted += reports
@@ -49,7 +49,7 @@ class Daemon(Head):
         self._forget()
         super().come_back()
 
-    def health(self) -> Health | None:
+    def health(self) -> NodeHealth | None:
         return self.book.snapshot().get("n1")
 
     def findings(self) -> tuple[Finding, ...]:
@@ -196,7 +196,7 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(head, agent):
     """The head node takes nothing of an agent run that began before the one it believed."""
     ahead = datetime.now(UTC) + timedelta(minutes=4)
     before = replace(report("n1", 5, ahead), boot="boot-1", sent_at=ahead, agent_start=ahead)
-    Spool(Path(agent.environment["HPCTL_AGENT_SPOOL"])).save(before, acked=True)
+    FindingsSpool(Path(agent.environment["HPCTL_AGENT_SPOOL"])).save(before, acked=True)
     assert head.send(before)[0] == 200
     agent.start()
     agent.xid(79)
@@ -210,7 +210,7 @@ def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head, agent):
     agent.start()
     until(lambda: head.accepted, PATIENCE_S)
     (finding,) = head.findings()
-    assert (finding.check, finding.verdict) == ("kernel.log", Verdict.UNKNOWN)
+    assert (finding.check, finding.verdict) == ("kernel.log", DeviceVerdict.UNKNOWN)
     assert str(agent.kmsg) in finding.detail
     agent.xid(79)
     until(lambda: {f.code for f in head.findings()} == {"79"}, PATIENCE_S)

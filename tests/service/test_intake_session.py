@@ -86,12 +86,13 @@ Ask = Callable[[Session], tuple[int, dict[str, Any]]]
 
 NOT_BELIEVED: dict[str, tuple[Ask, int, str]] = {
     "another key": (
-        lambda s: s.head.post(b"{}", wire.session_authorization(s.granted["id"], b"k" * 32, b"{}")),
+        lambda s: s.head.post(b"{}", wire.make_session_authorization(s.granted["id"], b"k" * 32,
+        b"{}")),
         401, "bad_mac",
     ),
     "another body": (lambda s: s.head.post(s.report(), s.signed(b"other")), 401, "bad_mac"),
     "another session": (
-        lambda s: s.head.post(b"{}", wire.session_authorization("0" * 32, s.key, b"{}")),
+        lambda s: s.head.post(b"{}", wire.make_session_authorization("0" * 32, s.key, b"{}")),
         401, "unknown_session",
     ),
     "another address": (
@@ -137,8 +138,8 @@ def test_a_replayed_message(head: Head) -> None:
 
 def test_a_session_ends_with_its_time(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
     late_s = [0.0]
-    made = partial(authentication.Sessions, monotonic=lambda: time.monotonic() + late_s[0])
-    monkeypatch.setattr(authentication, "Sessions", made)
+    made = partial(authentication.AgentSessions, monotonic=lambda: time.monotonic() + late_s[0])
+    monkeypatch.setattr(authentication, "AgentSessions", made)
     head = Head(munges, session_s=600.0)
     head.server.start()
     try:

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from hpctl.service.intake import channel
-from hpctl.service.intake.line import IntakeLine
+from hpctl.service.intake.line import IntakeConnection
 from hpctl.service.intake.process import IntakeProcess
 
 
@@ -19,7 +19,9 @@ def test_the_intake_starts_no_thread_when_work_comes() -> None:
     # pool of the process needs: the loop stands still until systemd's watchdog ends the daemon.
     before = count_threads()
     backend: Any = None
-    intake = IntakeProcess(channel.Setup("", (0,), None), "127.0.0.1:0", backend, IntakeLine())
+    intake = IntakeProcess(
+        channel.Setup("", (0,), None), "127.0.0.1:0", backend, IntakeConnection()
+    )
     try:
         started = count_threads() - before
         wanted = {"intake-reports": 2, "intake-others": 3, "intake-send": 1}

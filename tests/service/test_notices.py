@@ -11,9 +11,15 @@ from hpctl.engine.journal.events import GateBlocked
 from hpctl.engine.journal.state import State
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice, make_notice
-from hpctl.service.notify.outbox import Outbox, Posted, SinkMessage, compose_message, select_due
+from hpctl.service.notify.outbox import (
+    Outbox,
+    PostedNotice,
+    SinkMessage,
+    compose_message,
+    select_due_notices,
+)
 from hpctl.vocabulary.identity import JobId, RuleId
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.examples import examples
 from tests.fakes.values import T0, at, slurm_job, slurm_node
@@ -40,11 +46,11 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
     for pause, kind, count in [*bursts, *[(599.0, "", 0)] * 20]:
         fresh = [sample_notice(kind, f"{kind}{n}", seconds) for n in range(count)]
         urgent |= {n.key for n in fresh if n.urgent}
-        rows = [Posted("ops", "", n, at(seconds)) for n in fresh]
+        rows = [PostedNotice("ops", "", n, at(seconds)) for n in fresh]
         outbox = outbox.add(outbox.position + 1, rows, at(seconds))
         end = seconds + pause + 1
         while seconds < end:
-            group = select_due(outbox.posted, per_hour, at(seconds), quiet=quiet)
+            group = select_due_notices(outbox.posted, per_hour, at(seconds), quiet=quiet)
             if group:
                 assert not quiet or all(p.notice.urgent for p in group)
                 assert {p.to for p in group} == {""}
@@ -59,15 +65,15 @@ def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet
 
 
 def test_what_is_sent_once_an_hour_and_what_leaves() -> None:
-    def row(key: str, target: str, seconds: float, sink: str = "ops") -> Posted:
+    def row(key: str, target: str, seconds: float, sink: str = "ops") -> PostedNotice:
         of = Notice("mass_event", target, key, at(seconds), "w", "n", "p")
-        return Posted(sink, "", of, at(seconds))
+        return PostedNotice(sink, "", of, at(seconds))
 
     box = Outbox(0).add(1, [row("k", "n1", 0), row("k", "n1", 0), row("k", "n2", 0)], at(0))
     assert [p.notice.target for p in box.posted] == ["n1", "n2"]
-    assert select_due(box.posted, 30, at(1)) == ()
-    box = box.mark(select_due(box.posted, 30, at(2)), at(2))
-    assert select_due(box.posted, 30, at(9)) == ()
+    assert select_due_notices(box.posted, 30, at(1)) == ()
+    box = box.mark(select_due_notices(box.posted, 30, at(2)), at(2))
+    assert select_due_notices(box.posted, 30, at(9)) == ()
     again = [row("k", "n3", 60), row("other", "n3", 60), row("k", "n3", 60, "mail")]
     box = box.add(2, again, at(60))
     assert [(p.sink, p.notice.key) for p in box.posted if not p.sent] == [
@@ -84,13 +90,13 @@ def test_what_is_sent_once_an_hour_and_what_leaves() -> None:
     box = box.add(5, [], at(3800)).add(6, [], at(5 * 86400))
     assert len(box.posted) == 3, "twice"
     assert box.add(7, [], at(5 * 86400 + 3600)).posted == ()
-    calm = Posted("ops", "", sample_notice("node_back"), T0)
+    calm = PostedNotice("ops", "", sample_notice("node_back"), T0)
     assert Outbox(0, (calm,)).add(1, [], at(4 * 86400)).posted == ()
     flood = [
-        Posted("ops", "", sample_notice("node_back", f"n{n}"), T0)
+        PostedNotice("ops", "", sample_notice("node_back", f"n{n}"), T0)
         for n in range(notify_outbox.MOST + 5)
     ]
-    full = Outbox(0).add(1, [*flood, Posted("ops", "", sample_notice(), T0)], T0)
+    full = Outbox(0).add(1, [*flood, PostedNotice("ops", "", sample_notice(), T0)], T0)
     assert len(full.posted) == notify_outbox.MOST + 1
     assert full.posted[-1].notice.urgent
 
@@ -100,20 +106,20 @@ def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
     """Neither what waits, nor the rate, nor what was told before, waits for the time to come."""
     start = 40 * 86400.0
     sent = [
-        Posted("ops", "", sample_notice("budget", f"b{n}"), at(start), at(start + n))
+        PostedNotice("ops", "", sample_notice("budget", f"b{n}"), at(start), at(start + n))
         for n in range(2)
     ]
-    waits = Posted("ops", "", sample_notice(), at(start))
+    waits = PostedNotice("ops", "", sample_notice(), at(start))
     box, now = Outbox(1, (*sent, waits)), start - back_s
-    assert select_due(box.posted, 2, at(now + 61))
-    box = box.mark(select_due(box.posted, 30, at(now + 61)), at(now + 61))
+    assert select_due_notices(box.posted, 2, at(now + 61))
+    box = box.mark(select_due_notices(box.posted, 30, at(now + 61)), at(now + 61))
     assert box.posted[-1].sent == at(now + 61)
-    again = Posted("ops", "", sent[0].notice, at(now + 90))
+    again = PostedNotice("ops", "", sent[0].notice, at(now + 90))
     assert box.add(2, [again], at(now + 90)).posted[0].sent == min(at(start), at(now + 90))
     box = box.add(2, [again], at(now + 90))
     assert [p for p in box.posted if not p.sent] == [], "told within the hour"
     box = box.add(3, [again], at(now + 90 + 3601))
-    assert select_due(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
+    assert select_due_notices(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
 
 
 @settings(max_examples=examples(30))
@@ -148,7 +154,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     slurm = SchedulerView(T0, {slurm_node().name: slurm_node()}, {JobId(7): slurm_job(7)})
     approvable = gate in ("budget", "launch_breaker", "offender")
     hold = GateBlocked(T0, target, gate, "why it is", RuleId(rule), approvable)
-    found = make_notice(hold, State(), slurm, Policy())
+    found = make_notice(hold, State(), slurm, RecoveryPolicy())
     assert found is not None
     assert found.kind == kind
     assert person in found.person
@@ -158,7 +164,7 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert found.job == (7 if target == "7" else None)
     for passing in ("stale_facts", "hang_of_others"):
         noted = GateBlocked(T0, target, passing, "", RuleId(rule))
-        assert make_notice(noted, State(), slurm, Policy()) is None
+        assert make_notice(noted, State(), slurm, RecoveryPolicy()) is None
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.loop_port import LoopPort
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.notify import daemon, decide, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import attempt, generation, node_name, opened, slurm_job, slurm_node
 from tests.process import free_port
@@ -78,7 +78,7 @@ class Head:
         self.store = Store(f"sqlite:///{place}/journal.db")
         self.memory = JournaledState(self.store)
         self.slurm = SchedulerView(datetime.now(UTC), {f"n{i}": slurm_node(i) for i in range(200)})
-        self.metrics = Metrics()
+        self.metrics = DaemonMetrics()
         self.running: list[Notifier] = []
         self.sinks: dict[str, str] = {}
 
@@ -401,7 +401,7 @@ def test_a_preemption_goes_to_no_sink_that_does_not_ask_for_it(head: Head, hook:
     state = State()
     for event in (noted, over):
         state.fold(event)
-    told = decide.make_notice(over, state, SchedulerView(datetime.now(UTC)), Policy())
+    told = decide.make_notice(over, state, SchedulerView(datetime.now(UTC)), RecoveryPolicy())
     assert told is not None
     assert (told.kind, told.person, told.job) == ("job_preempted", "", 7)
     assert "it was preempted" in told.what
@@ -547,7 +547,7 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
     if url is not None:
         path.write_text(url)
         path.chmod(mode)
-    (error,) = sinks.find_unusable({"ops": str(path)}, reach=True)
+    (error,) = sinks.find_unusable_sinks({"ops": str(path)}, reach=True)
     assert str(error).startswith(
         ("cannot use the notification sink ops: ", "the service of the notification sink ops ")
     )
@@ -559,5 +559,5 @@ def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_
 def test_without_apprise_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "json://127.0.0.1/")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    (error,) = sinks.find_unusable({"ops": "env:HOOK"})
+    (error,) = sinks.find_unusable_sinks({"ops": "env:HOOK"})
     assert "pip install 'hpctl[notify]'" in str(error)

@@ -8,8 +8,8 @@ from hpctl.slurm.controller_log import (
     LONGEST_LINE,
     MOST_AT_ONCE,
     ControllerLog,
-    choose_log,
-    parse_news,
+    choose_log_file,
+    parse_log_line,
 )
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.controller_news import ControllerNews
@@ -46,7 +46,7 @@ AT = "[2026-11-27T18:12:09.708] "
     ],
 )
 def test_what_a_line_means(line: str, news: ControllerNews):
-    assert parse_news((AT + line).encode()) is news
+    assert parse_log_line((AT + line).encode()) is news
 
 
 LOCAL = {
@@ -70,7 +70,7 @@ LOCAL = {
     ],
 )
 def test_which_log_is_followed(changed, why):
-    path, said = choose_log(LOCAL | changed, "head.example")
+    path, said = choose_log_file(LOCAL | changed, "head.example")
     assert (path is None) is bool(why)
     assert said.startswith(why)
 

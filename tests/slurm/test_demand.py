@@ -3,8 +3,14 @@
 import pytest
 
 from hpctl.slurm import parse
-from hpctl.slurm.records import Dealt, node_tres, parse_dealt, parse_gres, parse_mebibytes
-from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.slurm.records import (
+    ConsumableResources,
+    compute_node_tres,
+    parse_consumable_resources,
+    parse_gres,
+    parse_mebibytes,
+)
+from hpctl.vocabulary.demand import NOTHING_KNOWN, JobDemand, Tres
 
 NODE = Tres(16, 1000, (("gpu", 8),))
 
@@ -23,7 +29,7 @@ def test_generic_resources(text, found):
     assert parse_gres(text) == found
 
 
-def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str) -> Demand:
+def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str) -> JobDemand:
     """What squeue's fields of a pending job ask for."""
     numbers = {"NumNodes": nodes, "NumTasks": tasks, "NumCPUs": cpus, "MinCpus": min(cpus, 2)}
     fields = dict.fromkeys(parse.FIELDS, "") | {name: str(n) for name, n in numbers.items()}
@@ -50,12 +56,12 @@ def test_what_22_05_said_of_pending_jobs():
 
 
 def test_what_slurm_deals_out_of_a_node():
-    assert parse_dealt({"SelectType": "select/linear"}).whole
-    assert not parse_dealt(
+    assert parse_consumable_resources({"SelectType": "select/linear"}).whole
+    assert not parse_consumable_resources(
         {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU"}
     ).memory
-    assert parse_dealt({"SelectTypeParameters": "CR_CORE_MEMORY"}).memory
-    assert node_tres(16, 1000, "gpu:8", Dealt()) == NODE
-    assert node_tres(16, 1000, "gpu:8", Dealt(memory=False)).memory == 0
-    assert node_tres(16, 1000, "gpu:8", Dealt(whole=True)) == NOTHING_KNOWN
+    assert parse_consumable_resources({"SelectTypeParameters": "CR_CORE_MEMORY"}).memory
+    assert compute_node_tres(16, 1000, "gpu:8", ConsumableResources()) == NODE
+    assert compute_node_tres(16, 1000, "gpu:8", ConsumableResources(memory=False)).memory == 0
+    assert compute_node_tres(16, 1000, "gpu:8", ConsumableResources(whole=True)) == NOTHING_KNOWN
     assert [parse_mebibytes(t) for t in ("2000M", "1.5G", "512K", "", "x")] == [2000, 1536, 0, 0, 0]

@@ -9,7 +9,7 @@ import pytest
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Interrupted
+from hpctl.toolkit.errors import ReadInterrupted
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 from tests.fakes.slurm_text import node_text
@@ -62,7 +62,7 @@ def test_an_event_interrupts_every_second_whole_at_most(reader: SlurmCommandRead
     reader.event = lambda: True
     for _ in range(2):
         assert reader.view().nodes.keys() == set(NAMES)
-        with pytest.raises(Interrupted):
+        with pytest.raises(ReadInterrupted):
             reader.view()
 
 

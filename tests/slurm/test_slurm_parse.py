@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import parse
-from hpctl.slurm.records import Hostlists, JobRecord
+from hpctl.slurm.records import HostlistCache, JobRecord
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.demand import Demand, Tres
+from hpctl.vocabulary.demand import JobDemand, Tres
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
@@ -22,7 +22,7 @@ FORGED = (
 
 
 def parsed(*rows, lists=b""):
-    return parse.parse_jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
+    return parse.parse_jobs(b"".join(rows), lists or listed(j7="n4"), MARK, HostlistCache())
 
 
 def read(*rows: bytes) -> dict[int, SlurmJob]:
@@ -38,7 +38,7 @@ def one(**over: str) -> JobRecord:
 
 
 def nodes_of(text: str) -> list[SlurmNode]:
-    found, flaws = parse.parse_nodes(parse.node_lines(text))
+    found, flaws = parse.parse_nodes(parse.split_node_lines(text))
     assert not flaws
     return found
 
@@ -170,7 +170,7 @@ def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> Non
     fields = parse.list_squeue_fields(release)
     output = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
     line = "".join(f"{output[name]}m{MARK};" for name in fields[:-1]) + f"{output['Name']}m{MARK}."
-    (record,), flaws = parse.parse_jobs(line.encode(), b"", MARK, Hostlists(), fields)
+    (record,), flaws = parse.parse_jobs(line.encode(), b"", MARK, HostlistCache(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")
     assert "ExcNodes" not in parse.list_squeue_fields((22, 5, 8))
@@ -197,9 +197,9 @@ def test_times_without_bounds_are_in_bounds() -> None:
 
 @pytest.mark.parametrize("cut", [b"7", b"7;8", row()[:-3], row()[:40]])
 def test_half_an_answer_is_no_answer(cut: bytes) -> None:
-    with pytest.raises(parse.FrameError):
+    with pytest.raises(parse.IncompleteRecordError):
         parsed(row(JobID="6"), cut)
-    with pytest.raises(parse.FrameError):
+    with pytest.raises(parse.IncompleteRecordError):
         parsed(row(JobID="6"), lists=listed(j6="") + cut)
 
 
@@ -213,7 +213,7 @@ def test_a_record_that_cannot_be_read_hides_no_other(over: dict[str, str]) -> No
 
 def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     """Hundreds of jobs with `a[1-99999]` ate the daemon's memory."""
-    hosts = Hostlists()
+    hosts = HostlistCache()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
     excluded = listed(**{f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}, j9="n[1-2000]")
     jobs = [record.job for record in parse.parse_jobs(b"".join(rows), excluded, MARK, hosts)[0]]
@@ -235,7 +235,7 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     ],
 )
 def test_exit_codes(text: str, codes: set[int]) -> None:
-    assert parse.exit_codes(text) == codes
+    assert parse.parse_exit_codes(text) == codes
 
 
 def test_config() -> None:
@@ -258,7 +258,7 @@ def test_version(text: str, release: tuple[int, int, int] | None) -> None:
 
 def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
     job = one(State="PENDING", Comment="x TresPerNode=gres:gpu:99", tres_per_node="gres:gpu:2").job
-    assert job.asks == Demand(
+    assert job.asks == JobDemand(
         nodes=2, each=Tres(1, 0, (("gpu", 2),)), total=Tres(2, 0, (("gpu", 4),)), named=True
     )
     assert one().job.asks is None
@@ -335,4 +335,4 @@ JSON = b"""{"meta": {"x": [1]}, "jobs": [
      (b"squeue: error", 7, ""), (b'{"jobs": [{"job_id": "7"}]}', 7, ""), (b"\xff", 7, "")],
 )  # fmt: skip
 def test_the_reason_behind_slurmctlds_description_is_read_from_json(out, job, reason) -> None:
-    assert parse.reason_in_json(out, job) == reason
+    assert parse.read_json_reason(out, job) == reason

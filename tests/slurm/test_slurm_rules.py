@@ -6,17 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.slurm import cli, rules
-from hpctl.slurm.records import JobRecord, Size, whole_job
-from hpctl.slurm.run import End, Ran, judge_outcome
+from hpctl.slurm.records import JobRecord, JobSize, merge_components
+from hpctl.slurm.run import CommandEnd, CommandResult, judge_outcome
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.identity import JobAttempt, NodeName
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
 FAILED = SlurmJob(7, "FAILED", T, 1)
-MINE = Attempt(7, T, 1)
+MINE = JobAttempt(7, T, 1)
 COMPLETING = frozenset({"COMPLETING"})
 A, B, C = map(NodeName, "abc")
 
@@ -86,19 +86,19 @@ PENDING = {"state": "PENDING", "restarts": 2}
     ],
 )
 def test_start_now(job, expected):
-    assert code(rules.start_now(job, [], [])) == expected
+    assert code(rules.plan_job_start(job, [], [])) == expected
 
 
 @pytest.mark.parametrize("flags", [frozenset(), frozenset({"REQUEUE_HOLD"})])
 def test_a_job_that_slurm_holds_for_its_launch_is_released_as_well(flags):
     held = record(**PENDING, flags=flags, reason="launch_failed_requeued_held")
-    send = rules.start_now(held, [A], {A})
+    send = rules.plan_job_start(held, [A], {A})
     assert (send.release, send.updates[0].exclude) == (True, (A,))
 
 
 def test_an_expedited_job_that_slurm_holds_is_released_as_well():
     job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
-    assert rules.start_now(job, [], []).release
+    assert rules.plan_job_start(job, [], []).release
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_an_expedited_job_that_slurm_holds_is_released_as_well():
     ],
 )  # fmt: skip
 def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive, sent):
-    send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
+    send = rules.plan_job_start(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
     assert [update.exclude for update in send.updates] == [sent]
 
 
 def test_a_refusal_for_a_node_that_is_gone_says_which():
     refused = Outcome.rejected("ESLURM_INVALID_NODE_NAME", "Invalid node name specified for job 7")
     excludes = record(**PENDING, excluded=(A, "gone"))
-    answer = rules.start_answer(refused, excludes, {A})
+    answer = rules.classify_start_answer(refused, excludes, {A})
     assert (answer.code, answer.kind) == (refused.code, refused.kind)
     assert "its ExcNodeList names gone, which Slurm no longer has" in answer.detail
-    assert rules.start_answer(refused, excludes, {A, "gone"}) == refused
+    assert rules.classify_start_answer(refused, excludes, {A, "gone"}) == refused
     other = Outcome.rejected("ESLURM_ACCESS_DENIED", "")
-    assert rules.start_answer(other, excludes, {A}) == other
+    assert rules.classify_start_answer(other, excludes, {A}) == other
 
 
 def heterogeneous(*excluded, **said):
@@ -132,7 +132,7 @@ def heterogeneous(*excluded, **said):
         replace(waits, id=FAILED.id + i, het_offset=i, excluded=names)
         for i, names in enumerate(excluded)
     )
-    return JobRecord(whole_job(components), components)
+    return JobRecord(merge_components(components), components)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,24 @@ def heterogeneous(*excluded, **said):
     ],
 )
 def test_each_component_keeps_the_nodes_that_its_owner_excludes(own, sent):
-    send = rules.start_now(heterogeneous(*own), (A,), {A, B})
+    send = rules.plan_job_start(heterogeneous(*own), (A,), {A, B})
     assert [(update.command_id, update.exclude) for update in send.updates] == sent
 
 
 def test_a_heterogeneous_job_is_requeued_by_its_leader_once_all_have_cleared():
     leader, other = (replace(FAILED, het_job=7, het_offset=i, id=7 + i) for i in (0, 1))
-    whole = JobRecord(whole_job((leader, other)), (leader, other))
+    whole = JobRecord(merge_components((leader, other)), (leader, other))
     assert rules.check_requeue(whole, MINE) == "7"
     clears = replace(other, flags=COMPLETING)
-    assert code(rules.check_requeue(JobRecord(whole_job((leader, clears))), MINE)) == "completing"
+    assert (
+        code(rules.check_requeue(JobRecord(merge_components((leader, clears))), MINE))
+        == "completing"
+    )
     fixed = replace(other, requeue=False)
-    assert code(rules.check_requeue(JobRecord(whole_job((leader, fixed))), MINE)) == "no_requeue"
+    assert (
+        code(rules.check_requeue(JobRecord(merge_components((leader, fixed))), MINE))
+        == "no_requeue"
+    )
 
 
 def two_components(leader, other):
@@ -164,7 +170,7 @@ def two_components(leader, other):
     whole = replace(FAILED, het_job=7, state="RUNNING")
     first = replace(whole, id=7, nodes=(A,), **leader)
     second = replace(whole, id=8, het_offset=1, nodes=(B,), **other)
-    return JobRecord(whole_job((first, second)), (first, second))
+    return JobRecord(merge_components((first, second)), (first, second))
 
 
 ENDED_ALONE = {"state": "TIMEOUT", "reason": "TimeLimit"}
@@ -182,15 +188,15 @@ def test_a_component_that_has_ended_is_requeued_before_the_job_starts():
     half = two_components(waits, ENDED_ALONE)
     assert half.job.nodes == (A, B)
     assert half.job.reason == "None"
-    send = rules.start_now(half, (A,), {A, B})
+    send = rules.plan_job_start(half, (A,), {A, B})
     assert (send.requeue, send.command_id) == (True, "7")
-    assert not rules.start_now(two_components(waits, waits), (A,), {A, B}).requeue
+    assert not rules.plan_job_start(two_components(waits, waits), (A,), {A, B}).requeue
 
 
 def test_a_lift_leaves_alone_a_component_that_has_ended():
     excludes = {"excluded": (A,), "admin_comment": "hpctl:excluded=a"}
     half = two_components({**PENDING, **excludes}, {**ENDED_ALONE, **excludes})
-    assert [lift.command_id for lift in rules.plan_lifts(half, [A], {A})] == ["7+0"]
+    assert [lift.command_id for lift in rules.plan_exclusion_lifts(half, [A], {A})] == ["7+0"]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgi
     """The owner excludes a; b is marked where it says so."""
     note = "hpctl:excluded=b" if marked else ""
     job = record(**PENDING, excluded=(A, B), admin_comment=note)
-    send = rules.start_now(job, exclude, {A, B, C}, forgive)
+    send = rules.plan_job_start(job, exclude, {A, B, C}, forgive)
     (update,) = send.updates
     assert (update.exclude, update.mark) == (sent, mark)
 
@@ -219,12 +225,14 @@ def test_only_what_hpctl_added_is_marked_and_leaves_again(marked, exclude, forgi
 )
 def test_a_lift_takes_out_what_is_marked_and_nothing_else(nodes, exclude, mark):
     job = record(**PENDING, excluded=(A, B, C), admin_comment="site | hpctl:excluded=b,c")
-    assert rules.plan_lifts(job, nodes, {A, B, C}) == (rules.Lift("7", exclude, mark),)
+    assert rules.plan_exclusion_lifts(job, nodes, {A, B, C}) == (
+        rules.ExclusionLift("7", exclude, mark),
+    )
 
 
 def test_a_lift_leaves_out_what_was_deleted_since():
     job = record(**PENDING, excluded=(A, B, C), admin_comment="hpctl:excluded=b,c")
-    assert rules.plan_lifts(job, [C], {C}) == (rules.Lift("7", (), ""),)
+    assert rules.plan_exclusion_lifts(job, [C], {C}) == (rules.ExclusionLift("7", (), ""),)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +246,7 @@ def test_a_lift_leaves_out_what_was_deleted_since():
     ],
 )
 def test_a_lift_that_is_none(job, expected):
-    assert code(rules.plan_lifts(job, [A], {A})) == expected
+    assert code(rules.plan_exclusion_lifts(job, [A], {A})) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,11 +263,11 @@ def test_a_lift_that_is_none(job, expected):
     ],
 )
 def test_what_is_given_up_is_this_attempt_or_the_next_in_the_queue(job, expected):
-    answer = rules.give_up(job, FAILED.attempt)
+    answer = rules.check_cancel(job, FAILED.attempt)
     assert ("send" if answer is None else code(answer)) == expected
 
 
-OURS = own_reason("r1", "xid 79")
+OURS = format_own_reason("r1", "xid 79")
 DRAIN = frozenset({"DRAIN"})
 
 
@@ -301,7 +309,7 @@ def test_what_may_be_done_to_a_node(seen, drain, down, back):
     answers = [
         rules.check_drain(seen, OURS),
         rules.check_down(seen, OURS),
-        rules.give_back(seen, "r1"),
+        rules.check_give_back(seen, "r1"),
     ]
     assert [code(a) if a else "send" for a in answers] == [drain, down, back]
 
@@ -314,11 +322,11 @@ def test_only_our_own_reasons_are_sent(reason):
 NO_CONTACT = "Unable to contact slurm controller"
 
 
-def ran(end: End = End.EXITED, exit_code: int = 1, err: str = "") -> Ran:
-    return Ran(("scontrol",), end, exit_code, b"", err, 1.0)
+def ran(end: CommandEnd = CommandEnd.EXITED, exit_code: int = 1, err: str = "") -> CommandResult:
+    return CommandResult(("scontrol",), end, exit_code, b"", err, 1.0)
 
 
-def says(error: str) -> Ran:
+def says(error: str) -> CommandResult:
     return ran(err=f"slurm_update error: {error}")
 
 
@@ -326,9 +334,9 @@ def says(error: str) -> Ran:
     ("what", "kind", "code", "transient"),
     [
         (ran(exit_code=0), "accepted", "", False),
-        (ran(End.NOT_STARTED), "rejected", "not_started", True),
-        (ran(End.TIMED_OUT, -9), "ambiguous", "timeout", False),
-        (ran(End.TOO_LONG, -9), "ambiguous", "timeout", False),
+        (ran(CommandEnd.NOT_STARTED), "rejected", "not_started", True),
+        (ran(CommandEnd.TIMED_OUT, -9), "ambiguous", "timeout", False),
+        (ran(CommandEnd.TOO_LONG, -9), "ambiguous", "timeout", False),
         (ran(exit_code=-11), "ambiguous", "killed", False),
         (ran(), "ambiguous", "exit_status", False),
         (says(f"{NO_CONTACT} (connect failure)"), "rejected", "unavailable", True),
@@ -366,20 +374,20 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
     ("after_s", "word"), [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")]
 )
 def test_a_wait_is_rounded_up(after_s, word):
-    assert rules.start_time(after_s) == f"StartTime={word}"
+    assert rules.format_start_time(after_s) == f"StartTime={word}"
 
 
 @pytest.mark.parametrize(
     ("size", "tasks"),
     [
-        (Size(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
-        (Size(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
-        (Size(nodes=3, least=2, tasks=20, tasks_per_node=8), None),  # the user's own number
-        (Size(nodes=3, least=2, tasks=2), None),
-        (Size(), None),
+        (JobSize(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
+        (JobSize(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
+        (JobSize(nodes=3, least=2, tasks=20, tasks_per_node=8), None),  # the user's own number
+        (JobSize(nodes=3, least=2, tasks=2), None),
+        (JobSize(), None),
     ],
 )
 def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(size, tasks):
     job = JobRecord(SlurmJob(7, "PENDING", datetime(2026, 3, 1, tzinfo=UTC), 1), size=size)
     for elastic, expected in ((True, tasks), (False, None)):
-        assert rules.start_now(job, (), (), elastic=elastic).tasks == expected
+        assert rules.plan_job_start(job, (), (), elastic=elastic).tasks == expected

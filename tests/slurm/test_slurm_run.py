@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.slurm import run
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.run import End, SlurmRunner
+from hpctl.slurm.run import CommandEnd, SlurmRunner
 from hpctl.toolkit.errors import Unavailable
 from tests.waiting import LONGER_AND_LONGER, until
 
@@ -28,7 +28,7 @@ def test_output_and_status(tmp_path) -> None:
     done = SlurmRunner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run(
         "scontrol", "é"
     )
-    assert (done.end, done.code, done.text, done.err) == (End.EXITED, 3, "é\n", "oops\n")
+    assert (done.end, done.code, done.text, done.err) == (CommandEnd.EXITED, 3, "é\n", "oops\n")
     assert not done.ok
     assert done.message == "oops"
 
@@ -38,7 +38,10 @@ def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
     bin_dir = script(tmp_path, f"sleep 600 & echo $! > {pidfile}; wait")
     for timeout in LONGER_AND_LONGER:
         began = time.monotonic()
-        assert SlurmRunner(bin_dir=bin_dir, timeout=timeout).run("scontrol").end is End.TIMED_OUT
+        assert (
+            SlurmRunner(bin_dir=bin_dir, timeout=timeout).run("scontrol").end
+            is CommandEnd.TIMED_OUT
+        )
         assert time.monotonic() - began < timeout + AT_ONCE_S
         if pidfile.exists() and pidfile.read_text():
             break
@@ -48,19 +51,20 @@ def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
 def test_a_command_that_is_given_up_is_killed(tmp_path) -> None:
     runner = SlurmRunner(bin_dir=script(tmp_path, "echo part; sleep 600"))
     began = time.monotonic()
-    assert runner.run("scontrol", give_up=lambda: True).end is End.GIVEN_UP
+    assert runner.run("scontrol", give_up=lambda: True).end is CommandEnd.GIVEN_UP
     assert time.monotonic() - began < AT_ONCE_S
 
 
 def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
     runner = SlurmRunner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
-    assert runner.run("scontrol").end is End.TIMED_OUT
+    assert runner.run("scontrol").end is CommandEnd.TIMED_OUT
 
 
 def test_too_much_output_is_cut_off(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
     assert (
-        SlurmRunner(bin_dir=script(tmp_path, "yes"), timeout=60).run("scontrol").end is End.TOO_LONG
+        SlurmRunner(bin_dir=script(tmp_path, "yes"), timeout=60).run("scontrol").end
+        is CommandEnd.TOO_LONG
     )
 
 
@@ -73,11 +77,11 @@ def test_much_error_output_does_not_block(tmp_path) -> None:
 
 def test_a_missing_program_or_configuration_is_reported_at_once(tmp_path) -> None:
     missing = SlurmRunner(bin_dir=tmp_path).run("scontrol")
-    assert missing.end is End.NOT_STARTED
+    assert missing.end is CommandEnd.NOT_STARTED
     assert str(tmp_path) in missing.message
     began = time.monotonic()
     unconfigured = SlurmRunner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
-    assert unconfigured.end is End.NOT_STARTED
+    assert unconfigured.end is CommandEnd.NOT_STARTED
     assert "slurm.conf" in unconfigured.message
     assert time.monotonic() - began < AT_ONCE_S, "scontrol itself tries for a minute"
 
@@ -91,7 +95,7 @@ def test_a_missing_file_that_the_environment_names_is_reported_at_once(tmp_path)
 
 
 def test_a_nul_in_an_argument_is_refused() -> None:
-    assert SlurmRunner().run("scontrol", "a\0b").end is End.NOT_STARTED
+    assert SlurmRunner().run("scontrol", "a\0b").end is CommandEnd.NOT_STARTED
 
 
 def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path) -> None:

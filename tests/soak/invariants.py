@@ -15,7 +15,7 @@ from hpctl.engine.adapters import open_reader
 from hpctl.engine.journal.check import check_journal
 from hpctl.engine.journal.events import Event, StepStarted
 from hpctl.engine.journal.state import State
-from hpctl.sandbox.proctree import OWNED, list_pids, read_environment, start_time
+from hpctl.sandbox.proctree import OWNED, list_pids, read_environment, read_start_time
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.recovery import StepKind
 from tests.daemon.chaos import REPLACE, Chaos
@@ -138,7 +138,7 @@ class Invariants(Struct):
             if not child or read_environment(pid).get(OWNED) != spec.id or _ancestor(pid, daemon):
                 continue
             strays[pid] = self._strays.get(pid, now)
-            if now - strays[pid] > ORPHAN_S and start_time(pid):
+            if now - strays[pid] > ORPHAN_S and read_start_time(pid):
                 self.broken.append(f"process {pid} outlives its daemon: {words}")
                 strays[pid] = float("inf")
         self._strays = strays

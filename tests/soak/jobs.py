@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.sandbox.training.model import read_attempts
-from hpctl.toolkit.compat import iso_time
+from hpctl.toolkit.compat import parse_iso_time
 from tests.daemon.chaos import Chaos
 from tests.sandbox.test_training import ROOT, Run
 
@@ -118,7 +118,7 @@ def ran_twice(directory: Path) -> list[str]:
     for n, newer in enumerate(first):
         for older in first[:n]:
             last = (directory / f"progress-{older['attempt']}.txt").stat().st_mtime
-            if last > iso_time(newer["at"]).timestamp():
+            if last > parse_iso_time(newer["at"]).timestamp():
                 found.append(f"{older['attempt']} went on beside {newer['attempt']} in {directory}")
     return found
 

@@ -16,16 +16,16 @@ from hpctl.toolkit.bounds import (
     LATEST,
     MAX_COUNT,
     add_seconds,
-    at_stamp,
-    at_text,
     clamp_duration,
-    in_utc,
-    json_safe,
+    convert_to_utc,
+    escape_json,
     make_printable,
     parse_count,
+    parse_slurm_time,
+    parse_timestamp,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
 
@@ -34,20 +34,20 @@ FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
 def test_time_arithmetic_is_total(at: datetime, seconds: float) -> None:
     assert EARLIEST <= add_seconds(at, seconds) <= LATEST
     assert isinstance(clamp_duration(seconds), timedelta)
-    assert isinstance(at_stamp(seconds), datetime | None)
+    assert isinstance(parse_timestamp(seconds), datetime | None)
 
 
 @given(st.datetimes(), st.integers(-14, 14))
 def test_every_zone_of_every_time_is_utc(at: datetime, hours: int) -> None:
     zoned = at.replace(tzinfo=timezone(timedelta(hours=hours)))
-    assert EARLIEST <= in_utc(zoned) <= LATEST
-    assert in_utc(zoned).tzinfo is UTC
+    assert EARLIEST <= convert_to_utc(zoned) <= LATEST
+    assert convert_to_utc(zoned).tzinfo is UTC
 
 
 @given(st.text() | st.sampled_from(["\u00b2", "9" * 9999, "\u0663", "-1", " 1"]))
 def test_a_text_is_a_number_or_it_is_not(text: str) -> None:
     assert 0 <= parse_count(text) <= MAX_COUNT
-    assert isinstance(at_text(text), datetime | None)
+    assert isinstance(parse_slurm_time(text), datetime | None)
 
 
 def test_no_wait_is_over_that_is_no_number() -> None:
@@ -55,9 +55,9 @@ def test_no_wait_is_over_that_is_no_number() -> None:
         LATEST,
         12,
     )
-    assert at_text("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert at_text("10000-01-03T23:00:00") == LATEST
-    assert at_stamp(0) is None
+    assert parse_slurm_time("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parse_slurm_time("10000-01-03T23:00:00") == LATEST
+    assert parse_timestamp(0) is None
 
 
 def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
@@ -69,7 +69,9 @@ def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
     )
     (finding,) = _findings.decode(stored)
     assert (finding.first, finding.last) == (EARLIEST, LATEST)
-    assert Finding("c", Verdict.OK, datetime.min.replace(tzinfo=UTC), LATEST).first == EARLIEST
+    assert (
+        Finding("c", DeviceVerdict.OK, datetime.min.replace(tzinfo=UTC), LATEST).first == EARLIEST
+    )
     payload = (
         '{"at":"2026-01-01T00:00:00Z","report":{"job":1,"restarts":0,"trouble":'
         '{"kind":"crash","at":"0001-01-01T00:00:00Z","why":""}}}'
@@ -91,7 +93,7 @@ def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
 
 @given(st.text() | st.just(HOSTILE))
 def test_json_stays_the_same_document(text: str) -> None:
-    safe = json_safe(json.dumps(text, ensure_ascii=False))
+    safe = escape_json(json.dumps(text, ensure_ascii=False))
     assert (json.loads(safe), make_printable(safe, lines=True)) == (text, safe)
 
 

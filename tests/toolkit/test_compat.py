@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time
+from hpctl.toolkit.compat import SAFE_PATH, UTC, parse_iso_time
 from tests.process import run_text
 
 NOON = datetime(2026, 3, 1, 12, 30, 15)  # noqa: DTZ001
@@ -31,7 +31,7 @@ INDIA = timezone(timedelta(hours=5, minutes=30))
     ],
 )
 def test_a_time_is_read_as_3_11_reads_it(text: str, meant: datetime) -> None:
-    assert (iso_time(text), iso_time(text).tzinfo) == (meant, meant.tzinfo)
+    assert (parse_iso_time(text), parse_iso_time(text).tzinfo) == (meant, meant.tzinfo)
     if sys.version_info >= (3, 11):
         assert datetime.fromisoformat(text) == meant
 
@@ -44,7 +44,7 @@ def test_a_time_is_read_as_3_11_reads_it(text: str, meant: datetime) -> None:
 )  # fmt: skip
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        iso_time(text)
+        parse_iso_time(text)
 
 
 def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path) -> None:

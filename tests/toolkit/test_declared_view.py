@@ -16,25 +16,25 @@ from hpctl.toolkit import output
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.declared_view import (
     BREAK,
-    Blank,
+    AgeCell,
+    BlankLine,
     Column,
     Columns,
     DeclaredView,
-    Each,
-    Fact,
-    Facts,
-    Inner,
+    FactRow,
+    FactTable,
+    ForEach,
+    InnerView,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
-    Since,
+    RowTable,
+    TextLine,
     number_column,
     state_column,
 )
 from hpctl.toolkit.tables import MANY
-from hpctl.toolkit.view_drawing import draw_view, fact_texts, section_texts
+from hpctl.toolkit.view_drawing import draw_view, format_facts, format_section
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 EVIL = "\x1b[31m\u202egnp"
@@ -57,7 +57,7 @@ class Row(Struct, frozen=True):
         state_column("STATE", "state"),
         number_column("GPUS", "gpus"),
         Column("SEEN", "seen", wide=True),
-        Column("FOR", Since("seen", until="ended")),
+        Column("FOR", AgeCell("seen", until="ended")),
         Column("TAGS", "tags", when="tagged"),
         Column("WHY", "{why}", fold=True),
     )
@@ -73,10 +73,10 @@ class Fleet(Struct, frozen=True):
     tagged: bool = False
 
     layout: ClassVar[Layout] = (
-        Facts((Fact("cluster", "cluster"), BREAK, Fact("nodes", "size"))),
-        Section("rows", title="Nodes of {cluster}", otherwise="{cluster} has no node."),
-        Lines("notes", "note: {}", gap=True, indent=2),
-        Line("{cluster}: {size} nodes", when="cluster"),
+        FactTable((FactRow("cluster", "cluster"), BREAK, FactRow("nodes", "size"))),
+        RowTable("rows", title="Nodes of {cluster}", otherwise="{cluster} has no node."),
+        ItemLines("notes", "note: {}", gap=True, indent=2),
+        TextLine("{cluster}: {size} nodes", when="cluster"),
     )
     json_only: ClassVar[JsonOnly] = ("as_of",)
 
@@ -170,7 +170,7 @@ class Table(Struct, frozen=True):
     rows: tuple[Row, ...]
     tagged: bool = False
 
-    layout: ClassVar[Layout] = (Section("rows"),)
+    layout: ClassVar[Layout] = (RowTable("rows"),)
 
 
 def test_ten_thousand_rows_are_not_a_table_of_rich(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ class Group(Struct, frozen=True):
     name: str
     nodes: tuple[str, ...]
 
-    layout: ClassVar[Layout] = (Line("{name}:"), Lines("nodes", "  {}"))
+    layout: ClassVar[Layout] = (TextLine("{name}:"), ItemLines("nodes", "  {}"))
 
 
 class Groups(Struct, frozen=True):
@@ -202,11 +202,11 @@ class Groups(Struct, frozen=True):
     bills: tuple[dict[str, object], ...] = ()
 
     layout: ClassVar[Layout] = (
-        Inner("first"),
-        Blank(),
-        Each("groups", (Line("{name} has {nodes}"),)),
-        Section("bills", (Column("NAME", "Name"), Column("FEE", "{Fee:.2f}"))),
-        Line("{first.name} is the first", unbroken=True),
+        InnerView("first"),
+        BlankLine(),
+        ForEach("groups", (TextLine("{name} has {nodes}"),)),
+        RowTable("bills", (Column("NAME", "Name"), Column("FEE", "{Fee:.2f}"))),
+        TextLine("{first.name} is the first", unbroken=True),
     )
 
 
@@ -245,10 +245,10 @@ def test_json_and_declarations_import_no_rich() -> None:
 def test_facts_and_tables_are_there_as_plain_text_for_a_page() -> None:
     view = Fleet(NOW, "llm", (Row("gpu-1", "DOWN"),))
     part, section = Fleet.layout[:2]
-    assert isinstance(part, Facts)
-    assert isinstance(section, Section)
-    assert fact_texts(part, view) == [("cluster", "llm"), ("nodes", "1")]
-    headings, rows = section_texts(section, view)
+    assert isinstance(part, FactTable)
+    assert isinstance(section, RowTable)
+    assert format_facts(part, view) == [("cluster", "llm"), ("nodes", "1")]
+    headings, rows = format_section(section, view)
     assert headings == ["NODE", "STATE", "GPUS", "SEEN", "FOR", "WHY"]
     assert rows == [["gpu-1", "DOWN", "8", "-", "never", ""]]
-    assert section_texts(section, Fleet(NOW)) == ([], [])
+    assert format_section(section, Fleet(NOW)) == ([], [])

@@ -10,8 +10,8 @@ from hpctl.toolkit.hostlist import (
     HostlistError,
     expand_hostlist,
     fold_hostlist,
+    is_host_name,
     split_batches,
-    valid_name,
 )
 from tests.process import run_text
 
@@ -46,12 +46,12 @@ def test_whatever_the_text_only_names_come_out_or_an_error(text: str) -> None:
         out = expand_hostlist(text)
     except HostlistError:
         return
-    assert all(valid_name(name) for name in out)
+    assert all(is_host_name(name) for name in out)
 
 
 @given(st.text(max_size=20))
 def test_fold_takes_names_only(text: str) -> None:
-    if valid_name(text):
+    if is_host_name(text):
         assert expand_hostlist(fold_hostlist([text])) == (text,)
     else:
         with pytest.raises(HostlistError):

@@ -6,13 +6,13 @@ import pytest
 
 from hpctl.vocabulary.pause import (
     Pause,
-    find_active,
+    find_active_pauses,
+    find_cluster_pause,
     find_pause,
-    find_resumption,
-    find_whole,
+    find_pause_end,
     lift_pauses,
+    parse_pause_request,
     prune_pauses,
-    read_asked,
 )
 from tests.fakes.values import at
 
@@ -45,52 +45,52 @@ def test_a_pause_ends_at_its_end(seconds, active):
 
 def test_several_pauses_are_open_at_once_and_the_clusters_comes_first():
     open_now = of(GPU, NODES, CLUSTER)
-    assert find_active(open_now, at(1)) == [CLUSTER, NODES, GPU]
-    assert find_whole(open_now, at(1)) == CLUSTER
-    assert find_whole(of(GPU, NODES), at(1)) is None
+    assert find_active_pauses(open_now, at(1)) == [CLUSTER, NODES, GPU]
+    assert find_cluster_pause(open_now, at(1)) == CLUSTER
+    assert find_cluster_pause(of(GPU, NODES), at(1)) is None
 
 
 def test_lifting_without_a_scope_ends_every_pause():
-    assert find_active(lift_pauses(of(CLUSTER, NODES, GPU), "", at(1)), at(1)) == []
+    assert find_active_pauses(lift_pauses(of(CLUSTER, NODES, GPU), "", at(1)), at(1)) == []
 
 
 def test_lifting_one_scope_leaves_the_others():
     left = lift_pauses(of(CLUSTER, NODES, GPU), "partition=gpu", at(1))
-    assert find_active(left, at(1)) == [CLUSTER, NODES]
+    assert find_active_pauses(left, at(1)) == [CLUSTER, NODES]
     assert lift_pauses(of(CLUSTER), "partition=cpu", at(1)) == of(CLUSTER)
 
 
 def test_nodes_that_are_lifted_leave_a_pause_of_more_nodes():
-    (left,) = find_active(lift_pauses(of(NODES), "n2", at(1)), at(1))
+    (left,) = find_active_pauses(lift_pauses(of(NODES), "n2", at(1)), at(1))
     assert (left.scope, left.by, left.why, left.until) == ("n[1,3]", "bo", "new cables", at(60))
-    assert find_active(lift_pauses(of(CLUSTER), "n2", at(1)), at(1)) == [CLUSTER]
+    assert find_active_pauses(lift_pauses(of(CLUSTER), "n2", at(1)), at(1)) == [CLUSTER]
 
 
 def test_lifted_nodes_leave_every_pause_that_has_them():
     """One of exactly these nodes, open or ended long ago, hides no other."""
     for other in (Pause("n1", "cy", at(0)), Pause("n1", "cy", at(0), lifted=at(1))):
-        (left,) = find_active(lift_pauses(of(NODES, other), "n1", at(2)), at(2))
+        (left,) = find_active_pauses(lift_pauses(of(NODES, other), "n1", at(2)), at(2))
         assert (left.scope, left.by) == ("n[2-3]", "bo")
 
 
 def test_what_is_left_of_a_pause_shortens_no_other():
     longer = Pause("n[2-3]", "cy", at(0))
-    assert find_active(lift_pauses(of(NODES, longer), "n1", at(1)), at(1)) == [longer]
+    assert find_active_pauses(lift_pauses(of(NODES, longer), "n1", at(1)), at(1)) == [longer]
     shorter = Pause("n[2-3]", "cy", at(0), until=at(30))
-    (left,) = find_active(lift_pauses(of(NODES, shorter), "n1", at(1)), at(1))
+    (left,) = find_active_pauses(lift_pauses(of(NODES, shorter), "n1", at(1)), at(1))
     assert (left.scope, left.until) == ("n[2-3]", at(60))
 
 
 def test_a_lifted_pause_stays_lifted_where_the_clock_is_set_back():
-    assert find_active(lift_pauses(of(CLUSTER), "", at(3600)), at(0)) == []
+    assert find_active_pauses(lift_pauses(of(CLUSTER), "", at(3600)), at(0)) == []
 
 
 def test_what_was_paused_can_be_acted_on_since_the_end_of_the_last_pause():
-    assert find_resumption({}, at(1), ("n1",)) is None
-    assert find_resumption(of(NODES), at(1), ("n9",)) is None
-    assert find_resumption(of(NODES), at(1), ("n1",)) == at(1)
-    assert find_resumption(of(NODES), at(99), ("n1",)) == at(60)
-    assert find_resumption(lift_pauses(of(NODES), "", at(30)), at(99), ("n1",)) == at(30)
+    assert find_pause_end({}, at(1), ("n1",)) is None
+    assert find_pause_end(of(NODES), at(1), ("n9",)) is None
+    assert find_pause_end(of(NODES), at(1), ("n1",)) == at(1)
+    assert find_pause_end(of(NODES), at(99), ("n1",)) == at(60)
+    assert find_pause_end(lift_pauses(of(NODES), "", at(30)), at(99), ("n1",)) == at(30)
 
 
 def test_pauses_that_ended_long_ago_are_forgotten():
@@ -110,11 +110,13 @@ def test_the_text_says_who_why_until_when_and_how_to_lift_it():
 @pytest.mark.parametrize("detail", ["{", "[]", '{"nodes":"n[1-"}', '{"color":"red"}', '{"why":3}'])
 def test_a_detail_that_is_no_pause_is_refused(detail):
     with pytest.raises(ValueError, match="not a pause"):
-        read_asked(detail)
+        parse_pause_request(detail)
 
 
 def test_a_detail_is_bounded():
-    asked = read_asked('{"why":"' + "x" * 9999 + '\\u001b","until":"9999-12-31T00:00:00Z"}')
+    asked = parse_pause_request(
+        '{"why":"' + "x" * 9999 + '\\u001b","until":"9999-12-31T00:00:00Z"}'
+    )
     assert len(asked.why) == 500
     assert asked.until is not None
     assert asked.until < datetime(9001, 1, 1, tzinfo=timezone.utc)

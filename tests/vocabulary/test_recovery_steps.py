@@ -5,16 +5,16 @@ import pytest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.recovery import (
     CONVERGENT,
-    Do,
-    Repeat,
+    RepeatRule,
+    StartStep,
     StepKind,
     StepRecord,
-    Wait,
+    WaitUntil,
     attempt_step,
 )
 from tests.fakes.values import at
 
-REPEAT = Repeat(retry_s=10, attempts=3, doubt_window_s=180)
+REPEAT = RepeatRule(retry_s=10, attempts=3, doubt_window_s=180)
 BUSY = Outcome.rejected("busy", transient=True)
 NO = Outcome.rejected("not_ours")
 YES = Outcome.accepted()
@@ -30,18 +30,18 @@ def ask(kind: StepKind, *steps: StepRecord, seconds: float, target: str = "t") -
 
 def test_another_target_counts_from_one() -> None:
     spent = record(StepKind.REBOOT, 3, NO)
-    assert ask(StepKind.REBOOT, spent, seconds=2, target="u") == Do(StepKind.REBOOT, "u", 1)
+    assert ask(StepKind.REBOOT, spent, seconds=2, target="u") == StartStep(StepKind.REBOOT, "u", 1)
 
 
 @pytest.mark.parametrize("kind", sorted(CONVERGENT))
 def test_a_convergent_step_in_doubt_after_a_crash_is_repeated_at_once(kind: StepKind) -> None:
-    assert ask(kind, record(kind), seconds=0) == Do(kind, "t", 2)
+    assert ask(kind, record(kind), seconds=0) == StartStep(kind, "t", 2)
 
 
 @pytest.mark.parametrize("kind", sorted(set(StepKind) - CONVERGENT))
 def test_any_other_step_in_doubt_waits_one_window(kind: StepKind) -> None:
     assert ask(kind, record(kind), seconds=179.9).until == at(180)
-    assert ask(kind, record(kind), seconds=180) == Do(kind, "t", 2)
+    assert ask(kind, record(kind), seconds=180) == StartStep(kind, "t", 2)
 
 
 @pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.SIGNAL])
@@ -51,14 +51,14 @@ def test_what_is_felt_each_time_is_repeated_once_in_doubt(kind: StepKind) -> Non
 
 def test_a_replacement_in_doubt_may_use_all_attempts() -> None:
     """The instance id fences it: a repeat cannot hit the fresh machine."""
-    assert isinstance(ask(StepKind.REPLACE, record(StepKind.REPLACE, 2), seconds=180), Do)
+    assert isinstance(ask(StepKind.REPLACE, record(StepKind.REPLACE, 2), seconds=180), StartStep)
     assert isinstance(ask(StepKind.REPLACE, record(StepKind.REPLACE, 3), seconds=180), Outcome)
 
 
 def test_a_transient_rejection_is_tried_again_after_the_pause() -> None:
     busy = record(StepKind.REPLACE, 1, BUSY)
-    assert isinstance(ask(StepKind.REPLACE, busy, seconds=10.9), Wait)
-    assert ask(StepKind.REPLACE, busy, seconds=11) == Do(StepKind.REPLACE, "t", 2)
+    assert isinstance(ask(StepKind.REPLACE, busy, seconds=10.9), WaitUntil)
+    assert ask(StepKind.REPLACE, busy, seconds=11) == StartStep(StepKind.REPLACE, "t", 2)
 
 
 @pytest.mark.parametrize("kind", StepKind)
@@ -67,9 +67,9 @@ def test_a_permanent_rejection_is_handed_back_at_once(kind: StepKind) -> None:
 
 
 def test_accepted_but_not_seen_is_patient_where_a_repeat_would_be_felt() -> None:
-    assert isinstance(ask(StepKind.REBOOT, record(StepKind.REBOOT, 1, YES), seconds=180), Wait)
-    assert isinstance(ask(StepKind.REBOOT, record(StepKind.REBOOT, 1, YES), seconds=181), Do)
-    assert isinstance(ask(StepKind.DRAIN, record(StepKind.DRAIN, 1, YES), seconds=11), Do)
+    assert isinstance(ask(StepKind.REBOOT, record(StepKind.REBOOT, 1, YES), seconds=180), WaitUntil)
+    assert isinstance(ask(StepKind.REBOOT, record(StepKind.REBOOT, 1, YES), seconds=181), StartStep)
+    assert isinstance(ask(StepKind.DRAIN, record(StepKind.DRAIN, 1, YES), seconds=11), StartStep)
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome.ambiguous("timeout"), BUSY, YES])

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from hpctl.wire import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 FINDING = Finding(
-    "kernel.xid", Verdict.FAIL, NOON, NOON + timedelta(seconds=3), "0000:c1:00.0", "79", "",
+    "kernel.xid", DeviceVerdict.FAIL, NOON, NOON + timedelta(seconds=3), "0000:c1:00.0", "79", "",
     "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", 7,
 )  # fmt: skip
-REPORT = Report(
+REPORT = AgentReport(
     "ip-10-1-2-3", "i-0123456789abcdef0",
     "7a58ec84-3776-4210-8a5c-212610e998ed", 5, NOON, NOON, (FINDING,),
 )  # fmt: skip
@@ -34,7 +34,7 @@ times = st.timedeltas(timedelta(days=-3000), timedelta(days=3000)).map(lambda pa
 findings = st.builds(
     lambda first, length, **fields: Finding(first=first, last=first + length, **fields),
     check=st.sampled_from(["kernel.xid", "kernel.sxid", "gpu.ecc_2"]),
-    verdict=st.sampled_from(Verdict),
+    verdict=st.sampled_from(DeviceVerdict),
     first=times,
     length=st.timedeltas(timedelta(0), timedelta(days=9)),
     device=st.text(max_size=256),
@@ -51,7 +51,7 @@ def test_every_report_within_the_limits_comes_back(found, at, seq):
 
 
 def test_the_wire_says_exactly_what_the_model_says():
-    for shape, model in ((wire._WireReport, Report), (wire._WireFinding, Finding)):
+    for shape, model in ((wire._WireReport, AgentReport), (wire._WireFinding, Finding)):
         assert set(shape.__struct_fields__) == set(model.__struct_fields__)
 
 

@@ -24,29 +24,29 @@ import msgspec
 from hpctl.checkpoints.fast import spec as specs
 from hpctl.checkpoints.fast.lead import (
     LAST_FLUSH_S,
-    Leader,
+    FastSaveLeader,
     remove_shared_records,
     remove_unfinished_flush,
-    restore_saves,
+    restore_fast_saves,
 )
-from hpctl.checkpoints.fast.node import NodeSaves
-from hpctl.checkpoints.fast.peer import NobodyListens, PeerError, PeerServer
-from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaveSpec, read_spec
+from hpctl.checkpoints.fast.node import NodeSaveStore
+from hpctl.checkpoints.fast.peer import NoHelperListeningError, PeerError, PeerServer
+from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaveSpec, read_fast_save_spec
 from hpctl.checkpoints.fast.union import PeerConnections
-from hpctl.checkpoints.search import Search
-from hpctl.slurm.parse import job_states
+from hpctl.checkpoints.search import CheckpointSearchResult
+from hpctl.slurm.parse import parse_job_states
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.run import SlurmRunner
 from hpctl.slurm.signals import SIGNALS
-from hpctl.slurm.step_environment import step_environment
+from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmNode
-from hpctl.wire.job_report_client import report_note
+from hpctl.wire.job_report_client import send_run_note
 
 IGNORED = tuple(name for name in SIGNALS if name != "TERM")
 """They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
@@ -64,7 +64,7 @@ done
 just come back may refuse for half a minute; this tries for two minutes."""
 
 
-class SavesTooLarge(HpctlError):
+class SavesTooLargeError(HpctlError):
     """The saves would end the job for its memory: it does not start."""
 
 
@@ -77,7 +77,7 @@ GONE_S = 10.0
 """After which, and then so often, Slurm is asked whether a node that does not answer has left."""
 
 
-def start_helpers(environ: Mapping[str, str]) -> str:
+def start_fast_save_helpers(environ: Mapping[str, str]) -> str:
     """Write the spec, start the helpers and wait for them; the spec's path.
 
     Raises HpctlError and OSError where the fast saves are off: no helper runs then.
@@ -91,9 +91,9 @@ def start_helpers(environ: Mapping[str, str]) -> str:
             "Submit the job again with `hpctl sbatch --fast-dir DIR --checkpoint-dir DIR`.",
         )
     options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
-    saves = msgspec.convert({**options, "dir": directory}, FastSaves)
+    saves = msgspec.convert({**options, "dir": directory}, FastSaveOptions)
     if saves.memory and (limit := _read_memory_limit(environ)) and saves.size >= limit:
-        raise SavesTooLarge(
+        raise SavesTooLargeError(
             f"the fast saves do not fit: {directory} is in memory, and {saves.size >> 20} MiB of "
             "saves would use all of the"
             f" job's {limit >> 20} MiB of memory on a node",
@@ -120,15 +120,17 @@ def start_helpers(environ: Mapping[str, str]) -> str:
         restarts=parse_count(environ.get("SLURM_RESTART_COUNT", "")),
     )
     path = specs.find_spec_path(spec)
-    specs.write_spec(spec, path)
+    specs.write_fast_save_spec(spec, path)
     remove_unfinished_flush(spec)
-    launched = launch_helpers(hosts, path, environ)
-    obstacle = find_obstacle(spec, find_gone_hosts)
+    launched = launch_node_helpers(hosts, path, environ)
+    obstacle = find_fast_save_obstacle(spec, find_gone_hosts)
     if obstacle:
-        _end_helpers(spec, launched)
+        _stop_helpers(spec, launched)
         raise HpctlError(obstacle)
     if environ.get("HPCTL_RESUME") == "scratch":
-        restore_saves(spec, Search(None), write_job_log, find_gone_hosts, scratch=True)
+        restore_fast_saves(
+            spec, CheckpointSearchResult(None), write_job_log, find_gone_hosts, scratch=True
+        )
     return str(path)
 
 
@@ -139,7 +141,7 @@ def _read_memory_limit(environ: Mapping[str, str]) -> int:
     return (whole or parse_count(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
-def find_obstacle(
+def find_fast_save_obstacle(
     spec: FastSaveSpec, gone: Callable[[Sequence[str]], Sequence[str]], wait_s: float = READY_S
 ) -> str:
     """Wait for the helpers of all nodes; why the fast saves cannot be used, "" where they can.
@@ -155,7 +157,7 @@ def find_obstacle(
         while waiting:
             heard |= peers.each("ready", waiting)
             waiting = [host for host in waiting if host not in heard]
-            if _describe_refusals(heard):
+            if _describe_helper_refusals(heard):
                 # The others are about to start: they end quietly when asked.
                 deadline = min(deadline, time.monotonic() + REFUSED_S)
             if waiting and time.monotonic() >= ask_slurm_at:
@@ -163,19 +165,21 @@ def find_obstacle(
                 lost = gone(waiting)
                 waiting = [host for host in waiting if host not in lost]
             if waiting and time.monotonic() >= deadline:
-                return _describe_refusals(heard) or f"no helper answers on {', '.join(waiting)}"
+                return (
+                    _describe_helper_refusals(heard) or f"no helper answers on {', '.join(waiting)}"
+                )
             time.sleep(0.1 if waiting else 0.0)
         # Where locks are of one node alone, who came first sees only now that it is not alone.
-        return _describe_refusals({**heard, **peers.each("ready")})
+        return _describe_helper_refusals({**heard, **peers.each("ready")})
 
 
-def _describe_refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
+def _describe_helper_refusals(answers: Mapping[str, Mapping[str, Any]]) -> str:
     refused = [f"on {host}, {answer['off']}" for host, answer in answers.items() if answer["off"]]
     more = f" (and on {len(refused) - 1} more nodes)" if len(refused) > 1 else ""
     return f"{refused[0]}{more}" if refused else ""
 
 
-def _end_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
+def _stop_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
     """End the helpers of a start without fast saves; what they hold stays for the next start."""
     with closing(PeerConnections(spec, retry_s=0.0)) as peers:
         heard = peers.each("bye", over=False)
@@ -184,7 +188,7 @@ def _end_helpers(spec: FastSaveSpec, launched: subprocess.Popen[bytes]) -> None:
             os.killpg(launched.pid, signal.SIGTERM)
 
 
-def launch_helpers(
+def launch_node_helpers(
     hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Return a shell that starts a helper on each node, and again as long as the job runs."""
@@ -210,7 +214,7 @@ def launch_helpers(
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         env={
-            **step_environment(environ, hosts, hosts),
+            **make_step_environment(environ, hosts, hosts),
             specs.ENVIRONMENT: str(path),
             specs.HELPER: "fast",
         },
@@ -231,21 +235,21 @@ def find_gone_hosts(hosts: Sequence[str]) -> Sequence[str]:
         nodes = reader.nodes(tuple(map(NodeName, hosts)))
         record = reader.job(JobId(int(number))) if number.isdecimal() else None
         have = record.job.nodes if record is not None else ()
-        return [host for host in hosts if _is_gone(nodes.get(NodeName(host)), have)]
+        return [host for host in hosts if _is_host_gone(nodes.get(NodeName(host)), have)]
     return ()
 
 
-def _is_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
+def _is_host_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
     """Return whether a node is away or, where the job's nodes are known, none of them."""
     if node is None or node.down or not node.responding:
         return True
     return bool(have) and node.name not in have
 
 
-def load_given_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
+def load_job_spec(environ: Mapping[str, str] = os.environ) -> FastSaveSpec | None:
     """Return the job's Spec, None where it has no fast saves. Raises HpctlError."""
     path = environ.get(specs.ENVIRONMENT)
-    return specs.read_spec(Path(path)) if path else None
+    return specs.read_fast_save_spec(Path(path)) if path else None
 
 
 LOOK_S = 1.0
@@ -265,14 +269,14 @@ def write_job_log(text: str) -> None:
     print(make_printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
 
 
-class Helper:
+class FastSaveHelper:
     """One node's part: it answers, copies, and leads where no helper before it lives."""
 
     def __init__(self, spec: FastSaveSpec, host: str) -> None:
         self._spec, self._host = spec, host
-        self.node = NodeSaves(spec, host)
+        self.node = NodeSaveStore(spec, host)
         self._peers = PeerConnections(spec, self.node)
-        self._lead = Leader(self.node, self._peers, write_job_log)
+        self._lead = FastSaveLeader(self.node, self._peers, write_job_log)
         if self.node.stranger:
             write_job_log(
                 f"{spec.saves.dir} of {host} held saves of {self.node.stranger}: moved away"
@@ -286,13 +290,13 @@ class Helper:
 
     def run(self, *, asked: bool = False) -> None:
         """Until the job ends, and the last flush. `asked`: SIGTERM has come already."""
-        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGTERM, self._send_request)
         if asked:
-            self._ask()
+            self._send_request()
         server = PeerServer(self._spec, self._host, self.node.handle)
-        threading.Thread(target=self._copy, daemon=True).start()
-        while not self._over():
-            self._run_round()
+        threading.Thread(target=self._copy_partner_files, daemon=True).start()
+        while not self._has_job_ended():
+            self._run_leader_round()
         if not self.node.released.is_set():
             self._finish_job()
         elif self.node.over:
@@ -300,18 +304,18 @@ class Helper:
         server.close()
         self._peers.close()
 
-    def _ask(self, *_: object) -> None:
+    def _send_request(self, *_: object) -> None:
         # No Event: a handler that meets its own thread within one waits for itself.
         self._asked_at, self._asked = time.monotonic(), True
 
-    def _over(self) -> bool:
+    def _has_job_ended(self) -> bool:
         """Return whether the job ends. SIGTERM may also be its signal to save, and it runs on: the
         leader asks Slurm, one question for all nodes, and reports the end to the others."""
         if self.node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
             return True
         if self._asked and self.leads():
             self._asked = False  # one that comes while Slurm answers is asked about again
-            runs = runs_on(self._spec)
+            runs = is_job_running(self._spec)
             if runs is None and time.monotonic() < self._asked_at + SILENT_S:
                 self._asked = True
                 self._lead.flush_now()
@@ -328,7 +332,7 @@ class Helper:
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
         return not any(self._peers.each(what, [host], by=self._host) for host in before)
 
-    def _run_round(self) -> None:
+    def _run_leader_round(self) -> None:
         try:
             changed, beat, led = self.node.look(), time.monotonic() >= self._beat_at, self._leads
             if beat:
@@ -355,7 +359,7 @@ class Helper:
             if not any(self._peers.each("changed", [leader], by=host) for leader in before):
                 self.node.changed.append(host)
 
-    def _copy(self) -> None:
+    def _copy_partner_files(self) -> None:
         while True:
             self.node.news.wait()
             self.node.news.clear()
@@ -377,7 +381,7 @@ class Helper:
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._report_failure(f"the last flush failed: {error}")
                 nothing_left = False
-            over = nothing_left and not self._spec.saves.keep and ended_for_good(self._spec)
+            over = nothing_left and not self._spec.saves.keep and has_job_ended_for_good(self._spec)
             self.release(over, begun + LAST_FLUSH_S + 4)
             if over:
                 with suppress(OSError):
@@ -392,17 +396,17 @@ class Helper:
         left = list(self._spec.hosts)
         while left:
             self._peers.forget_silence()
-            left = [host for host in left if not self._say_bye(host, over)]
+            left = [host for host in left if not self._send_bye(host, over)]
             left = [host for host in left if host in self._lead.answering]
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2 if left else 0.0)
 
-    def _say_bye(self, host: str, over: bool) -> bool:
+    def _send_bye(self, host: str, over: bool) -> bool:
         """Return whether it has heard that, or no helper is there that could."""
         try:
             self._peers.ask(host, "bye", over=over)
-        except NobodyListens:
+        except NoHelperListeningError:
             return True
         except OSError:
             return False
@@ -417,26 +421,26 @@ class Helper:
             write_job_log(text)
 
 
-def runs_on(spec: FastSaveSpec) -> bool | None:
+def is_job_running(spec: FastSaveSpec) -> bool | None:
     """Return whether Slurm shows this start of the job as running; None where it does not answer.
 
     It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
     """
-    fields = _query_job(spec)
+    fields = _query_job_record(spec)
     if fields is None:
         return None
-    state, _ = job_states(fields.get("JobState", ""), "")
+    state, _ = parse_job_states(fields.get("JobState", ""), "")
     return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
 
 
-def ended_for_good(spec: FastSaveSpec) -> bool:
+def has_job_ended_for_good(spec: FastSaveSpec) -> bool:
     """Return whether Slurm says that the job ended, or was cancelled, for good: it does not start
     again.
 
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
     requeued has no end and one restart more, and one that runs has the end of its time limit.
     """
-    fields = _query_job(spec) or {}
+    fields = _query_job_record(spec) or {}
     return (
         fields.get("JobState") in ("COMPLETING", "COMPLETED", "CANCELLED")
         and fields.get("Restarts") == str(spec.restarts)
@@ -446,7 +450,7 @@ def ended_for_good(spec: FastSaveSpec) -> bool:
     )
 
 
-def _query_job(spec: FastSaveSpec) -> dict[str, str] | None:
+def _query_job_record(spec: FastSaveSpec) -> dict[str, str] | None:
     """Slurm's record of the job, of an array's it may show all tasks; empty where it knows none,
     None where it does not answer."""
     ran = SlurmRunner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
@@ -460,7 +464,8 @@ def _query_job(spec: FastSaveSpec) -> dict[str, str] | None:
 def supervise_helper(spec: FastSaveSpec, host: str) -> None:
     """Until the job ends. A helper that is killed, for memory say, is started again.
 
-    Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
+    Never ends the job: what goes wrong costs the saves' safety alone. Raises what a FastSaveHelper
+    does.
     """
     os.nice(NICE)
     for name in IGNORED:
@@ -478,7 +483,7 @@ def supervise_helper(spec: FastSaveSpec, host: str) -> None:
     while True:
         child = os.fork()
         if child == 0:
-            return _run_helper(spec, host, asked=asked)
+            return _run_helper_process(spec, host, asked=asked)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             return None
@@ -489,17 +494,17 @@ def supervise_helper(spec: FastSaveSpec, host: str) -> None:
         pause = min(60.0, 2 * pause)
 
 
-def _run_helper(spec: FastSaveSpec, host: str, *, asked: bool) -> None:
+def _run_helper_process(spec: FastSaveSpec, host: str, *, asked: bool) -> None:
     """One process of a helper, until the job ends. A node that cannot take part answers why."""
     try:
-        helper = Helper(spec, host)
+        helper = FastSaveHelper(spec, host)
     except (HpctlError, OSError) as error:
-        refuse_start(spec, host, _describe_error(error))
+        answer_with_refusal(spec, host, _format_os_error(error))
     else:
         helper.run(asked=asked)
 
 
-def refuse_start(spec: FastSaveSpec, host: str, why: str) -> None:
+def answer_with_refusal(spec: FastSaveSpec, host: str, why: str) -> None:
     """Answer the start that this node takes no part, until it says `bye` or the job ends."""
     released, heard = threading.Event(), threading.Event()
 
@@ -521,7 +526,7 @@ def refuse_start(spec: FastSaveSpec, host: str, why: str) -> None:
     server.close()
 
 
-def _describe_error(error: HpctlError | OSError) -> str:
+def _format_os_error(error: HpctlError | OSError) -> str:
     """Return an error in words, without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -532,31 +537,31 @@ def main() -> int:
     """Return the exit code is never the job's: 1 for a start that ends it. A helper that is off
     ends with 0, for it is not to be started again."""
     if sys.argv[1] == "start":
-        return _print_start(os.environ)
+        return _print_start_result(os.environ)
     try:
-        spec = read_spec(Path(os.environ[ENVIRONMENT]))
+        spec = read_fast_save_spec(Path(os.environ[ENVIRONMENT]))
         supervise_helper(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
     except (HpctlError, OSError) as error:
-        write_job_log(f"off: {_describe_error(error)}")
+        write_job_log(f"off: {_format_os_error(error)}")
     return 0
 
 
-def _print_start(environ: Mapping[str, str]) -> int:
+def _print_start_result(environ: Mapping[str, str]) -> int:
     """Start, and print for the preamble the spec's path, `off` or `stop`."""
     try:
-        print(make_printable(start_helpers(environ)))
-    except SavesTooLarge as error:
+        print(make_printable(start_fast_save_helpers(environ)))
+    except SavesTooLargeError as error:
         write_job_log(f"{error} {error.hint}")
         print("stop")
         return 1
     except (HpctlError, OSError) as error:
         place = environ.get("HPCTL_CHECKPOINT_DIR", "")
-        why = f"fast saves are off: {_describe_error(error)}; the program saves to {place}"
+        why = f"fast saves are off: {_format_os_error(error)}; the program saves to {place}"
         print(
             make_printable(f"hpctl: {why} (HPCTL_FAST_DIR is not set)"), file=sys.stderr, flush=True
         )
         print("off", flush=True)
-        report_note(why, environ)
+        send_run_note(why, environ)
     return 0
 
 

@@ -24,23 +24,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints import search
-from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.spec import (
     META,
     FastSaveSpec,
     SavedFile,
     SavedStep,
     find_spec_path,
-    load_ledger,
-    store_ledger,
+    load_step_ledger,
+    store_step_ledger,
 )
-from hpctl.checkpoints.fast.union import NodeFile, NodeUnion, PeerConnections, unite_inventories
-from hpctl.checkpoints.fetch import find_free_name
-from hpctl.checkpoints.files import Remote, step_in
+from hpctl.checkpoints.fast.union import (
+    NodeFileObject,
+    NodeFilesObjectStore,
+    PeerConnections,
+    merge_node_inventories,
+)
+from hpctl.checkpoints.fetch import find_unused_name
+from hpctl.checkpoints.files import RemotePath, parse_step_from_name
 from hpctl.checkpoints.formats import megatron
 from hpctl.checkpoints.hpctl_checkpoint import sync_directory
-from hpctl.checkpoints.marks import Marks, read_marks, weigh_times
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver, Search
+from hpctl.checkpoints.marks import CheckpointMarks, find_median_write_time, read_marks
+from hpctl.checkpoints.search import CheckpointSearchResult, CompleteCheckpoint, SkippedCheckpoint
 
 FLUSH_LIMIT_S = 3600.0
 MOST_TRIES = 20
@@ -58,7 +63,7 @@ _SAMPLES = 8
 """Samples of a node's clock; the one with the shortest round trip counts, as in RFC 5905."""
 
 
-class Clocks:
+class NodeClockOffsets:
     """The offsets of the nodes' clocks, in ns ahead of this node's clock."""
 
     def __init__(self) -> None:
@@ -82,20 +87,22 @@ class Clocks:
 class UncopiedItem(Struct, frozen=True):
     """A file that is not copied. `since_s`: the monotonic time since when."""
 
-    parts: tuple[NodeFile, ...]
+    parts: tuple[NodeFileObject, ...]
     why: str
     since_s: float
 
 
-class Leader:
+class FastSaveLeader:
     """The leader's memory."""
 
-    def __init__(self, node: NodeSaves, peers: PeerConnections, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, node: NodeSaveStore, peers: PeerConnections, say: Callable[[str], None]
+    ) -> None:
         self._node, self._peers, self._say = node, peers, say
         self._spec = node.spec
         self._found: dict[str, dict[str, Any]] = {}
         """What each node that answers holds."""
-        self._judged: dict[str, tuple[NodeFile, ...]] = {}
+        self._judged: dict[str, tuple[NodeFileObject, ...]] = {}
         self._odd: dict[str, str] = {}
         """Steps in no known format, and what they hold."""
         self._unproved: dict[str, UncopiedItem] = {}
@@ -113,7 +120,7 @@ class Leader:
         self._waiting = False
         """Whether the newest step still lacks copies."""
         self._living: tuple[str, ...] = self._spec.hosts
-        self._clocks = Clocks()
+        self._clocks = NodeClockOffsets()
         self._ahead: dict[str, int] = {}
 
     def turn(self, *, everyone: bool) -> None:
@@ -129,25 +136,25 @@ class Leader:
             self._tries[host] = tries
             if host in changed and 0 < tries < MOST_TRIES:
                 self._node.changed.append(host)  # polled again
-        self._catch_up()
+        self._notify_missed_restore()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
         again = living != self._living or (everyone and self._waiting)
         self._living = living
         if again:
-            self._resend_newest()
+            self._resend_newest_step()
         if again or ahead != self._ahead or not self._sure:
             self._sure = self._prove_steps(ahead)
-            self._waiting = not self._keep(self._found)
+            self._waiting = not self._drop_old_steps(self._found)
             self._ahead = ahead
         self._log_uncopied()
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             if self._flushing is None or not self._flushing.is_alive():
-                self._flushing = threading.Thread(target=self._flush_beside, daemon=True)
+                self._flushing = threading.Thread(target=self._flush_in_background, daemon=True)
                 self._flushing.start()
 
-    def _catch_up(self) -> None:
+    def _notify_missed_restore(self) -> None:
         """Notify a node that was silent at the last restore. It holds files of the start before it,
         which make no step with those of this one."""
         newest = max(self._found, key=lambda host: self._found[host]["epoch"], default="")
@@ -184,18 +191,18 @@ class Leader:
 
     def _prove_steps(self, ahead: dict[str, int]) -> bool:
         """Prove the steps that changed and return whether each could be judged."""
-        whole = unite_inventories(self._peers, self._found, ahead)
+        whole = merge_node_inventories(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
-            result = _judge_step(whole, step)
+            result = _prove_step_on_nodes(whole, step)
             self._odd.pop(step, None)
             if isinstance(result, CompleteCheckpoint):
                 self._unproved.pop(step, None)
-                self._note(step, result, whole)
+                self._record_proved_step(step, result, whole)
             else:
-                self._note_unproved(step, whole.also[step], result.why)
+                self._record_unproved_step(step, whole.also[step], result.why)
                 if result.unreadable:
                     sure = False
                     continue
@@ -204,20 +211,20 @@ class Leader:
             self._judged[step] = whole.also[step]
         self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
         self._odd = {step: self._odd[step] for step in whole.also if step in self._odd}
-        self._note_others(whole)
+        self._record_unrecognized_files(whole)
         return sure
 
-    def _note_unproved(self, name: str, parts: tuple[NodeFile, ...], why: str) -> None:
+    def _record_unproved_step(self, name: str, parts: tuple[NodeFileObject, ...], why: str) -> None:
         known = self._unproved.get(name)
         if known is None or (known.parts, known.why) != (parts, why):
             self._unproved[name] = UncopiedItem(parts, why, time.monotonic())
 
-    def _note_others(self, whole: NodeUnion) -> None:
+    def _record_unrecognized_files(self, whole: NodeFilesObjectStore) -> None:
         """Keep in `_unproved` what still exists, and add files that no format recognizes."""
         others = chain.from_iterable(mine.get("others", ()) for mine in self._found.values())
         names = set(map(str, others))
         for name in names:
-            self._note_unproved(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
+            self._record_unproved_step(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
         there = names | whole.also.keys()
         self._unproved = {n: each for n, each in self._unproved.items() if n in there}
 
@@ -232,7 +239,9 @@ class Leader:
             once = "" if pattern == name else f" (said once for {pattern})"
             self._say(f"{name} is not copied to other nodes: {each.why}{hint}{once}")
 
-    def _note(self, name: str, proved: CompleteCheckpoint, whole: NodeUnion) -> None:
+    def _record_proved_step(
+        self, name: str, proved: CompleteCheckpoint, whole: NodeFilesObjectStore
+    ) -> None:
         files = tuple(
             SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
             for p in whole.also[name]
@@ -245,9 +254,9 @@ class Leader:
         for host in set(living) - set(answers):
             del self._found[host]
         with suppress(OSError):  # the nodes log this; the leader logs what was lost with them
-            store_ledger(self._node.rows, _shared_ledger(self._spec))
+            store_step_ledger(self._node.rows, _make_shared_ledger_path(self._spec))
 
-    def _resend_newest(self) -> None:
+    def _resend_newest_step(self) -> None:
         """Send the newest step again: nodes have come or gone, so that it has other partners, or
         one of them did not receive it or could not copy it."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order)
@@ -255,13 +264,13 @@ class Leader:
             given = msgspec.to_builtins(row)
             self._peers.each("row", self._living, row=given, living=self._living)
 
-    def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
+    def _drop_old_steps(self, found: dict[str, dict[str, Any]]) -> bool:
         """Drop steps older than the newest with all its copies, but not the newest `steps` of all
         nor the newest `steps` of those that have all their copies. One that lacks copies, because
         the program removed it, stays only among the newest. Return whether the newest has all its
         copies."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
-        safe = [row for row in rows if self._has_all_copies(row, found)]
+        safe = [row for row in rows if self._has_all_step_copies(row, found)]
         size = self._spec.saves.size
         full = size and any(int(mine["used"]) > size for mine in found.values())
         steps = 1 if full else self._spec.steps
@@ -272,13 +281,13 @@ class Leader:
             self._peers.each("drop", found, names=old)
         return not rows or (bool(safe) and safe[0] == rows[0])
 
-    def _has_all_copies(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
+    def _has_all_step_copies(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
         fit = sum(host not in self._spec.suspects for host in found)
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
-        held = find_holders(row, found)
-        return all(_count_hosts(held[file]) >= wanted for file in row.files)
+        held = find_file_holders(row, found)
+        return all(_count_file_holders(held[file]) >= wanted for file in row.files)
 
-    def _flush_beside(self) -> None:
+    def _flush_in_background(self) -> None:
         """Flush, while other threads prove and copy steps."""
         peers = PeerConnections(self._spec, self._node)
         try:
@@ -311,7 +320,7 @@ class Leader:
         flushed = self._flush_newest(self._peers, left, threading.Event())
         silent = [host for host in self._spec.hosts if host not in self._found]
         last = -1 if self._flushed is None else self._flushed.order[0]
-        odd = [n for n in self._odd if (step := step_in(n)) is None or step > last]
+        odd = [n for n in self._odd if (step := parse_step_from_name(n)) is None or step > last]
         for name in odd:
             self._say(f"{self._odd[name]} of {name} stay on the nodes: no known format")
         lost = not silent or set(silent) <= set(gone(silent))
@@ -334,7 +343,7 @@ class Leader:
             tried.add(row.name)
         return False
 
-    def _flushed_before(self, row: SavedStep) -> bool:
+    def _is_step_in_shared_directory(self, row: SavedStep) -> bool:
         """Return whether it is in the shared directory. A step that an earlier run left there under
         its name does not count; one that the program itself saves there may."""
         place = Path(self._spec.shared) / row.name
@@ -351,18 +360,18 @@ class Leader:
         """Have the nodes write a step to the shared directory and prove it there; return whether
         it is there now."""
         shared = Path(self._spec.shared)
-        room = _find_flush_directory(self._spec) / str(time.monotonic_ns())
+        room = _find_flush_staging_directory(self._spec) / str(time.monotonic_ns())
         self._pinned = row.name
         try:
-            if not self._flushed_before(row):
+            if not self._is_step_in_shared_directory(row):
                 room.mkdir(mode=0o700, parents=True)
                 self.write_step(row, peers, room / row.name, limit_s, halt)
-                _write_pointer(row, room)
+                _write_megatron_pointer(row, room)
                 result = search.judge_checkpoint(room / row.name)
                 if not isinstance(result, CompleteCheckpoint) or result.step != row.step:
                     why = "another step" if isinstance(result, CompleteCheckpoint) else result.why
                     raise OSError(f"the flushed files are not whole: {why}")
-                self._put_in_place(row, room)
+                self._move_step_to_shared_directory(row, room)
             self._flushed = row
         except OSError as error:
             if not halt.is_set():
@@ -374,17 +383,17 @@ class Leader:
             shutil.rmtree(room, ignore_errors=True)
         return True
 
-    def _put_in_place(self, row: SavedStep, room: Path) -> None:
+    def _move_step_to_shared_directory(self, row: SavedStep, room: Path) -> None:
         """Move a proved step from its room into the shared directory. Raises OSError."""
         shared = Path(self._spec.shared)
         # A helper that did not answer in time may lead as well, and may have flushed the same step
         # since the first check: its copy is as good, and moving it away would double the space.
-        if self._flushed_before(row):
+        if self._is_step_in_shared_directory(row):
             return
         if os.path.lexists(shared / row.name):
-            (shared / row.name).rename(find_free_name(shared / row.name))
+            (shared / row.name).rename(find_unused_name(shared / row.name))
         (room / row.name).rename(shared / row.name)
-        _write_pointer(row, shared)
+        _write_megatron_pointer(row, shared)
         sync_directory(shared)
         self._say(f"flushed step {row.step} to {shared / row.name}")
 
@@ -400,7 +409,7 @@ class Leader:
         found = peers.each("inventory")
         tasks: dict[str, list[tuple[SavedFile, str]]] = {}
         done = set()
-        for file, held in find_holders(row, found).items():
+        for file, held in find_file_holders(row, found).items():
             if file.path not in done and held:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
@@ -415,46 +424,48 @@ class Leader:
             raise OSError("; ".join(errors[:3]))
 
 
-def _judge_step(whole: NodeUnion, step: str) -> CompleteCheckpoint | PassedOver:
+def _prove_step_on_nodes(
+    whole: NodeFilesObjectStore, step: str
+) -> CompleteCheckpoint | SkippedCheckpoint:
     """Prove a step over the files of all nodes. One that is a single file, written by several
     nodes, is complete where each of them is, and all are of the same step."""
-    result = search.judge_checkpoint(Remote(whole, step).without_snapshot())
+    result = search.judge_checkpoint(RemotePath(whole, step).without_snapshot())
     for single in whole.split_singles(step):
         if not isinstance(result, CompleteCheckpoint):
             break
-        other = search.judge_checkpoint(Remote(single, step).without_snapshot())
+        other = search.judge_checkpoint(RemotePath(single, step).without_snapshot())
         if isinstance(other, CompleteCheckpoint) and other.step != result.step:
             why = "the nodes' files of this name are of different steps"
-            return PassedOver(other.path, why, format=other.format)
+            return SkippedCheckpoint(other.path, why, format=other.format)
         if not isinstance(other, CompleteCheckpoint):
             return other
     return result
 
 
-def _find_flush_directory(spec: FastSaveSpec) -> Path:
+def _find_flush_staging_directory(spec: FastSaveSpec) -> Path:
     """Return the directory where steps lie until they are proved."""
     return Path(spec.shared) / META / f"flush-{spec.job}"
 
 
 def remove_unfinished_flush(spec: FastSaveSpec) -> None:
     """Remove what an interrupted flush has left."""
-    shutil.rmtree(_find_flush_directory(spec), ignore_errors=True)
+    shutil.rmtree(_find_flush_staging_directory(spec), ignore_errors=True)
 
 
 def remove_shared_records(spec: FastSaveSpec) -> None:
     """Remove hpctl's files next to the shared checkpoints of a job that is over. Raises OSError."""
     remove_unfinished_flush(spec)
-    for path in (_shared_ledger(spec), find_spec_path(spec)):
+    for path in (_make_shared_ledger_path(spec), find_spec_path(spec)):
         path.unlink(missing_ok=True)
 
 
-def _write_pointer(row: SavedStep, directory: Path) -> None:
+def _write_megatron_pointer(row: SavedStep, directory: Path) -> None:
     """Write Megatron-LM's pointer, which shows that all ranks have saved and lies on one node."""
     if row.format == "megatron-legacy" and row.step is not None:
         megatron.write_pointer(directory, row.step)
 
 
-def find_holders(
+def find_file_holders(
     row: SavedStep, found: dict[str, dict[str, Any]]
 ) -> dict[SavedFile, list[tuple[str, str]]]:
     """Return who holds each file of a step: the node, and "" for its saves or the origin of its
@@ -476,7 +487,7 @@ def find_holders(
     return held
 
 
-def _count_hosts(where: Iterable[tuple[str, str]]) -> int:
+def _count_file_holders(where: Iterable[tuple[str, str]]) -> int:
     """Return how many nodes hold a file; one may have it twice, as its own and as a copy."""
     return len({host for host, _ in where})
 
@@ -490,7 +501,7 @@ _OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
 formats any rank may read any file: a rank of DCP reads what the planner of its load selects."""
 
 
-class HeldStep(Struct, frozen=True):
+class LedgerStepOnNodes(Struct, frozen=True):
     """A step of the ledger, and which nodes hold each of its files. `lost`: what no node holds."""
 
     row: SavedStep
@@ -499,7 +510,7 @@ class HeldStep(Struct, frozen=True):
     @property
     def copies(self) -> int:
         """Return how many nodes hold each file, the least of all."""
-        return min(map(_count_hosts, self.held.values()), default=0)
+        return min(map(_count_file_holders, self.held.values()), default=0)
 
     @property
     def lost(self) -> tuple[SavedFile, ...]:
@@ -512,7 +523,7 @@ Found: TypeAlias = dict[str, dict[str, Any]]
 
 def list_held_steps(
     peers: PeerConnections, hosts: Sequence[str], wait_s: float
-) -> tuple[list[HeldStep], Found]:
+) -> tuple[list[LedgerStepOnNodes], Found]:
     """Return the ledger's steps, newest first, and the answer of each host that answered."""
     deadline = time.monotonic() + wait_s
     found: Found = {}
@@ -525,25 +536,25 @@ def list_held_steps(
     known: list[SavedStep] = []
     for mine in found.values():
         known += msgspec.convert(mine["rows"], list[SavedStep])
-    for row in (*known, *load_ledger(_shared_ledger(peers.spec)).values()):
+    for row in (*known, *load_step_ledger(_make_shared_ledger_path(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
-    return [HeldStep(row, find_holders(row, found)) for row in steps], found
+    return [LedgerStepOnNodes(row, find_file_holders(row, found)) for row in steps], found
 
 
-def _shared_ledger(spec: FastSaveSpec) -> Path:
+def _make_shared_ledger_path(spec: FastSaveSpec) -> Path:
     return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
-def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that only tests change
+def restore_fast_saves(  # noqa: PLR0913 -- the two limits have defaults that only tests change
     spec: FastSaveSpec,
-    others: Search,
+    others: CheckpointSearchResult,
     say: Callable[[str], None],
     gone: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
     wait_s: float = HELPERS_S,
     *,
     scratch: bool = False,
-) -> Search:
+) -> CheckpointSearchResult:
     """Return the better of `others` (the shared directory and further tiers) and the nodes' own
     saves.
 
@@ -566,7 +577,7 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that only te
         epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
         least = -1 if others.found is None or others.found.step is None else others.found.step
         marks = others.marks if others.marks.placed else read_marks([Path(spec.shared)])
-        for held in () if scratch else _leave_out_marked(steps, marks, say):
+        for held in () if scratch else _remove_marked_steps(steps, marks, say):
             row = held.row
             if row.step is None or row.step < least:
                 break
@@ -575,10 +586,12 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that only te
                 say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _gather_step(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
+            elif _gather_step_on_hosts(
+                peers, held, [h for h in spec.hosts if h in answered], epoch, say
+            ):
                 path = Path(spec.saves.dir) / row.name
                 found = CompleteCheckpoint(path, row.step, None, row.format, deep=False)
-                return Search(found, marks=marks)
+                return CheckpointSearchResult(found, marks=marks)
         if answered and others.verdict in ("found", "none"):
             peers.each("aside", answered, above=least, epoch=epoch)
         return others
@@ -586,14 +599,14 @@ def restore_saves(  # noqa: PLR0913 -- the two limits have defaults that only te
         peers.close()
 
 
-def _leave_out_marked(
-    steps: Sequence[HeldStep], marks: Marks, say: Callable[[str], None]
-) -> list[HeldStep]:
+def _remove_marked_steps(
+    steps: Sequence[LedgerStepOnNodes], marks: CheckpointMarks, say: Callable[[str], None]
+) -> list[LedgerStepOnNodes]:
     """Return the steps that no mark excludes, and log which are excluded."""
     left = []
     for held in steps:
         row = held.row
-        written_ns = weigh_times((file.size, file.written_ns) for file in row.files)
+        written_ns = find_median_write_time((file.size, file.written_ns) for file in row.files)
         mark = marks.find(row.step, written_ns)
         if mark is None:
             left.append(held)
@@ -602,35 +615,35 @@ def _leave_out_marked(
     return left
 
 
-def _gather_step(
+def _gather_step_on_hosts(
     peers: PeerConnections,
-    held: HeldStep,
+    held: LedgerStepOnNodes,
     hosts: Sequence[str],
     epoch: int,
     say: Callable[[str], None],
 ) -> bool:
     """Gather a step and return whether every host has it. Tried twice, because a helper that has
     ended starts again within moments, and an older step costs more."""
-    if _assemble_step(peers, held, hosts, epoch, say):
+    if _assemble_step_on_hosts(peers, held, hosts, epoch, say):
         return True
     steps, answered = list_held_steps(peers, hosts, HELPERS_S)
     again = next((each for each in steps if each.row == held.row and not each.lost), None)
     return (
         again is not None
         and set(answered) == set(hosts)
-        and _assemble_step(peers, again, hosts, epoch, say)
+        and _assemble_step_on_hosts(peers, again, hosts, epoch, say)
     )
 
 
-def _assemble_step(
+def _assemble_step_on_hosts(
     peers: PeerConnections,
-    held: HeldStep,
+    held: LedgerStepOnNodes,
     hosts: Sequence[str],
     epoch: int,
     say: Callable[[str], None],
 ) -> bool:
     row, begun = held.row, []
-    moved = reassign_shares(row, hosts)
+    moved = reassign_step_origins(row, hosts)
     peers.finish(hosts, "gather", ASSEMBLE_S)  # of an abandoned start
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets the file of its predecessor.
@@ -652,7 +665,7 @@ def _assemble_step(
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
-    if not _adopt_step(peers, moved or row, hosts, epoch, say):
+    if not _publish_gathered_step(peers, moved or row, hosts, epoch, say):
         return False
     sources = [where[0] for where in held.held.values() if where]
     copies = {f"{host}'s copy of {origin}" for host, origin in sources if origin}
@@ -661,7 +674,7 @@ def _assemble_step(
     return True
 
 
-def _adopt_step(
+def _publish_gathered_step(
     peers: PeerConnections,
     row: SavedStep,
     hosts: Sequence[str],
@@ -681,7 +694,7 @@ def _adopt_step(
     return whole
 
 
-def reassign_shares(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+def reassign_step_origins(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
     """Return the step once each host has its predecessor's share, so that partners copy what has
     moved; None where each is given all of it. A node that wrote nothing was a spare: which of the
     nodes the ranks run on next is not known here."""

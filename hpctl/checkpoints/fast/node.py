@@ -31,24 +31,24 @@ from xxhash import xxh3_64
 
 from hpctl.checkpoints.fast.peer import (
     Answer,
-    FileBody,
+    FileAnswerBody,
     PeerConnection,
     PeerError,
     TransferLimit,
-    write_all,
+    write_all_bytes,
 )
 from hpctl.checkpoints.fast.spec import (
     META,
     FastSaveSpec,
     SavedFile,
     SavedStep,
-    file_system,
-    is_private,
-    load_ledger,
-    memory_room,
-    store_ledger,
+    compute_free_memory,
+    find_file_system_type,
+    is_private_directory,
+    load_step_ledger,
+    store_step_ledger,
 )
-from hpctl.checkpoints.files import TEMPORARY, step_in
+from hpctl.checkpoints.files import TEMPORARY, parse_step_from_name
 from hpctl.checkpoints.formats.torch_files import SUFFIXES
 from hpctl.checkpoints.search import has_temporary_name, is_beside_checkpoints
 
@@ -76,7 +76,7 @@ class CopiedFile(msgspec.Struct, frozen=True):
     digest: int
 
 
-class Start(msgspec.Struct, frozen=True):
+class JobStartRecord(msgspec.Struct, frozen=True):
     """What this node knows of the job's start. Its file's mtime is when this attempt's ranks began:
     older saves are of an earlier attempt.
 
@@ -89,7 +89,7 @@ class Start(msgspec.Struct, frozen=True):
     above: int | None = None
 
 
-class SaveTask(msgspec.Struct):
+class StepRequestTask(msgspec.Struct):
     """Work for a request on a step, of which each kind continues separately. `errors`: what went
     wrong."""
 
@@ -99,7 +99,7 @@ class SaveTask(msgspec.Struct):
     given_up: threading.Event
 
 
-class LockHolder(msgspec.Struct, frozen=True):
+class DirectoryLockHolder(msgspec.Struct, frozen=True):
     """Who locks a node's directory: a helper, in its lock file.
 
     `start`: a digest of the spec's secret. `pid` and `began` are the helper's process and when the
@@ -116,14 +116,14 @@ class LockHolder(msgspec.Struct, frozen=True):
     parent_began: str
 
     @classmethod
-    def of_this_process(cls, spec: FastSaveSpec, host: str) -> LockHolder:
+    def of_this_process(cls, spec: FastSaveSpec, host: str) -> DirectoryLockHolder:
         """Return the process that calls."""
         pid, parent = os.getpid(), os.getppid()
         return cls(
             job=spec.job,
             host=host,
-            start=_digest_spec(spec),
-            boot=_boot_id(),
+            start=_compute_spec_digest(spec),
+            boot=_read_boot_id(),
             pid=pid,
             began=_read_start_time(pid),
             parent=parent,
@@ -131,7 +131,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         )
 
 
-class NodeSaves:
+class NodeSaveStore:
     """One node's share. Its methods run on the helper's threads."""
 
     def __init__(self, spec: FastSaveSpec, host: str) -> None:
@@ -142,17 +142,17 @@ class NodeSaves:
         # Not its parents: where a disk is not mounted, the saves would fill the root file system.
         self.root.mkdir(mode=0o700, exist_ok=True)
         status = os.lstat(self.root)
-        if spec.saves.memory and (kind := file_system(self.root)) != "tmpfs":
+        if spec.saves.memory and (kind := find_file_system_type(self.root)) != "tmpfs":
             raise PeerError(f"{self.root} is not in memory: its file system is {kind}, not tmpfs")
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PeerError(f"{self.root} is not a directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._holder = LockHolder.of_this_process(spec, host)
+        self._holder = DirectoryLockHolder.of_this_process(spec, host)
         self.take_ownership()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
-        self.rows = load_ledger(self._ledger)
+        self.rows = load_step_ledger(self._ledger)
         self._touched = object()
         """Another one whenever hpctl itself has changed what lies here."""
         self._lock = threading.RLock()
@@ -160,7 +160,7 @@ class NodeSaves:
         during it, come on threads of their own."""
         self.stranger = ""
         """Whose saves lay here: another run's checkpoint directory."""
-        self._settle_in()
+        self._discard_previous_start()
         self.living: tuple[str, ...] = spec.hosts
         self.version = time.time_ns()
         """Another one whenever what `_handle_inventory` answers has changed, also of another
@@ -175,15 +175,15 @@ class NodeSaves:
         self.over = False
         """The job does not start again."""
         self._pace = TransferLimit(spec.saves.rate)
-        self._tasks: dict[str, SaveTask] = {}
+        self._tasks: dict[str, StepRequestTask] = {}
         self._seen: object = None
-        job, mark = _digest_spec(spec), self.meta / "start"
-        self.start = Start("")
+        job, mark = _compute_spec_digest(spec), self.meta / "start"
+        self.start = JobStartRecord("")
         with suppress(OSError, msgspec.MsgspecError):
-            self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
+            self.start = msgspec.json.decode(mark.read_bytes(), type=JobStartRecord)
             self.begun_ns = mark.stat().st_mtime_ns
         if self.start.job != job:  # else this helper has been started again
-            self.begin(Start(job))
+            self.begin(JobStartRecord(job))
 
     @property
     def _ledger(self) -> Path:
@@ -197,10 +197,10 @@ class NodeSaves:
         """
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + LOCK_S
-        while not try_lock(lock):
+        while not try_file_lock(lock):
             holder = _find_lock_holder(lock)
-            if holder is not None and self._is_left_over(holder):
-                _end_left_over(holder)
+            if holder is not None and self._is_old_helper_running(holder):
+                _kill_old_helper(holder)
             if time.monotonic() >= deadline:
                 os.close(lock)
                 raise PeerError(self._describe_conflict(holder))
@@ -208,7 +208,7 @@ class NodeSaves:
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(self._holder), 0)
 
-    def _is_left_over(self, holder: LockHolder) -> bool:
+    def _is_old_helper_running(self, holder: DirectoryLockHolder) -> bool:
         """Return whether a helper of an earlier start of this job on this node still runs."""
         same_place = (holder.job, holder.host, holder.boot) == (
             self.spec.job,
@@ -217,23 +217,23 @@ class NodeSaves:
         )
         return same_place and holder.start != self._holder.start
 
-    def _describe_conflict(self, holder: LockHolder | None) -> str:
+    def _describe_conflict(self, holder: DirectoryLockHolder | None) -> str:
         """Return why the directory cannot be locked."""
         if holder is None:
             return f"another helper uses {self.root}"
         if holder.job != self.spec.job:
             return f"the helper of job {holder.job} uses {self.root}"
         if holder.host != self.host:
-            return self._describe_shared(holder)
+            return self._describe_sharing_problem(holder)
         return f"a helper of an earlier start of this job (process {holder.pid}) uses {self.root}"
 
-    def _describe_shared(self, holder: LockHolder) -> str:
+    def _describe_sharing_problem(self, holder: DirectoryLockHolder) -> str:
         return (
             f"{self.root} is the same directory as on {holder.host}:"
             " fast saves need a disk of each node's own"
         )
 
-    def _settle_in(self) -> None:
+    def _discard_previous_start(self) -> None:
         """What another run left here is not this one's to resume."""
         mark, mine = self.meta / "run", os.fsencode(f"{self.spec.shared}\n")
         with suppress(FileNotFoundError):
@@ -244,7 +244,7 @@ class NodeSaves:
             self.stranger = os.fsdecode(theirs).strip()
         mark.write_bytes(mine)
 
-    def begin(self, start: Start, when_ns: int = 0) -> None:
+    def begin(self, start: JobStartRecord, when_ns: int = 0) -> None:
         """The ranks begin, now or at that time: what lies here was written before it."""
         mark, raw = self.meta / "start", msgspec.json.encode(start)
         made = mark.with_suffix(TEMPORARY)
@@ -278,15 +278,15 @@ class NodeSaves:
         """Return the files of each step that lies here: a directory, or a file that may be a
         checkpoint without others. Raises OSError."""
         found, count = {}, 0
-        for name in self._names():
-            files = _list_files(self.root, name)
+        for name in self._list_step_names():
+            files = _list_step_files(self.root, name)
             found[name] = sorted(files)
             count += len(files)
             if count > MOST_FILES:
                 raise OSError(errno.EFBIG, f"more than {MOST_FILES} files in {self.root}")
         return {name: files for name, files in found.items() if files}
 
-    def _names(self) -> list[str]:
+    def _list_step_names(self) -> list[str]:
         """Return what may be a step by its name and kind, in order."""
         with os.scandir(self.root) as entries:
             names = [
@@ -324,9 +324,11 @@ class NodeSaves:
     def _read_copy(self, step: str, origin: str) -> dict[SavedFile, int]:
         """Return the files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
-            mark = self.copies / _check_name(origin) / f"{_check_name(step)}.json"
+            mark = (
+                self.copies / _check_path_component(origin) / f"{_check_path_component(step)}.json"
+            )
             status = mark.stat()
-            return _read_copy_mark(mark, (status.st_ino, status.st_mtime_ns))
+            return _read_copy_record(mark, (status.st_ino, status.st_mtime_ns))
         return {}
 
     def handle(self, request: dict[str, Any]) -> Answer:
@@ -373,7 +375,7 @@ class NodeSaves:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             length = min(int(request["length"]), 16 << 20)
             raw = os.pread(file.fileno(), length, int(request["offset"]))
-        return FileBody(raw)
+        return FileAnswerBody(raw)
 
     def _handle_get(self, request: dict[str, Any]) -> Answer:
         """Return a whole file, this node's own or a copy."""
@@ -383,39 +385,39 @@ class NodeSaves:
         status = os.fstat(file.fileno())
         if not wanted.same(status.st_size, status.st_mtime_ns):
             file.close()
-            raise _changed_meanwhile(wanted.path or step)
-        return FileBody(file, status.st_size, self._digest(step, wanted, origin))
+            raise _make_changed_file_error(wanted.path or step)
+        return FileAnswerBody(file, status.st_size, self._find_copy_digest(step, wanted, origin))
 
-    def _handle_same(self, request: dict[str, Any]) -> Answer:
+    def _handle_check_unchanged(self, request: dict[str, Any]) -> Answer:
         """Raise OSError where this node's files of a step have changed."""
         wanted = msgspec.convert(request["files"], list[SavedFile])
-        self._need_same(str(request["step"]), wanted)
+        self._check_file_unchanged(str(request["step"]), wanted)
         return {}
 
-    def _need_same(self, step: str, files: Iterable[SavedFile]) -> None:
+    def _check_file_unchanged(self, step: str, files: Iterable[SavedFile]) -> None:
         """Raise OSError where a file is not as it was when its step was proved: a program that
         saves in place may have written to it while it was read."""
         for file in files:
             with self.open(step, file.path) as found:
                 status = os.fstat(found.fileno())
             if not file.same(status.st_size, status.st_mtime_ns):
-                raise _changed_meanwhile(file.path or step)
+                raise _make_changed_file_error(file.path or step)
 
-    def _handle_row(self, request: dict[str, Any]) -> Answer:
+    def _handle_ledger_row(self, request: dict[str, Any]) -> Answer:
         """Return the leader has proved a step."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            known = self.rows.get(_check_name(row.name), row)
+            known = self.rows.get(_check_path_component(row.name), row)
             if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
                 self.rows[row.name] = row
-                store_ledger(self.rows, self._ledger)
+                store_step_ledger(self.rows, self._ledger)
         self.living = tuple(map(str, request["living"]))
         self.news.set()
         return {}
 
     def _drop(self, request: dict[str, Any]) -> Answer:
         """Drop older steps, which are no longer needed."""
-        self.drop([_check_name(str(name)) for name in request["names"]])
+        self.drop([_check_path_component(str(name)) for name in request["names"]])
         return {}
 
     def drop(self, names: Iterable[str]) -> None:
@@ -427,7 +429,7 @@ class NodeSaves:
                     for origin in self.copies.iterdir():
                         (origin / f"{name}.json").unlink(missing_ok=True)
                         _remove_step(origin / name)
-            store_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger)
         self._touched = object()
 
     def _handle_assemble(self, request: dict[str, Any]) -> Answer:
@@ -437,7 +439,7 @@ class NodeSaves:
         for file, sources in request["plan"]:
             places = [(str(host), str(origin)) for host, origin in sources]
             plan.append((msgspec.convert(file, SavedFile), places))
-        self._work("gather", row.name, lambda _: self.assemble(row, plan))
+        self._start_step_task("gather", row.name, lambda _: self.assemble(row, plan))
         return {}
 
     def _handle_adopt(self, request: dict[str, Any]) -> Answer:
@@ -446,9 +448,9 @@ class NodeSaves:
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
             self.move_newer_away(row.step, row.name)
-            (self.meta / "new" / _check_name(row.name)).rename(self.root / row.name)
+            (self.meta / "new" / _check_path_component(row.name)).rename(self.root / row.name)
             self.rows[row.name] = row
-            store_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger)
             self._record_restore(int(request["epoch"]), row.step)
         return {}
 
@@ -460,43 +462,45 @@ class NodeSaves:
             self._record_restore(int(request["epoch"]), above)
         return {}
 
-    def _handle_missed(self, request: dict[str, Any]) -> Answer:
+    def _handle_missed_restore(self, request: dict[str, Any]) -> Answer:
         """There was a restore while this helper was silent. Ranks may write here by now: what is
         older than their start does not count, and nothing of theirs is moved. Of a restore that
         is still under way, this node may have heard meanwhile."""
         above, epoch = request.get("above"), int(request["epoch"])
         with self._lock:
             if epoch > self.start.epoch:
-                self._forget(above, None)
+                self._remove_ledger_steps(above, None)
                 self._record_restore(epoch, above, int(request["begun"]))
         return {}
 
     def _record_restore(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
-        self.begin(Start(self.start.job, epoch, above), when_ns)
+        self.begin(JobStartRecord(self.start.job, epoch, above), when_ns)
 
-    def _flush(self, request: dict[str, Any]) -> Answer:
+    def _flush_files(self, request: dict[str, Any]) -> Answer:
         """Write files into the shared directory."""
         files = msgspec.convert(request["files"], list[tuple[SavedFile, str]])
         name, into = str(request["name"]), Path(str(request["into"]))
         if not into.is_relative_to(self.spec.shared):
             raise ValueError("not in the checkpoint directory")
-        if not is_private(Path(self.spec.shared) / META):
+        if not is_private_directory(Path(self.spec.shared) / META):
             raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
 
         def write_files(given_up: threading.Event) -> None:
             for file, origin in files:
                 with self.open(name, file.path, origin) as source:
-                    digest = self._digest(name, file, origin)
-                    _write_file(source, into / _parse_path(file.path), file, digest, given_up)
-            self._need_same(name, [file for file, origin in files if not origin])
+                    digest = self._find_copy_digest(name, file, origin)
+                    _write_new_file(
+                        source, into / _parse_step_path(file.path), file, digest, given_up
+                    )
+            self._check_file_unchanged(name, [file for file, origin in files if not origin])
 
         before = self._tasks.get("flush")
         if before:  # into another directory
             before.given_up.set()
-        self._work("flush", name, write_files, beside=True)
+        self._start_step_task("flush", name, write_files, beside=True)
         return {}
 
-    def _task_state(self, request: dict[str, Any]) -> Answer:
+    def _get_task_state(self, request: dict[str, Any]) -> Answer:
         task = self._tasks.get(str(request["kind"]))
         running = bool(task and task.thread.is_alive())
         return {"running": running, "errors": task.errors if task else []}
@@ -509,7 +513,7 @@ class NodeSaves:
         self.released.set()
         return {}
 
-    def _work(
+    def _start_step_task(
         self, kind: str, step: str, work: Callable[[threading.Event], None], *, beside: bool = False
     ) -> None:
         before = self._tasks.get(kind)
@@ -524,14 +528,14 @@ class NodeSaves:
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        task = SaveTask(step, errors, threading.Thread(target=run, daemon=True), given_up)
+        task = StepRequestTask(step, errors, threading.Thread(target=run, daemon=True), given_up)
         self._tasks[kind] = task
         task.thread.start()
 
     def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
         """Return a file of a step, this node's own or of a copy. Raises OSError, ValueError."""
-        below = self.copies / _check_name(origin) if origin else self.root
-        name = below / _check_name(step) / _parse_path(path)
+        below = self.copies / _check_path_component(origin) if origin else self.root
+        name = below / _check_path_component(step) / _parse_step_path(path)
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
@@ -539,13 +543,13 @@ class NodeSaves:
             raise OSError(errno.EPERM, f"{path} is no file of this user")
         return open(handle, "rb")
 
-    def _digest(self, step: str, file: SavedFile, origin: str) -> int | None:
+    def _find_copy_digest(self, step: str, file: SavedFile, origin: str) -> int | None:
         """Return a copy's, None for this node's own file."""
         return self._read_copy(step, origin).get(file) if origin else None
 
     def copy(self, row: SavedStep, origin: str, peer: PeerConnection) -> None:
         """Bring one node's files of a step here, whole or not at all. Raises OSError."""
-        files, home = row.of(origin), self.copies / _check_name(origin)
+        files, home = row.of(origin), self.copies / _check_path_component(origin)
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
         _remove_step(made)
@@ -553,18 +557,21 @@ class NodeSaves:
         try:
             copied = [
                 CopiedFile(
-                    file, self._pull_file(peer, row.name, file, "", made / _parse_path(file.path))
+                    file,
+                    self._download_file(
+                        peer, row.name, file, "", made / _parse_step_path(file.path)
+                    ),
                 )
                 for file in files
             ]
             peer.ask("same", step=row.name, files=msgspec.to_builtins(files))
             with self._lock:
-                self._keep_copy(row, mark, made, copied)
+                self._move_copy_into_place(row, mark, made, copied)
         except BaseException:
             _remove_step(made)
             raise
 
-    def _keep_copy(
+    def _move_copy_into_place(
         self, row: SavedStep, mark: Path, made: Path, copied: Sequence[CopiedFile]
     ) -> None:
         """Put what was copied in its place. Raises OSError where its step was dropped meanwhile:
@@ -585,7 +592,7 @@ class NodeSaves:
         most = self.spec.saves.size
         if most and self.measure_bytes() + size > most:
             raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
-        if self.spec.saves.memory and (room := memory_room()) is not None and size > room:
+        if self.spec.saves.memory and (room := compute_free_memory()) is not None and size > room:
             raise OSError(
                 errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
             )
@@ -616,28 +623,29 @@ class NodeSaves:
             for origin in row.list_origins():
                 if self.news.is_set():
                     return errors
-                if self._needs_copy(row, origin):
+                if self._is_copy_needed(row, origin):
                     try:
                         with closing(self.peer(origin)) as peer:
                             self.copy(row, origin, peer)
                     except OSError as error:
                         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                            self._make_room(row)
+                            self._free_disk_space(row)
                         if row.name in self.rows:  # else a newer one has replaced it meanwhile
                             errors.append(f"{row.name} of {origin}: {error.strerror or error}")
         return errors
 
-    def _needs_copy(self, row: SavedStep, origin: str) -> bool:
+    def _is_copy_needed(self, row: SavedStep, origin: str) -> bool:
         if origin == self.host or origin not in self.living or origin not in self.spec.hosts:
             return False
         if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
             return False
         here = {
-            path: (size, mtime_ns) for path, size, mtime_ns, _ in _list_files(self.root, row.name)
+            path: (size, mtime_ns)
+            for path, size, mtime_ns, _ in _list_step_files(self.root, row.name)
         }
         return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
 
-    def _make_room(self, wanted: SavedStep) -> None:
+    def _free_disk_space(self, wanted: SavedStep) -> None:
         """The disk is full: what a restore moved away goes, or the oldest step, never the newest
         whole one."""
         moved = self.meta / _MOVED
@@ -659,17 +667,17 @@ class NodeSaves:
 
     def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
         """Gather a step beside the others. Raises OSError."""
-        made = self.meta / "new" / _check_name(row.name)
+        made = self.meta / "new" / _check_path_component(row.name)
         shutil.rmtree(made.parent, ignore_errors=True)
 
         def fetch_file(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
             file, sources = one
-            self._fetch_file(row.name, file, sources, made / _parse_path(file.path))
+            self._fetch_step_file(row.name, file, sources, made / _parse_step_path(file.path))
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(fetch_file, plan))
 
-    def _fetch_file(
+    def _fetch_step_file(
         self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path
     ) -> None:
         last: OSError = PeerError(f"no node holds {file.path or step}")
@@ -677,13 +685,15 @@ class NodeSaves:
             try:
                 if host != self.host:
                     with closing(self.peer(host)) as peer:
-                        self._pull_file(peer, step, file, origin, to, restored=True)
+                        self._download_file(peer, step, file, origin, to, restored=True)
                     return
                 with self.open(step, file.path, origin) as source:
                     status = os.fstat(source.fileno())
                     if file.same(status.st_size, status.st_mtime_ns):
                         if origin:  # a rank may write over the file: the copy must stay
-                            _write_file(source, to, file, self._digest(step, file, origin))
+                            _write_new_file(
+                                source, to, file, self._find_copy_digest(step, file, origin)
+                            )
                         else:
                             _link_file(source, self.root / step / file.path, to, file)
                         return
@@ -692,7 +702,7 @@ class NodeSaves:
                 last = error
         raise last
 
-    def _pull_file(  # noqa: PLR0913 -- which file of which step goes where
+    def _download_file(  # noqa: PLR0913 -- which file of which step goes where
         self,
         peer: PeerConnection,
         step: str,
@@ -705,9 +715,11 @@ class NodeSaves:
         """Bring a file here; its digest. What a rank reads soon goes through the page cache."""
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
-        with open(to, "wb", 0, opener=None if restored else _open_uncached) as target:
+        with open(to, "wb", 0, opener=None if restored else _open_without_page_cache) as target:
             pace = (lambda _: None) if restored else self._pace
-            digest = peer.receive_file(lambda piece: write_all(target, piece), pace, "get", **given)
+            digest = peer.receive_file(
+                lambda piece: write_all_bytes(target, piece), pace, "get", **given
+            )
             _sync_file(target, file, restored=restored)
         return digest
 
@@ -722,46 +734,46 @@ class NodeSaves:
         shutil.rmtree(moved, ignore_errors=True)
         moved.mkdir(mode=0o700)
         for found in self.live():
-            step = step_in(found)
-            if found == name or (step is not None and not _at_most(step, above)):
+            step = parse_step_from_name(found)
+            if found == name or (step is not None and not _is_step_at_most(step, above)):
                 (self.root / found).rename(moved / found)
-        self._forget(above, name)
+        self._remove_ledger_steps(above, name)
 
-    def _forget(self, above: int | None, name: str | None) -> None:
+    def _remove_ledger_steps(self, above: int | None, name: str | None) -> None:
         """Keep in the ledger only steps up to `above`, and copies only of those and of `name`."""
         with self._lock:
-            self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
+            self.rows = {n: r for n, r in self.rows.items() if _is_step_at_most(r.step, above)}
         for mark in self.copies.glob("*/*.json"):
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
                 mark.unlink(missing_ok=True)
                 _remove_step(mark.with_suffix(""))
         with self._lock:  # once there is room for it
-            store_ledger(self.rows, self._ledger)
+            store_step_ledger(self.rows, self._ledger)
         self._touched = object()
 
 
-_HANDLERS: dict[str, Callable[[NodeSaves, dict[str, Any]], Answer]] = {
-    "ping": NodeSaves._handle_ping,
-    "ready": NodeSaves._ready,
-    "changed": NodeSaves._handle_changed,
-    "inventory": NodeSaves._handle_inventory,
-    "read": NodeSaves._read,
-    "get": NodeSaves._handle_get,
-    "same": NodeSaves._handle_same,
-    "row": NodeSaves._handle_row,
-    "drop": NodeSaves._drop,
-    "assemble": NodeSaves._handle_assemble,
-    "adopt": NodeSaves._handle_adopt,
-    "aside": NodeSaves._handle_move_away,
-    "missed": NodeSaves._handle_missed,
-    "flush": NodeSaves._flush,
-    "task": NodeSaves._task_state,
-    "bye": NodeSaves._handle_bye,
+_HANDLERS: dict[str, Callable[[NodeSaveStore, dict[str, Any]], Answer]] = {
+    "ping": NodeSaveStore._handle_ping,
+    "ready": NodeSaveStore._ready,
+    "changed": NodeSaveStore._handle_changed,
+    "inventory": NodeSaveStore._handle_inventory,
+    "read": NodeSaveStore._read,
+    "get": NodeSaveStore._handle_get,
+    "same": NodeSaveStore._handle_check_unchanged,
+    "row": NodeSaveStore._handle_ledger_row,
+    "drop": NodeSaveStore._drop,
+    "assemble": NodeSaveStore._handle_assemble,
+    "adopt": NodeSaveStore._handle_adopt,
+    "aside": NodeSaveStore._handle_move_away,
+    "missed": NodeSaveStore._handle_missed_restore,
+    "flush": NodeSaveStore._flush_files,
+    "task": NodeSaveStore._get_task_state,
+    "bye": NodeSaveStore._handle_bye,
 }
 
 
-def try_lock(file: int) -> bool:
+def try_file_lock(file: int) -> bool:
     """Lock an open file for this process; False where another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -770,15 +782,15 @@ def try_lock(file: int) -> bool:
     return True
 
 
-def _find_lock_holder(lock: int) -> LockHolder | None:
+def _find_lock_holder(lock: int) -> DirectoryLockHolder | None:
     """Return who has locked an open lock file; None where it says nothing, or something else."""
     try:
-        return msgspec.json.decode(os.pread(lock, 4096, 0), type=LockHolder)
+        return msgspec.json.decode(os.pread(lock, 4096, 0), type=DirectoryLockHolder)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _end_left_over(holder: LockHolder) -> None:
+def _kill_old_helper(holder: DirectoryLockHolder) -> None:
     """Kill a helper, first the process that would start it again. They are the user's own."""
     own = (os.getpid(), os.getppid())
     for pid, began in ((holder.parent, holder.parent_began), (holder.pid, holder.began)):
@@ -797,19 +809,19 @@ def _read_start_time(pid: int) -> str:
     return after_name[19] if len(after_name) > 19 else ""
 
 
-def _boot_id() -> str:
+def _read_boot_id() -> str:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
-def _digest_spec(spec: FastSaveSpec) -> str:
+def _compute_spec_digest(spec: FastSaveSpec) -> str:
     """Return what tells one start of a job from another."""
     return hashlib.sha256(spec.secret.encode()).hexdigest()
 
 
 @lru_cache(maxsize=8)
-def _read_copy_mark(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
+def _read_copy_record(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
     """Read once while it stays the same: each file of a copy asks for its own digest."""
     rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
     return {row.file: row.digest for row in rows}
@@ -819,12 +831,12 @@ def _is_step_name(name: str) -> bool:
     return not name.startswith(".") and not has_temporary_name(name) and name.isprintable()
 
 
-def _list_files(root: Path, name: str) -> list[File]:
+def _list_step_files(root: Path, name: str) -> list[File]:
     """Return the files of a step, a directory or a single file; none where it is not there."""
     with suppress(FileNotFoundError):
         status = os.lstat(root / name)
         if stat.S_ISDIR(status.st_mode):
-            return list(_scan_files(root / name))
+            return list(_scan_user_files(root / name))
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             return [("", status.st_size, status.st_mtime_ns, status.st_ino)]
     return []
@@ -839,11 +851,11 @@ def _remove_step(step: Path) -> None:
         step.unlink()
 
 
-def _changed_meanwhile(name: str) -> OSError:
+def _make_changed_file_error(name: str) -> OSError:
     return OSError(errno.ESTALE, f"{name} has changed")
 
 
-def _scan_files(step: Path, inside: str = "") -> Iterator[File]:
+def _scan_user_files(step: Path, inside: str = "") -> Iterator[File]:
     """Regular files of this user, at any depth. Links, FIFOs and others' files are none."""
     with suppress(FileNotFoundError), os.scandir(step) as entries:
         for entry in entries:
@@ -855,23 +867,23 @@ def _scan_files(step: Path, inside: str = "") -> Iterator[File]:
                 if status.st_uid != os.geteuid():
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    yield from _scan_files(step / entry.name, f"{path}/")
+                    yield from _scan_user_files(step / entry.name, f"{path}/")
                 elif stat.S_ISREG(status.st_mode):
                     yield path, status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _at_most(step: int | None, above: int | None) -> bool:
+def _is_step_at_most(step: int | None, above: int | None) -> bool:
     return step is not None and above is not None and step <= above
 
 
-def _check_name(name: str) -> str:
+def _check_path_component(name: str) -> str:
     """Return a step's or a host's name: one part of a path. Raises ValueError."""
     if not name or "/" in name or name.startswith(".") or not name.isprintable():
         raise ValueError(f"no name: {name!r:.80}")
     return name
 
 
-def _parse_path(path: str) -> PurePosixPath:
+def _parse_step_path(path: str) -> PurePosixPath:
     """Return a path within a step, "" for a step that is a single file. Raises ValueError where it
     leads out of it."""
     found = PurePosixPath(path)
@@ -893,10 +905,10 @@ def _link_file(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
         if error.errno == errno.ESTALE:
             raise
         to.unlink(missing_ok=True)
-        _write_file(source, to, file)
+        _write_new_file(source, to, file)
 
 
-def _write_file(
+def _write_new_file(
     source: BinaryIO,
     to: Path,
     file: SavedFile,
@@ -917,7 +929,7 @@ def _write_file(
         _sync_file(target, file, restored=True)
 
 
-def _open_uncached(path: str, flags: int) -> int:
+def _open_without_page_cache(path: str, flags: int) -> int:
     """Past the page cache, where the file system can: a copy is not read soon, its pages would
     count against the job's memory, and writing them takes twice the processor time."""
     try:

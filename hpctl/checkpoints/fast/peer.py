@@ -30,7 +30,7 @@ from hpctl.toolkit.token_bucket import TokenBucket
 from hpctl.wire.admission import AdmissionPool, create_peer_name
 from hpctl.wire.job_channel import PIECE, ChannelError, JobChannel
 from hpctl.wire.job_identity import create_client_context, create_server_context
-from hpctl.wire.job_ports import PORTS, first_port
+from hpctl.wire.job_ports import PORTS, choose_first_port
 
 HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
@@ -54,11 +54,11 @@ _KEY_BITS = 256
 _BACKLOG = 1024
 """Connections that wait in the kernel: where it has no room, a peer waits for a second."""
 
-Answer: TypeAlias = "dict[str, Any] | FileBody"
+Answer: TypeAlias = "dict[str, Any] | FileAnswerBody"
 Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
 
 
-class FileBody:
+class FileAnswerBody:
     """An answer that consists of bytes: of a file, which is closed afterwards, or of memory.
 
     `digest` is the expected digest of the file, where known: a disk may have damaged it since.
@@ -84,7 +84,7 @@ class FileBody:
             buffer = memoryview(bytearray(min(self.size, PIECE)))
             for at in range(0, self.size, PIECE):
                 piece = buffer[: self.size - at]
-                _read_whole(file.fileno(), piece, at)
+                _read_into_buffer(file.fileno(), piece, at)
                 digest.update(piece)
                 send_piece(piece)
         return digest.intdigest()
@@ -94,7 +94,7 @@ class PeerError(OSError):
     """An error of a helper that does not answer, is not of this job, or refused."""
 
 
-class NobodyListens(PeerError):
+class NoHelperListeningError(PeerError):
     """An error of a host where no helper runs: its node has refused every port immediately."""
 
 
@@ -106,14 +106,14 @@ class PeerServer:
 
     def __init__(self, spec: FastSaveSpec, host: str, handler: Handler) -> None:
         self._handler = handler
-        self._context = create_server_context(spec.secret, _server_name(spec, host), _CLIENT)
+        self._context = create_server_context(spec.secret, _make_server_name(spec, host), _CLIENT)
         self._unproven = AdmissionPool(spec.secret, len(spec.hosts))
         self._proven = threading.BoundedSemaphore(_PROVEN + 4 * len(spec.hosts))
         self._answering = 0
         self._idle = threading.Condition()
         self._closed = False
-        self._socket = open_listener(spec.address(host), list_ports(spec))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._socket = open_helper_listener(spec.address(host), list_helper_ports(spec))
+        threading.Thread(target=self._accept_connections, daemon=True).start()
 
     def close(self) -> None:
         """Accept no further connections, and let pending answers end: the process may exit
@@ -125,7 +125,7 @@ class PeerServer:
         with self._idle:
             self._idle.wait_for(lambda: not self._answering, LAST_ANSWERS_S)
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         while not self._closed:
             try:
                 connection, address = self._socket.accept()
@@ -137,20 +137,22 @@ class PeerServer:
                 continue
             try:
                 self._unproven.admit(connection, str(address[0]))
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                threading.Thread(
+                    target=self._serve_connection, args=(connection,), daemon=True
+                ).start()
             except (OSError, RuntimeError):  # it is gone, or no thread can be made now
-                self._drop(connection)
+                self._drop_connection(connection)
                 time.sleep(ACCEPT_PAUSE_S)
 
-    def _drop(self, connection: socket.socket) -> None:
+    def _drop_connection(self, connection: socket.socket) -> None:
         self._unproven.release(connection)
         connection.close()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve_connection(self, connection: socket.socket) -> None:
         try:
             # An unknown or vanished peer affects only its connection.
             with suppress(OSError, ValueError):
-                _keep_alive(connection)
+                _enable_tcp_keepalive(connection)
                 connection.settimeout(HANDSHAKE_S)
                 connection.recv(1, socket.MSG_PEEK)
                 self._unproven.hear(connection)
@@ -160,32 +162,32 @@ class PeerServer:
                     seconds=HANDSHAKE_S,
                     on_proven=lambda: self._unproven.release(connection),
                 )
-                self._answer_all(channel)
+                self._answer_requests(channel)
         finally:
-            self._drop(connection)
+            self._drop_connection(connection)
 
-    def _answer_all(self, channel: JobChannel) -> None:
+    def _answer_requests(self, channel: JobChannel) -> None:
         """Answer a proven peer until it closes its connection."""
         if not self._proven.acquire(blocking=False):
             return
         try:
             while True:
                 request = channel.receive(_LINE)
-                self._count(1)
+                self._change_active_count(1)
                 try:
-                    self._answer(channel, request)
+                    self._answer_request(channel, request)
                 finally:
-                    self._count(-1)
+                    self._change_active_count(-1)
         finally:
             self._proven.release()
 
-    def _count(self, more: int) -> None:
+    def _change_active_count(self, more: int) -> None:
         """Count one more, or one less, request that is being answered."""
         with self._idle:
             self._answering += more
             self._idle.notify_all()
 
-    def _answer(self, channel: JobChannel, request: dict[str, Any]) -> None:
+    def _answer_request(self, channel: JobChannel, request: dict[str, Any]) -> None:
         try:
             answer = self._handler(request)
         except (OSError, ValueError, KeyError, TypeError, MsgspecError) as error:
@@ -228,13 +230,13 @@ class PeerConnection:
 
     def __init__(self, spec: FastSaveSpec, host: str, connect_s: float = HANDSHAKE_S) -> None:
         self._lock = threading.Lock()
-        self._channel = _PortRace(spec, host, connect_s).run()
+        self._channel = _HelperPortSearch(spec, host, connect_s).run()
         self._channel.set_timeout(ANSWER_S)
 
     def ask(self, what: str, **given: Any) -> dict[str, Any]:
         """Send a request and return its answer. Raises PeerError."""
         with self._lock:
-            return self._ask(what, given)
+            return self._exchange_request(what, given)
 
     def read(self, what: str, **given: Any) -> bytes:
         """Send a request and return the bytes that the helper sends. Raises PeerError."""
@@ -255,7 +257,7 @@ class PeerConnection:
         Raises PeerError, and what `write` does.
         """
         with self._lock:
-            head = self._ask(what, given)
+            head = self._exchange_request(what, given)
             for piece in self._receive_body(head):
                 write(piece)
                 pace(len(piece))
@@ -268,7 +270,7 @@ class PeerConnection:
         """End the connection."""
         self._channel.close()
 
-    def _ask(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _exchange_request(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
         self._channel.set_timeout(PING_S if what in _QUICK else ANSWER_S)
         try:
             self._channel.send({"do": what, **given})
@@ -307,7 +309,7 @@ class _ConnectAttempt(Struct):
     fatal: bool = False
 
 
-class _PortRace:
+class _HelperPortSearch:
     """A search for the port on which the helper of a host listens.
 
     The ports are tried in order, the next as soon as one is closed or has been silent for
@@ -316,9 +318,9 @@ class _PortRace:
 
     def __init__(self, spec: FastSaveSpec, host: str, connect_s: float) -> None:
         self._address, self._connect_s = spec.address(host), connect_s
-        self._ports = list_ports(spec)
+        self._ports = list_helper_ports(spec)
         self._secret = spec.secret
-        self._context = create_connection_context(spec, host)
+        self._context = create_peer_tls_context(spec, host)
         self._done = threading.Lock()
         self._over = False
         self._came: queue.Queue[_ConnectAttempt] = queue.Queue()
@@ -326,7 +328,8 @@ class _PortRace:
         self._why: OSError | None = None
 
     def run(self) -> JobChannel:
-        """Return the connection. Raises PeerError; NobodyListens where every port is closed."""
+        """Return the connection. Raises PeerError; NoHelperListeningError where every port is
+        closed."""
         try:
             channel = self._find_channel()
         except RuntimeError as error:  # no thread can be made now
@@ -336,12 +339,14 @@ class _PortRace:
         if channel is not None:
             return channel
         if self._why is None:
-            raise NobodyListens(f"{self._address}: no process answers")
+            raise NoHelperListeningError(f"{self._address}: no process answers")
         raise PeerError(f"{self._address}: {self._why}") from self._why
 
     def _find_channel(self) -> JobChannel | None:
         for port in self._ports:
-            threading.Thread(target=self._try_port, args=(port,), daemon=True).start()
+            threading.Thread(
+                target=self._attempt_port_connection, args=(port,), daemon=True
+            ).start()
             self._running += 1
             attempt = self._await_attempt(STAGGER_S)
             if attempt is not None and (attempt.channel is not None or attempt.fatal):
@@ -373,7 +378,7 @@ class _PortRace:
             if attempt.channel is not None:
                 attempt.channel.close()
 
-    def _try_port(self, port: int) -> None:
+    def _attempt_port_connection(self, port: int) -> None:
         try:
             attempt = self._connect_port(port)
         except (
@@ -399,7 +404,7 @@ class _PortRace:
         except OSError as error:
             return _ConnectAttempt(error=error, fatal=True)
         try:
-            _keep_alive(connection)
+            _enable_tcp_keepalive(connection)
             channel = JobChannel(
                 connection,
                 self._context,
@@ -415,16 +420,16 @@ class _PortRace:
 _CLIENT = "fast saves: helper or start"
 
 
-def _server_name(spec: FastSaveSpec, host: str) -> str:
+def _make_server_name(spec: FastSaveSpec, host: str) -> str:
     return f"fast saves: helper of job {spec.job} on {host}"
 
 
-def create_connection_context(spec: FastSaveSpec, host: str) -> ssl.SSLContext:
+def create_peer_tls_context(spec: FastSaveSpec, host: str) -> ssl.SSLContext:
     """Return the TLS context with which a helper or a start connects to the helper of `host`."""
-    return create_client_context(spec.secret, _CLIENT, _server_name(spec, host))
+    return create_client_context(spec.secret, _CLIENT, _make_server_name(spec, host))
 
 
-def _read_whole(descriptor: int, buffer: memoryview, at: int) -> None:
+def _read_into_buffer(descriptor: int, buffer: memoryview, at: int) -> None:
     """Fill the buffer from a place in a file. Raises PeerError where the file ends before."""
     while buffer:
         count = os.preadv(descriptor, [buffer], at)
@@ -434,7 +439,7 @@ def _read_whole(descriptor: int, buffer: memoryview, at: int) -> None:
         at += count
 
 
-def _keep_alive(connection: socket.socket) -> None:
+def _enable_tcp_keepalive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_NODELAY, 1),
@@ -446,7 +451,7 @@ def _keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def open_listener(address: str, ports: Iterator[int]) -> socket.socket:
+def open_helper_listener(address: str, ports: Iterator[int]) -> socket.socket:
     """Return a listener on the first free port. Raises PeerError where none is free."""
     last: OSError | None = None
     for port in ports:
@@ -465,13 +470,13 @@ def open_listener(address: str, ports: Iterator[int]) -> socket.socket:
     raise PeerError(f"no port is free on {address}: {last}")
 
 
-def list_ports(spec: FastSaveSpec) -> Iterator[int]:
+def list_helper_ports(spec: FastSaveSpec) -> Iterator[int]:
     """Yield the ports of a helper of this job, in the order in which they are tried."""
-    first = first_port(spec.secret, f"fast {spec.job}")
+    first = choose_first_port(spec.secret, f"fast {spec.job}")
     return iter(range(first, first + PORTS))
 
 
-def write_all(target: FileIO, piece: memoryview) -> None:
+def write_all_bytes(target: FileIO, piece: memoryview) -> None:
     """Write all of it. O_DIRECT takes only whole blocks: the last one is written through the page
     cache."""
     while piece:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 
 META = ".hpctl-fast"
 """The directory of hpctl's own files, next to the saves on each node and in the checkpoint
@@ -41,7 +41,7 @@ class FastSaveSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
     job: str
     secret: str
-    saves: FastSaves
+    saves: FastSaveOptions
     shared: str
     hosts: tuple[str, ...]
     addresses: tuple[str, ...]
@@ -73,7 +73,7 @@ LEFT = 1 << 30
 """Bytes of the job's memory limit that copies leave to its ranks."""
 
 
-def file_system(path: Path, proc: Path = Path("/proc")) -> str:
+def find_file_system_type(path: Path, proc: Path = Path("/proc")) -> str:
     """Return the kind that a directory lies in, as /proc/mounts has it."""
     found, real = ("", ""), os.path.realpath(path)
     for line in (proc / "mounts").read_text(errors="replace").splitlines():
@@ -85,7 +85,7 @@ def file_system(path: Path, proc: Path = Path("/proc")) -> str:
     return found[1]
 
 
-def memory_room(
+def compute_free_memory(
     proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
     """Return the bytes that the job may still take here, less LEFT; None where no control group
@@ -101,14 +101,14 @@ def memory_room(
         try:
             most = (place / "memory.max").read_text().strip()
             if most != "max":
-                taken = int((place / "memory.current").read_text()) - _file_pages(place)
+                taken = int((place / "memory.current").read_text()) - _read_reclaimable_bytes(place)
                 rooms.append(int(most) - taken)
         except (OSError, ValueError):
             continue
     return max(0, min(rooms) - LEFT) if rooms else None
 
 
-def _file_pages(group: Path) -> int:
+def _read_reclaimable_bytes(group: Path) -> int:
     """Return the bytes that the kernel reclaims before the limit is reached. Those of a tmpfs are
     not among them."""
     with suppress(OSError):
@@ -123,7 +123,7 @@ def find_spec_path(spec: FastSaveSpec) -> Path:
     return Path(spec.shared) / META / f"{spec.job}.json"
 
 
-def read_spec(path: Path) -> FastSaveSpec:
+def read_fast_save_spec(path: Path) -> FastSaveSpec:
     """Read a spec. Raises HpctlError where the file is accessible to other users, or is not a
     spec."""
     try:
@@ -151,21 +151,21 @@ def _read_private_file(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def write_spec(spec: FastSaveSpec, path: Path) -> None:
+def write_fast_save_spec(spec: FastSaveSpec, path: Path) -> None:
     """Write a spec for this user only, completely or not at all. Raises OSError, and HpctlError
     where another user can write to the directory."""
     with suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
-    if not is_private(path.parent):
+    if not is_private_directory(path.parent):
         raise HpctlError(
             f"hpctl's directory {path.parent} for fast saves belongs to another user, or others "
             "may read or write it",
             "Remove the directory and submit again: hpctl creates it.",
         )
-    _replace_file(path, msgspec.json.encode(spec))
+    _replace_file_atomically(path, msgspec.json.encode(spec))
 
 
-def is_private(directory: Path) -> bool:
+def is_private_directory(directory: Path) -> bool:
     """Return whether no other user can put anything there: a user who may write next to it can
     create it first. Raises OSError."""
     status = os.lstat(directory)
@@ -173,7 +173,7 @@ def is_private(directory: Path) -> bool:
     return mine and not status.st_mode & 0o077
 
 
-def _replace_file(path: Path, raw: bytes) -> None:
+def _replace_file_atomically(path: Path, raw: bytes) -> None:
     made = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     made.unlink(missing_ok=True)
     handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -232,7 +232,7 @@ class SavedStep(Struct, frozen=True):
         return tuple(host for host in self.hosts if host in wrote)
 
 
-def load_ledger(path: Path) -> dict[str, SavedStep]:
+def load_step_ledger(path: Path) -> dict[str, SavedStep]:
     """Return the rows by name. A missing or damaged ledger is empty: other nodes have it too."""
     try:
         rows = msgspec.json.decode(_read_private_file(path, _MOST), type=list[SavedStep])
@@ -241,6 +241,6 @@ def load_ledger(path: Path) -> dict[str, SavedStep]:
     return {row.name: row for row in rows}
 
 
-def store_ledger(rows: dict[str, SavedStep], path: Path) -> None:
+def store_step_ledger(rows: dict[str, SavedStep], path: Path) -> None:
     """Write the ledger, completely or not at all. Raises OSError."""
-    _replace_file(path, msgspec.json.encode(list(rows.values())))
+    _replace_file_atomically(path, msgspec.json.encode(list(rows.values())))

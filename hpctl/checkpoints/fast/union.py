@@ -10,8 +10,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.checkpoints.fast.node import NodeSaves
-from hpctl.checkpoints.fast.peer import FileBody, NobodyListens, PeerConnection, PeerError
+from hpctl.checkpoints.fast.node import NodeSaveStore
+from hpctl.checkpoints.fast.peer import (
+    FileAnswerBody,
+    NoHelperListeningError,
+    PeerConnection,
+    PeerError,
+)
 from hpctl.checkpoints.fast.spec import FastSaveSpec
 from hpctl.checkpoints.files import ObjectInfo
 
@@ -25,7 +30,7 @@ class PeerConnections:
     """The connections of a helper, or of a restore, to the helpers of a job. For one thread."""
 
     def __init__(
-        self, spec: FastSaveSpec, own: NodeSaves | None = None, retry_s: float = RETRY_S
+        self, spec: FastSaveSpec, own: NodeSaveStore | None = None, retry_s: float = RETRY_S
     ) -> None:
         self.spec, self._own, self._retry_s = spec, own, retry_s
         self._open: dict[str, PeerConnection] = {}
@@ -35,7 +40,7 @@ class PeerConnections:
         """Send a request and return the answer. Raises PeerError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": what, **given})
-            assert not isinstance(answer, FileBody)
+            assert not isinstance(answer, FileAnswerBody)
             return answer
         remote: dict[str, Any] = self._call_peer(host, lambda peer: peer.ask(what, **given))
         return remote
@@ -44,7 +49,7 @@ class PeerConnections:
         """Read some bytes of a file. Raises PeerError, OSError."""
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": "read", **given})
-            assert isinstance(answer, FileBody)
+            assert isinstance(answer, FileAnswerBody)
             assert isinstance(answer.content, bytes)
             return answer.content
         raw: bytes = self._call_peer(host, lambda peer: peer.read("read", **given))
@@ -101,14 +106,14 @@ class PeerConnections:
             return request(self._open[host])
         except OSError as error:
             peer = self._open.pop(host, None)
-            if peer is None and not isinstance(error, NobodyListens):
+            if peer is None and not isinstance(error, NoHelperListeningError):
                 self._silent[host] = now + self._retry_s
             if peer is not None:
                 peer.close()
             raise
 
 
-class NodeFile(Struct, frozen=True):
+class NodeFileObject(Struct, frozen=True):
     """One file of a node, as an object: `STEP/PATH`, or `STEP` where the step is a single file."""
 
     key: str
@@ -120,21 +125,24 @@ class NodeFile(Struct, frozen=True):
     inode: int = 0
 
 
-class NodeUnion(Struct, frozen=True):
+class NodeFilesObjectStore(Struct, frozen=True):
     """The files that ranks have written since the start, over all nodes. Of a name that several
     nodes have, the first node's counts."""
 
     peers: PeerConnections
-    parts: Mapping[str, NodeFile]
+    parts: Mapping[str, NodeFileObject]
     url: str = "fast:"
-    also: Mapping[str, tuple[NodeFile, ...]] = field(default_factory=dict)
+    also: Mapping[str, tuple[NodeFileObject, ...]] = field(default_factory=dict)
     """All files by step, those of the same name too."""
 
-    def split_singles(self, step: str) -> list[NodeUnion]:
+    def split_singles(self, step: str) -> list[NodeFilesObjectStore]:
         """Return, of a step that is a single file on several nodes, each file but the first as a
         separate union."""
         others = [part for part in self.also[step] if part.key == step][1:]
-        return [NodeUnion(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
+        return [
+            NodeFilesObjectStore(self.peers, {step: part}, self.url, {step: (part,)})
+            for part in others
+        ]
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """List entries as an object store does."""
@@ -147,7 +155,7 @@ class NodeUnion(Struct, frozen=True):
                 yield part
             elif inside not in seen:
                 seen.add(inside)
-                yield NodeFile(f"{prefix}{inside}/", 0, 0, "")
+                yield NodeFileObject(f"{prefix}{inside}/", 0, 0, "")
 
     def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
         """Read bytes of a file that is unchanged since it was listed. Raises OSError."""
@@ -170,15 +178,15 @@ class NodeUnion(Struct, frozen=True):
         return None
 
 
-def unite_inventories(
+def merge_node_inventories(
     peers: PeerConnections, found: Mapping[str, dict[str, Any]], ahead: Mapping[str, int]
-) -> NodeUnion:
+) -> NodeFilesObjectStore:
     """Return, of the inventories that were answered, the files of this start.
 
     `ahead`: by how many ns each node's clock is ahead of this one.
     """
-    parts: dict[str, NodeFile] = {}
-    also: dict[str, list[NodeFile]] = {}
+    parts: dict[str, NodeFileObject] = {}
+    also: dict[str, list[NodeFileObject]] = {}
     for host in peers.spec.hosts:
         mine = found.get(host)
         for step, files in (mine or {"live": {}})["live"].items():
@@ -186,9 +194,11 @@ def unite_inventories(
                 if mine is None or mtime_ns < mine["begun"]:
                     continue
                 when, key = mtime_ns - ahead.get(host, 0), f"{step}/{path}" if path else step
-                part = NodeFile(
+                part = NodeFileObject(
                     key, size, when, f"{inode}-{size}-{mtime_ns}", host, mtime_ns, inode
                 )
                 parts.setdefault(key, part)
                 also.setdefault(step, []).append(part)
-    return NodeUnion(peers, parts, also={step: tuple(each) for step, each in also.items()})
+    return NodeFilesObjectStore(
+        peers, parts, also={step: tuple(each) for step, each in also.items()}
+    )

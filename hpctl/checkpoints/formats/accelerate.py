@@ -14,16 +14,16 @@ import re
 from pathlib import Path
 
 from hpctl.checkpoints.files import (
-    Claim,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
-    Unproven,
-    for_each,
+    UnfinishedSaveError,
+    UnprovenContent,
+    find_overwritten_file,
     modified_ns,
-    saved_over,
-    step_in,
+    parse_step_from_name,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import deepspeed, hf_trainer, torch_files
 
@@ -44,18 +44,20 @@ _DEEPSPEED = "pytorch_model"
 _MOST_SIBLINGS = 1000
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with a model and random states, or with an optimizer of such a name."""
     names, path = layout.names, layout.path
     if names is None or not _has_model(names):
         return None
     if _FIRST not in names:
         if any(_OPTIMIZER.fullmatch(name) for name in names) and hf_trainer.STATE not in names:
-            raise Unfinished(
+            raise UnfinishedSaveError(
                 f"{_FIRST} is missing: the save writes this file last, so it has not finished"
             )
         return None
-    return Claim(step_in(path.name), None, lambda deep: _prove_files(path, names, deep))
+    return CheckpointClaim(
+        parse_step_from_name(path.name), None, lambda deep: _prove_files(path, names, deep)
+    )
 
 
 def _has_model(names: frozenset[str]) -> bool:
@@ -64,12 +66,12 @@ def _has_model(names: frozenset[str]) -> bool:
     )
 
 
-def _prove_files(path: Place, names: frozenset[str], deep: bool) -> Unproven | None:
+def _prove_files(path: Place, names: frozenset[str], deep: bool) -> UnprovenContent | None:
     models = sorted(name for name in names if _MODEL.fullmatch(name) or _INDEX.fullmatch(name))
     states = sorted(name for name in names if _STATE.fullmatch(name))
     ranks = {int(match[1]): name for name in names if (match := _RANDOM.fullmatch(name))}
-    for_each(path, models, lambda name: hf_trainer.prove_model(path, name))
-    for_each(path, states, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(path, models, lambda name: hf_trainer.prove_model(path, name))
+    run_for_each_item(path, states, lambda name: torch_files.prove_archive(path, name, deep=deep))
     for name in sorted(names):
         if _SHARDED.fullmatch(name):
             torch_files.prove_dcp(path / name, deep=deep)
@@ -77,27 +79,29 @@ def _prove_files(path: Place, names: frozenset[str], deep: bool) -> Unproven | N
         deepspeed.prove_inside(path, _DEEPSPEED)
     for rank in range(len(ranks)):
         if rank not in ranks:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"random_states_{rank}.pkl is missing, but the files of higher ranks exist"
             )
     written_ns = torch_files.prove_archive(path, _FIRST, deep=deep)
     others = [name for rank, name in sorted(ranks.items()) if rank]
-    for_each(path, others, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(path, others, lambda name: torch_files.prove_archive(path, name, deep=deep))
     for name in [*models, *(each for each in states if not each.startswith(_CUSTOM))]:
         if modified_ns(path, name) > written_ns:
-            raise saved_over(name, _FIRST)
+            raise find_overwritten_file(name, _FIRST)
     return _compare_with_sibling(path, names)
 
 
-def _compare_with_sibling(path: Place, names: frozenset[str]) -> Unproven | None:
-    """Raise NotWhole where files are missing that the save before has."""
+def _compare_with_sibling(path: Place, names: frozenset[str]) -> UnprovenContent | None:
+    """Raise IncompleteCheckpointError where files are missing that the save before has."""
     sibling = _find_sibling(path) if isinstance(path, Path) else None
     if sibling is None:
-        return Unproven("whether it has all registered objects: there is no other save to compare")
+        return UnprovenContent(
+            "whether it has all registered objects: there is no other save to compare"
+        )
     place, expected = sibling
     missing = sorted(expected - names)
     if missing:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{missing[0]} is missing, but the checkpoint {place.name} in the same directory has "
             "this file"
         )
@@ -106,11 +110,11 @@ def _compare_with_sibling(path: Place, names: frozenset[str]) -> Unproven | None
 
 def _find_sibling(path: Path) -> tuple[Path, frozenset[str]] | None:
     """Return the save before this one, else the one after it, with the names in it."""
-    mine = step_in(path.name)
+    mine = parse_step_from_name(path.name)
     found: list[tuple[int, Path]] = []
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for count, entry in enumerate(entries):
-            step = step_in(entry.name)
+            step = parse_step_from_name(entry.name)
             if count < _MOST_SIBLINGS and step is not None and mine is not None and step != mine:
                 found.append((step, path.parent / entry.name))
     older = sorted((pair for pair in found if pair[0] < (mine or 0)), reverse=True)

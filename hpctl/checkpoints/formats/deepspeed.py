@@ -13,19 +13,19 @@ from typing import TypeAlias
 
 from hpctl.checkpoints import files
 from hpctl.checkpoints.files import (
-    Claim,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    IncompleteCheckpointError,
     Place,
-    directory_names,
-    for_each,
+    check_last_file_exists,
+    find_overwritten_file,
+    list_directory_names,
+    parse_step_from_name,
     read_small_file,
-    require_last_file,
-    saved_over,
-    step_in,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.formats.pickle_reader import SavedFields
+from hpctl.checkpoints.formats.pickle_reader import PickledFields
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
@@ -38,23 +38,23 @@ _LIGHTNINGS = "checkpoint"
 """The one tag that Lightning's strategy saves under, in a separate directory."""
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with model or optimiser states. The step is the name's, else the file's."""
     if layout.names is None or not any(
         _MODEL.fullmatch(n) or _is_state_file(n) for n in layout.names
     ):
         return None
-    path, names, step = layout.path, layout.names, step_in(layout.path.name)
-    return Claim(step, None, lambda deep: prove_files(path, "", names, step, deep=deep))
+    path, names, step = layout.path, layout.names, parse_step_from_name(layout.path.name)
+    return CheckpointClaim(step, None, lambda deep: prove_files(path, "", names, step, deep=deep))
 
 
-def claim_lightning(layout: Listing) -> Claim | None:
+def claim_lightning(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
     file's."""
     path = layout.path
     if path.suffix != ".ckpt" or not layout.has(_LIGHTNINGS):
         return None
-    names = directory_names(path, _LIGHTNINGS) or frozenset()
+    names = list_directory_names(path, _LIGHTNINGS) or frozenset()
     first = next((name for name in sorted(names) if _MODEL.fullmatch(name)), None)
     if first is None:
         return None
@@ -62,13 +62,13 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
     def prove_lightning(deep: bool) -> None:
         torch_files.reject_unfinished(path)
-        require_last_file(path, _LATEST)
+        check_last_file_exists(path, _LATEST)
         prove_latest(path, {_LIGHTNINGS})
         prove_files(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
         torch_files.require_resumable(path, example)
 
-    step = step_in(path.name)
-    return Claim(
+    step = parse_step_from_name(path.name)
+    return CheckpointClaim(
         torch_files.find_step(torch_files.read_fields(path, example)) if step is None else step,
         None,
         prove_lightning,
@@ -76,40 +76,46 @@ def claim_lightning(layout: Listing) -> Claim | None:
 
 
 def prove_latest(directory: Place, tags: Collection[str]) -> None:
-    """Raise NotWhole where `latest` names none of the tags in a checkpoint, OSError.
+    """Raise IncompleteCheckpointError where `latest` names none of the tags in a checkpoint,
+    OSError.
 
     A program that resumes such a checkpoint cannot name the tag: DeepSpeed reads only that file.
     """
     tag = read_small_file(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
     if tag not in tags:
-        raise NotWhole(f"{_LATEST} names the directory {tag[:40]!r}, which does not exist")
+        raise IncompleteCheckpointError(
+            f"{_LATEST} names the directory {tag[:40]!r}, which does not exist"
+        )
 
 
 def prove_inside(directory: Place, inside: str) -> None:
-    """Prove a tag within another checkpoint. Raises NotWhole, OSError."""
-    names = directory_names(directory, inside)
+    """Prove a tag within another checkpoint. Raises IncompleteCheckpointError, OSError."""
+    names = list_directory_names(directory, inside)
     if names is None:
-        raise NotWhole(f"{inside} is not a directory")
-    prove_files(directory, f"{inside}/", names, step_in(inside))
+        raise IncompleteCheckpointError(f"{inside} is not a directory")
+    prove_files(directory, f"{inside}/", names, parse_step_from_name(inside))
 
 
 def prove_files(
     root: Place, prefix: str, names: frozenset[str], step: int | None, *, deep: bool = False
 ) -> None:
-    """Raise NotWhole for the first thing wrong with the files `root/prefix*`, OSError.
+    """Raise IncompleteCheckpointError for the first thing wrong with the files `root/prefix*`,
+    OSError.
 
     I/O: three or four reads a file, and the pickle of one model-states file.
     """
     model = {n: m for n in sorted(names) if (m := _MODEL.fullmatch(n))}
     optimizer = {n: m for n in sorted(names) if (m := _OPTIMIZER.fullmatch(n))}
     if not model:
-        raise NotWhole(f"{prefix}*_model_states.pt is missing")
+        raise IncompleteCheckpointError(f"{prefix}*_model_states.pt is missing")
     first = next(iter(model))
     saved = torch_files.read_fields(root, prefix + first)
     data, tensor = _read_sizes(saved, prefix + first)
     recorded = saved.integer("global_steps")
     if step is not None and recorded is not None and recorded != step:
-        raise NotWhole(f"{prefix}{first} is from step {recorded}, not from step {step}")
+        raise IncompleteCheckpointError(
+            f"{prefix}{first} is from step {recorded}, not from step {step}"
+        )
     sharded = model[first][1] is not None
     _require_grid(
         prefix, "model", {_parse_ranks(m) for m in model.values()}, data if sharded else 1, tensor
@@ -118,14 +124,14 @@ def prove_files(
         _require_grid(prefix, "optim", {_parse_ranks(m) for m in optimizer.values()}, data, tensor)
     elif saved.get("optimizer") is None:
         # Without ZeRO the optimiser's state is in the model's file; with it, in separate files.
-        raise NotWhole(f"{prefix}*_optim_states.pt is missing")
+        raise IncompleteCheckpointError(f"{prefix}*_optim_states.pt is missing")
     if step is None and recorded is not None:
         # A tag like "best" is saved over by later steps; global_step40 only by the same step.
-        for_each(
+        run_for_each_item(
             root, list(model)[1:], lambda name: _require_step(root, prefix + name, first, recorded)
         )
     every = [name for name in sorted(names) if name in model or _is_state_file(name)]
-    times = for_each(
+    times = run_for_each_item(
         root, every, lambda name: torch_files.prove_archive(root, prefix + name, deep=deep)
     )
     if isinstance(root, Path):
@@ -135,13 +141,13 @@ def prove_files(
             {_parse_ranks(match): (name, written[name]) for name, match in model.items()},
             {_parse_ranks(match): (name, written[name]) for name, match in optimizer.items()},
         )
-        files.require_one_start(root, times)
+        files.check_single_job_start(root, times)
 
 
 def _require_step(root: Place, name: str, first: str, step: int) -> None:
     other = torch_files.read_fields(root, name).integer("global_steps")
     if other != step:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name} is from step {other}, but {first} is from step {step}: a newer save "
             "overwrote a part of the checkpoint"
         )
@@ -157,7 +163,7 @@ def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
     for pair, (name, written_ns) in optimizer.items():
         before = model.get(pair)
         if before is not None and written_ns < before[1]:
-            raise saved_over(f"{prefix}{before[0]}", name)
+            raise find_overwritten_file(f"{prefix}{before[0]}", name)
 
 
 def _is_state_file(name: str) -> bool:
@@ -168,10 +174,12 @@ def _parse_ranks(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1] or 0), int(match[2])
 
 
-def _read_sizes(saved: SavedFields, name: str) -> tuple[int, int]:
+def _read_sizes(saved: PickledFields, name: str) -> tuple[int, int]:
     data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
     if data is None or tensor is None or not 0 < data * tensor <= 100_000:
-        raise NotWhole(f"{name} does not record how many ranks saved the checkpoint")
+        raise IncompleteCheckpointError(
+            f"{name} does not record how many ranks saved the checkpoint"
+        )
     return data, tensor
 
 
@@ -181,7 +189,7 @@ def _require_grid(
     for rank in range(data):
         for part in range(tensor):
             if (rank, part) not in have:
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{prefix}*_{kind}_states.pt of data rank {rank}, model rank {part} is "
                     f"missing ({len(have)} of {data * tensor} files exist)"
                 )

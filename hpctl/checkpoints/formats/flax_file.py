@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import re
 
-from hpctl.checkpoints.files import Claim, Listing, NotWhole, OpenFile, Place, open_file, step_in
+from hpctl.checkpoints.files import (
+    CandidateListing,
+    CheckpointClaim,
+    IncompleteCheckpointError,
+    OpenFile,
+    Place,
+    open_file,
+    parse_step_from_name,
+)
 
 NAME = re.compile(r"checkpoint_\d{1,18}|.+\.msgpack")
 _MOST_VALUES = 1_000_000
@@ -39,7 +47,7 @@ _CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Codes to the bytes of their count, and values an item: arrays, maps."""
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a file of that name that begins as a map."""
     path = layout.path
     if layout.names is not None or NAME.fullmatch(path.name) is None:
@@ -47,17 +55,17 @@ def claim(layout: Listing) -> Claim | None:
     with open_file(path, "") as file:
         head = file.read(0, min(1, file.size))
     if not any(head):
-        raise NotWhole(f"{path.name} is empty: its data was never written to disk")
+        raise IncompleteCheckpointError(f"{path.name} is empty: its data was never written to disk")
     is_map = head[0] & 0xF0 == 0x80 or head[0] in (0xDE, 0xDF)
     if not is_map:
         return None
-    step = step_in(path.name)
+    step = parse_step_from_name(path.name)
     if step is None:
         try:
             step = prove_file(path)
-        except NotWhole:
+        except IncompleteCheckpointError:
             step = None  # the proof reports it
-    return Claim(step, None, lambda _: _prove_file(path), digests=False)
+    return CheckpointClaim(step, None, lambda _: _prove_file(path), digests=False)
 
 
 def _prove_file(path: Place) -> None:
@@ -65,12 +73,13 @@ def _prove_file(path: Place) -> None:
 
 
 def prove_file(path: Place) -> int | None:
-    """Raise NotWhole where the file does not end with its last value. Return the step in it."""
+    """Raise IncompleteCheckpointError where the file does not end with its last value. Return the
+    step in it."""
     with open_file(path, "") as file:
         walk = _ValueWalk(file)
         walk.value(0)
         if walk.at != file.size:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.name} has {file.size} bytes, but its contents need {walk.at}: the file is "
                 "damaged"
             )
@@ -87,10 +96,10 @@ class _ValueWalk:
         self._left = _MOST_VALUES
 
     def value(self, depth: int, key: bytes = b"") -> None:
-        """Pass over one value. Raises NotWhole."""
+        """Pass over one value. Raises IncompleteCheckpointError."""
         self._left -= 1
         if depth > _DEEPEST or self._left < 0:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{self._file.name} is not a valid Flax checkpoint: its contents are nested too "
                 "deeply or are too long"
             )
@@ -123,7 +132,7 @@ class _ValueWalk:
             width, values = _CONTAINERS[code]
             count, is_map = self._read_number(width), values == 2
         else:
-            raise NotWhole(f"{self._file.name} is damaged at byte {self.at - 1}")
+            raise IncompleteCheckpointError(f"{self._file.name} is damaged at byte {self.at - 1}")
         for _ in range(count):
             key = self._read_key() if is_map else b""
             self.value(depth + 1, key)
@@ -134,7 +143,9 @@ class _ValueWalk:
         if code in (0xD9, 0xDA):
             size = self._read_number(_BYTES[code])
         if (not 0xA0 <= code <= 0xBF and code not in (0xD9, 0xDA)) or size > _LONGEST_KEY:
-            raise NotWhole(f"{self._file.name} is damaged: the key at byte {self.at} is not text")
+            raise IncompleteCheckpointError(
+                f"{self._file.name} is damaged: the key at byte {self.at} is not text"
+            )
         key = self._file.read(self.at, size)
         self.at += size
         return key
@@ -143,7 +154,7 @@ class _ValueWalk:
         kind = self._read_number(1)
         # An array is packed as its shape, type and bytes.
         if kind == _ARRAY and self._file.read(self.at, 1) != b"\x93":
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{self._file.name} is damaged: there is no valid array at byte {self.at}"
             )
         self._skip_bytes(size)
@@ -160,4 +171,6 @@ class _ValueWalk:
     def _skip_bytes(self, size: int) -> None:
         self.at += size
         if self.at > self._file.size:
-            raise NotWhole(f"{self._file.name} is cut off: it ends at byte {self._file.size}")
+            raise IncompleteCheckpointError(
+                f"{self._file.name} is cut off: it ends at byte {self._file.size}"
+            )

@@ -19,19 +19,19 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from hpctl.checkpoints.files import (
-    Claim,
-    FileTooLarge,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    FileTooLargeError,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
-    directory_names,
-    for_each,
-    json_object,
+    UnfinishedSaveError,
+    find_overwritten_file,
+    list_directory_names,
     modified_ns,
     open_file,
+    read_json_object,
     read_small_file,
-    saved_over,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import deepspeed, torch_files
 
@@ -41,46 +41,51 @@ _AHEAD = 64 << 10
 
 
 def prove_safetensors(root: Place, name: str) -> frozenset[str]:
-    """Prove a file and return the names of its tensors. Raises NotWhole, OSError. Two reads."""
+    """Prove a file and return the names of its tensors. Raises IncompleteCheckpointError, OSError.
+    Two reads."""
     with open_file(root, name) as file:
         if file.size < 8:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.name} has only {file.size} bytes: it is still being written, or is cut off"
             )
         file.ahead(0, _AHEAD)
         length = int.from_bytes(file.read(0, 8), "little")
         if length > MAX_HEADER or 8 + length > file.size:
-            raise NotWhole(f"{file.name} is cut off or damaged: its header claims {length} bytes")
-        header = json_object(file.read(8, length), file.name)
+            raise IncompleteCheckpointError(
+                f"{file.name} is cut off or damaged: its header claims {length} bytes"
+            )
+        header = read_json_object(file.read(8, length), file.name)
         end = 0
         tensors = {key: value for key, value in header.items() if key != "__metadata__"}
         for value in tensors.values():
             offsets = value.get("data_offsets") if isinstance(value, dict) else None
             if not isinstance(offsets, list) or len(offsets) != 2:
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{file.name}: its header names a tensor without its place in the file"
                 )
             if not all(type(o) is int and o >= 0 for o in offsets):
-                raise NotWhole(f"{file.name}: the offsets in its header are not numbers")
+                raise IncompleteCheckpointError(
+                    f"{file.name}: the offsets in its header are not numbers"
+                )
             end = max(end, offsets[1])
         if file.size != 8 + length + end:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.name} is cut off: it has {file.size} of {8 + length + end} bytes"
             )
     return frozenset(tensors)
 
 
 def read_shards(root: Place, index: str) -> dict[str, set[str]]:
-    """Return the tensors of each shard, by its name, from an index file. Raises NotWhole,
-    OSError."""
-    document = json_object(read_small_file(root, index, _MAX_INDEX), index)
+    """Return the tensors of each shard, by its name, from an index file. Raises
+    IncompleteCheckpointError, OSError."""
+    document = read_json_object(read_small_file(root, index, _MAX_INDEX), index)
     where = document.get("weight_map")
     if not isinstance(where, dict) or not where:
-        raise NotWhole(f"{index} has no weight_map, the list of the model's files")
+        raise IncompleteCheckpointError(f"{index} has no weight_map, the list of the model's files")
     found: dict[str, set[str]] = {}
     for tensor, shard in where.items():
         if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\0" in shard:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{index}: the file {str(shard)[:80]!r} that it names is outside the checkpoint"
             )
         found.setdefault(shard, set()).add(tensor)
@@ -95,11 +100,11 @@ def prove_index(root: Place, index: str) -> None:
     def prove_shard(shard: str) -> None:
         missing = named[shard] - prove_safetensors(root, shard)
         if missing:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{shard} does not contain the tensor {min(missing)[:80]} that {index} lists for it"
             )
 
-    for_each(root, sorted(named), prove_shard)
+    run_for_each_item(root, sorted(named), prove_shard)
 
 
 STATE = "trainer_state.json"
@@ -124,7 +129,7 @@ _FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
 _FSDP_WHOLE = "pytorch_model_fsdp.bin"
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `trainer_state.json`, or of the Trainer's name with other of its
     files."""
     if layout.names is None:
@@ -132,23 +137,23 @@ def claim(layout: Listing) -> Claim | None:
     if not layout.has(STATE):
         others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", _ARGUMENTS}
         if _NAME.fullmatch(layout.path.name) and others:
-            raise Unfinished(
+            raise UnfinishedSaveError(
                 f"{STATE} is missing: the save writes this file last, so it has not finished"
             )
         if layout.has(_ARGUMENTS) and layout.names & {*_MODELS} and not layout.has("optimizer.pt"):
-            raise Unfinished(
+            raise UnfinishedSaveError(
                 "the checkpoint has only model weights (save_model), from which the Trainer "
                 "cannot resume"
             )
         return None
     with open_file(layout.path, STATE) as file:
         if file.size > _MAX_STATE:
-            raise FileTooLarge(f"{STATE} has {file.size} bytes: too many")
+            raise FileTooLargeError(f"{STATE} has {file.size} bytes: too many")
         step = _read_step(file.read(0, file.size))
     if type(step) is not int or step < 0:
-        raise NotWhole(f"{STATE} does not record the step (global_step)")
+        raise IncompleteCheckpointError(f"{STATE} does not record the step (global_step)")
     path, names = layout.path, layout.names
-    return Claim(step, None, lambda _: _prove_files(path, names), digests=False)
+    return CheckpointClaim(step, None, lambda _: _prove_files(path, names), digests=False)
 
 
 class _TrainerState(msgspec.Struct):
@@ -156,7 +161,8 @@ class _TrainerState(msgspec.Struct):
 
 
 def _read_step(raw: bytes) -> object:
-    """Return the value of `global_step`. Raises NotWhole for bytes that are no JSON."""
+    """Return the value of `global_step`. Raises IncompleteCheckpointError for bytes that are no
+    JSON."""
     try:
         check_utf8(raw)
         # Ten times as fast as json, because the rest is only passed over: a search reads each
@@ -164,7 +170,7 @@ def _read_step(raw: bytes) -> object:
         return msgspec.json.decode(raw, type=_TrainerState).global_step
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # damaged; or there is a NaN in it, which only Python writes
-    return json_object(raw, STATE).get("global_step")
+    return read_json_object(raw, STATE).get("global_step")
 
 
 def check_utf8(raw: bytes) -> None:
@@ -177,13 +183,13 @@ def check_utf8(raw: bytes) -> None:
     decoder.decode(b"", final=True)
 
 
-def claim_index(layout: Listing) -> Claim | None:
+def claim_index(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
     match = re.fullmatch(r"step-(\d+)", layout.path.name)
     path, index = layout.path, _MODELS[0]
     if match is None or not layout.has(index):
         return None
-    return Claim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
+    return CheckpointClaim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
 
 
 def _prove_files(path: Place, names: frozenset[str]) -> None:
@@ -196,13 +202,17 @@ def _prove_files(path: Place, names: frozenset[str]) -> None:
     if not _model_only(path, names):
         _prove_optimizer(path, names, bool(tags))
     others = [name for name in _OTHERS if name in names]
-    for_each(path, others, lambda name: torch_files.prove_archive(path, name))
+    run_for_each_item(path, others, lambda name: torch_files.prove_archive(path, name))
     _not_saved_over(path, names)
     ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
     for rank in range(len(ranks)):
         if rank not in ranks:
-            raise NotWhole(f"rng_state_{rank}.pth is missing, but the files of higher ranks exist")
-    for_each(path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank]))
+            raise IncompleteCheckpointError(
+                f"rng_state_{rank}.pth is missing, but the files of higher ranks exist"
+            )
+    run_for_each_item(
+        path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank])
+    )
 
 
 def _not_saved_over(path: Place, names: frozenset[str]) -> None:
@@ -217,9 +227,9 @@ def _not_saved_over(path: Place, names: frozenset[str]) -> None:
 
     def check_time(name: str) -> None:
         if modified_ns(path, name) > written_ns:
-            raise saved_over(name, STATE)
+            raise find_overwritten_file(name, STATE)
 
-    for_each(path, last, check_time)
+    run_for_each_item(path, last, check_time)
 
 
 def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
@@ -229,17 +239,20 @@ def _prove_models(path: Place, names: frozenset[str], in_tag: bool) -> None:
     if _FSDP_MODEL in names:
         _prove_sharded(path, _FSDP_MODEL)
     elif not found and not in_tag:
-        raise NotWhole("model.safetensors is missing, and so is any other model file")
+        raise IncompleteCheckpointError(
+            "model.safetensors is missing, and so is any other model file"
+        )
     for name in found:
         prove_model(path, name)
 
 
 def prove_model(path: Place, name: str) -> None:
-    """Raise NotWhole where a file of weights, or an index with its shards, is not whole."""
+    """Raise IncompleteCheckpointError where a file of weights, or an index with its shards, is not
+    whole."""
     if name.endswith("safetensors.index.json"):
         prove_index(path, name)
     elif name.endswith(".bin.index.json"):
-        for_each(
+        run_for_each_item(
             path,
             sorted(read_shards(path, name)),
             lambda shard: torch_files.prove_archive(path, shard),
@@ -254,9 +267,9 @@ def _prove_optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
     if _FSDP_OPTIMIZER in names:
         _prove_sharded(path, _FSDP_OPTIMIZER)
     elif not in_tag and "optimizer.bin" not in names and "optimizer.pt" not in names:
-        raise NotWhole("optimizer.pt is missing")
+        raise IncompleteCheckpointError("optimizer.pt is missing")
     if not in_tag and "scheduler.pt" not in names:
-        raise NotWhole("scheduler.pt is missing")
+        raise IncompleteCheckpointError("scheduler.pt is missing")
 
 
 def _model_only(path: Place, names: frozenset[str]) -> bool:
@@ -268,9 +281,9 @@ def _model_only(path: Place, names: frozenset[str]) -> bool:
 
 
 def _prove_sharded(path: Place, name: str) -> None:
-    if directory_names(path, name) is None:
-        raise NotWhole(f"{name} is missing")
+    if list_directory_names(path, name) is None:
+        raise IncompleteCheckpointError(f"{name} is missing")
     try:
         torch_files.prove_dcp(path / name)
-    except NotWhole as defect:
-        raise NotWhole(f"{name}: {defect}") from None
+    except IncompleteCheckpointError as defect:
+        raise IncompleteCheckpointError(f"{name}: {defect}") from None

@@ -19,13 +19,13 @@ import msgspec
 
 from hpctl.checkpoints import hpctl_checkpoint
 from hpctl.checkpoints.files import (
-    Defect,
-    FileMissing,
-    NotWhole,
+    CheckpointDefect,
+    FileMissingError,
+    IncompleteCheckpointError,
     Place,
-    for_each,
     open_file,
     read_size,
+    run_for_each_item,
 )
 from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
 from hpctl.toolkit.compat import UTC
@@ -36,7 +36,7 @@ MAX_BYTES = 16 << 20
 _CHUNK = 8 << 20
 
 
-class ForeignManifest(Defect):
+class ForeignManifest(CheckpointDefect):
     """A file with the manifest's name of another program: it describes no checkpoint."""
 
     __slots__ = ()
@@ -70,32 +70,32 @@ def encode(manifest: Manifest) -> bytes:
     return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
 
 
-def decode(raw: bytes) -> Manifest | Defect:
+def decode(raw: bytes) -> Manifest | CheckpointDefect:
     """Return the manifest in these bytes, or what is wrong with them."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        return Defect(f"{NAME} is not JSON ({_shorten_error(error)})")
+        return CheckpointDefect(f"{NAME} is not JSON ({_shorten_error(error)})")
     if not isinstance(document, dict):
         return ForeignManifest(f"{NAME} is not a JSON object")
     if document.get("format") != FORMAT:
         # An empty object has no owner: it may be ours, and damaged.
-        kind = ForeignManifest if document else Defect
+        kind = ForeignManifest if document else CheckpointDefect
         return kind(f"{NAME} is not of the format {FORMAT!r}")
     if document.get("version") != VERSION:
         version = repr(document.get("version"))[:40]
-        return Defect(f"{NAME} has version {version}; this hpctl reads {VERSION}")
+        return CheckpointDefect(f"{NAME} has version {version}; this hpctl reads {VERSION}")
     checksum = document.pop("checksum", None)
     if checksum != hpctl_checkpoint.checksum(document):
-        return Defect(f"{NAME} does not match its own checksum")
+        return CheckpointDefect(f"{NAME} does not match its own checksum")
     try:
         manifest = msgspec.convert(document, Manifest)
     except msgspec.ValidationError as error:
-        return Defect(f"{NAME}: {_shorten_error(error)}")
+        return CheckpointDefect(f"{NAME}: {_shorten_error(error)}")
     return _check_fields(manifest) or manifest
 
 
-def read(directory: Place) -> Manifest | Defect | None:
+def read(directory: Place) -> Manifest | CheckpointDefect | None:
     """Return the manifest of one checkpoint directory; None where there is none (yet).
 
     Raises OSError where the storage does not answer. Reads at most MAX_BYTES.
@@ -103,16 +103,16 @@ def read(directory: Place) -> Manifest | Defect | None:
     try:
         with open_file(directory, NAME) as file:
             if file.size > MAX_BYTES:
-                return Defect(f"{NAME} is larger than {MAX_BYTES >> 20} MiB")
+                return CheckpointDefect(f"{NAME} is larger than {MAX_BYTES >> 20} MiB")
             raw = file.read(0, file.size)
-    except FileMissing:
+    except FileMissingError:
         return None
-    except NotWhole as defect:
-        return Defect(str(defect))
+    except IncompleteCheckpointError as defect:
+        return CheckpointDefect(str(defect))
     return decode(raw)
 
 
-def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defect | None:
+def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> CheckpointDefect | None:
     """Return the first thing that keeps a checkpoint from being whole, or None.
 
     Sizes are always compared: one lstat a file, or only the listing of an object store. With `deep`
@@ -123,19 +123,23 @@ def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defec
     def compare_file(file: ManifestFile) -> None:
         size = read_size(directory, file.path)
         if size != file.size:
-            raise NotWhole(f"{file.path} is cut off: it has {size} of {file.size} bytes")
+            raise IncompleteCheckpointError(
+                f"{file.path} is cut off: it has {size} of {file.size} bytes"
+            )
         if deep and file.sha256 is None:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.path} has no checksum in the checkpoint's manifest, so hpctl cannot "
                 "verify it"
             )
         if deep and _digest_file(directory, file.path) != file.sha256:
-            raise NotWhole(f"{file.path} differs from its checksum: the file is damaged")
+            raise IncompleteCheckpointError(
+                f"{file.path} differs from its checksum: the file is damaged"
+            )
 
     try:
-        for_each(directory, manifest.files, compare_file)
-    except NotWhole as defect:
-        return Defect(str(defect))
+        run_for_each_item(directory, manifest.files, compare_file)
+    except IncompleteCheckpointError as defect:
+        return CheckpointDefect(str(defect))
     return None
 
 
@@ -175,28 +179,28 @@ def _digest_file(root: Place, name: str) -> str:
     return sha.hexdigest()
 
 
-def _check_fields(manifest: Manifest) -> Defect | None:
+def _check_fields(manifest: Manifest) -> CheckpointDefect | None:
     """Return what is wrong beyond the types. An empty list of files proves nothing, so it is
     refused."""
     if manifest.step < 0 or manifest.world_size < 1:
-        return Defect(f"{NAME}: step and world_size cannot be negative")
+        return CheckpointDefect(f"{NAME}: step and world_size cannot be negative")
     if manifest.created_at.tzinfo is None:
-        return Defect(f"{NAME}: created_at has no time zone")
+        return CheckpointDefect(f"{NAME}: created_at has no time zone")
     if not manifest.files:
-        return Defect(f"{NAME} names no files")
+        return CheckpointDefect(f"{NAME} names no files")
     return _check_paths(file for file in manifest.files)
 
 
-def _check_paths(files: Iterable[ManifestFile]) -> Defect | None:
+def _check_paths(files: Iterable[ManifestFile]) -> CheckpointDefect | None:
     seen: set[str] = set()
     for file in files:
         parts = PurePosixPath(file.path).parts
         if not parts or file.path.startswith("/") or ".." in parts or "\0" in file.path:
-            return Defect(f"{NAME}: {file.path!r} does not lie inside the checkpoint")
+            return CheckpointDefect(f"{NAME}: {file.path!r} does not lie inside the checkpoint")
         if file.path in seen:
-            return Defect(f"{NAME}: {file.path!r} is named twice")
+            return CheckpointDefect(f"{NAME}: {file.path!r} is named twice")
         if file.size < 0:
-            return Defect(f"{NAME}: {file.path!r} has a negative size")
+            return CheckpointDefect(f"{NAME}: {file.path!r} has a negative size")
         seen.add(file.path)
     return None
 

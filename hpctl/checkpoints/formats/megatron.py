@@ -15,23 +15,23 @@ from pathlib import Path
 
 from hpctl.checkpoints import files
 from hpctl.checkpoints.files import (
-    Claim,
-    FileMissing,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    FileMissingError,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
-    directory_names,
+    UnfinishedSaveError,
     exists,
-    for_each,
-    json_object,
+    find_overwritten_file,
+    list_directory_names,
     modified_ns,
+    parse_step_from_name,
+    read_json_object,
     read_small_file,
-    saved_over,
-    step_in,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
-from hpctl.checkpoints.formats.pickle_reader import SavedFields
+from hpctl.checkpoints.formats.pickle_reader import PickledFields
 
 _RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 _ITERATION = re.compile(r"iter_\d+")
@@ -41,7 +41,7 @@ _POINTER = "latest_checkpointed_iteration.txt"
 _MAX_POINTER = 4096
 
 
-def claim_dist(layout: Listing) -> Claim | None:
+def claim_dist(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a torch_dist directory: `metadata.json` or `common.pt` next to torch DCP's files."""
     if layout.names is None or not torch_files.looks_like_dcp(layout.names):
         return None
@@ -54,20 +54,21 @@ def claim_dist(layout: Listing) -> Claim | None:
         torch_files.reject_unfinished(path)
         prove_dist(path, deep=deep)
 
-    return Claim(step_in(path.name), None, prove)
+    return CheckpointClaim(parse_step_from_name(path.name), None, prove)
 
 
 def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> None:
-    """Raise NotWhole where a torch_dist directory (or `inside` it) is not whole, OSError."""
+    """Raise IncompleteCheckpointError where a torch_dist directory (or `inside` it) is not whole,
+    OSError."""
     place = directory / inside if inside else directory
     if not exists(place, "metadata.json"):
-        raise Unfinished(
+        raise UnfinishedSaveError(
             "metadata.json is missing: the save writes this file last, so it has not finished"
         )
-    metadata = json_object(read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json")
+    metadata = read_json_object(read_small_file(place, "metadata.json", _MAX_JSON), "metadata.json")
     backend = metadata.get("sharded_backend")
     if backend != "torch_dist":
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"metadata.json names the checkpoint format {str(backend)[:40]!r}, but hpctl reads "
             "only torch_dist"
         )
@@ -78,16 +79,16 @@ def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> Non
     # A save begins with it, so that one over an older save, killed immediately, leaves the others
     # old.
     if common_ns > modified_ns(place, torch_files.METADATA):
-        raise saved_over("common.pt", torch_files.METADATA)
+        raise find_overwritten_file("common.pt", torch_files.METADATA)
 
 
-def claim_nemo(layout: Listing) -> Claim | None:
+def claim_nemo(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the
     name's, or that of `weights/common.pt` where the name has none."""
     path = layout.path
     if not layout.has("weights"):
         return None
-    inside = directory_names(path, "weights")
+    inside = list_directory_names(path, "weights")
     if inside is None or not (layout.has("context") or torch_files.looks_like_dcp(inside)):
         return None
 
@@ -95,13 +96,13 @@ def claim_nemo(layout: Listing) -> Claim | None:
         torch_files.reject_unfinished(path)
         prove_dist(path, "weights", deep=deep)
 
-    step = step_in(path.name)
+    step = parse_step_from_name(path.name)
     if step is None and "common.pt" in inside:
         step = torch_files.find_step(torch_files.read_fields(path / "weights", "common.pt"))
-    return Claim(step, None, prove)
+    return CheckpointClaim(step, None, prove)
 
 
-def claim_legacy(layout: Listing) -> Claim | None:
+def claim_legacy(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim `iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not
     directories."""
     if layout.names is None:
@@ -109,19 +110,19 @@ def claim_legacy(layout: Listing) -> Claim | None:
     ranks = sorted(name for name in layout.names if _RANK.fullmatch(name))
     if not ranks:
         return None
-    path, step = layout.path, step_in(layout.path.name)
-    return Claim(step, None, lambda deep: _prove_legacy(path, ranks, step, deep))
+    path, step = layout.path, parse_step_from_name(layout.path.name)
+    return CheckpointClaim(step, None, lambda deep: _prove_legacy(path, ranks, step, deep))
 
 
 def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
     saved = torch_files.read_fields(path, f"{ranks[0]}/{_LEGACY_FILE}")
     iteration, args = saved.integer("iteration"), saved.inner("args")
     if step is not None and iteration is not None and iteration != step:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{ranks[0]}/{_LEGACY_FILE} is from iteration {iteration}, not from iteration {step}"
         )
     if args is None:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{ranks[0]}/{_LEGACY_FILE} does not record the training arguments (args), which say "
             "how many ranks saved the checkpoint"
         )
@@ -137,18 +138,18 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
         before_ns = torch_files.prove_archive(path, f"{rank}/distrib_optim.pt", deep=deep)
         # One process writes the optimiser's file and then the other (with experts it may be two).
         if before_ns > written_ns and not experts and isinstance(path, Path):
-            raise saved_over(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
+            raise find_overwritten_file(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
         return before_ns, written_ns
 
-    times = for_each(path, expected, prove_rank)
+    times = run_for_each_item(path, expected, prove_rank)
     if isinstance(path, Path):
-        files.require_one_start(path, chain.from_iterable(times))
+        files.check_single_job_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
             _require_pointer(path, step)
 
 
 def _require_pointer(path: Path, step: int) -> None:
-    """Raise NotWhole where the pointer has not reached this iteration, OSError.
+    """Raise IncompleteCheckpointError where the pointer has not reached this iteration, OSError.
 
     It is written when every rank has saved (a barrier before it). Without that, each rank's files
     may be complete and of another attempt at the same iteration. A garbled pointer was being
@@ -158,23 +159,23 @@ def _require_pointer(path: Path, step: int) -> None:
         pointer = (
             read_small_file(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
         )
-    except FileMissing:
-        raise Unfinished(
+    except FileMissingError:
+        raise UnfinishedSaveError(
             f"{_POINTER} is missing in the checkpoint directory: no save has finished there"
         ) from None
     if pointer.isdigit() and int(pointer[:18]) < step:
-        raise Unfinished(
+        raise UnfinishedSaveError(
             f"{_POINTER} names iteration {int(pointer[:18])} as the last finished save: this save "
             "has not finished"
         )
 
 
-def _list_expected(example: str, args: SavedFields) -> list[str]:
+def _list_expected(example: str, args: PickledFields) -> list[str]:
     """Return the directories that must be there, in the spelling of one that is."""
     tensor = args.integer("tensor_model_parallel_size")
     pipeline = args.integer("pipeline_model_parallel_size")
     if tensor is None or pipeline is None or not 0 < tensor * pipeline <= 100_000:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{example}/{_LEGACY_FILE} does not record how many ranks saved the checkpoint"
         )
     experts = args.integer("expert_model_parallel_size") or 1

@@ -21,14 +21,14 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
-    Claim,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
-    Unprovable,
-    directory_names,
-    for_each,
+    UnfinishedSaveError,
+    UnprovableCheckpointError,
+    list_directory_names,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import torch_files
 
@@ -39,7 +39,7 @@ _MAX_ARGS = 16 << 20
 """A larger pickle is not read for the number of ranks."""
 
 
-class Iteration(Struct):
+class NvrxIteration(Struct):
     """The files of one iteration: rank to names below the root, and which ranks are still
     writing."""
 
@@ -48,13 +48,13 @@ class Iteration(Struct):
     dirty: set[int] = field(default_factory=set)
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim the newest iteration in a directory of ranks' directories."""
     found = list_claims(layout)
     return found[0] if found else None
 
 
-def list_claims(layout: Listing) -> list[Claim]:
+def list_claims(layout: CandidateListing) -> list[CheckpointClaim]:
     """Return every iteration there, newest first. Empty where it is no such directory. Raises
     OSError."""
     path = layout.path
@@ -64,10 +64,10 @@ def list_claims(layout: Listing) -> list[Claim]:
     # A directory of checkpoints that are called 100, 200, ... is common, too.
     if not any(_list_writer_parts(path, rank) for rank in islice(ranks, _PROBES)):
         return []
-    iterations: dict[int, Iteration] = {}
+    iterations: dict[int, NvrxIteration] = {}
     for rank in ranks:
         for name, number, owner, dirty in _list_writer_parts(path, rank):
-            iteration = iterations.setdefault(number, Iteration(number))
+            iteration = iterations.setdefault(number, NvrxIteration(number))
             if dirty:
                 iteration.dirty.add(owner)
             else:
@@ -76,29 +76,31 @@ def list_claims(layout: Listing) -> list[Claim]:
     return [_make_claim(path, each, layout.world_size) for each in newest]
 
 
-def _make_claim(path: Place, iteration: Iteration, world_size: int | None) -> Claim:
-    return Claim(
+def _make_claim(path: Place, iteration: NvrxIteration, world_size: int | None) -> CheckpointClaim:
+    return CheckpointClaim(
         iteration.number,
         world_size,
         lambda deep: _prove_iteration(path, iteration, world_size, deep),
     )
 
 
-def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:
+def _prove_iteration(
+    path: Place, iteration: NvrxIteration, world_size: int | None, deep: bool
+) -> None:
     files = iteration.files
     names = list(chain.from_iterable(files[rank] for rank in sorted(files)))
     if not names:
-        raise Unfinished(f"iteration {iteration.number} is still being written")
+        raise UnfinishedSaveError(f"iteration {iteration.number} is still being written")
     size = world_size or _read_rank_count(path, names[0])
     if size is None:
-        raise Unprovable(
+        raise UnprovableCheckpointError(
             f"iteration {iteration.number} has files of {_format_ranks(files)}, but no file"
             " says how many ranks saved it: give --world-size"
         )
     beyond = files.keys() - set(range(size))
     if beyond:
         # NVRx takes an iteration only where its ranks are exactly those of the run.
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"iteration {iteration.number} also has files of {_format_ranks(beyond)}, but the job "
             f"has only {size} ranks: a run with more ranks saved this checkpoint"
         )
@@ -106,11 +108,11 @@ def _prove_iteration(path: Place, iteration: Iteration, world_size: int | None, 
     if missing:
         writing = iteration.dirty & set(missing)
         more = f", {_format_ranks(writing)} still being written" if writing else ""
-        raise Unfinished(
+        raise UnfinishedSaveError(
             f"iteration {iteration.number} lacks the files of {_format_ranks(missing)}"
             f" of {size}{more}"
         )
-    for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
+    run_for_each_item(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
 
 
 def _read_rank_count(path: Place, name: str) -> int | None:
@@ -119,15 +121,15 @@ def _read_rank_count(path: Place, name: str) -> int | None:
         common = torch_files.read_fields(path, name, _MAX_ARGS).inner("common")
         args = common.inner("args") if common is not None else None
         size = args.integer("world_size") if args is not None else None
-    except Unprovable:
+    except UnprovableCheckpointError:
         return None
     if size is not None and not 0 < size <= 1_000_000:
-        raise NotWhole(f"{name} has no valid number of ranks: {size}")
+        raise IncompleteCheckpointError(f"{name} has no valid number of ranks: {size}")
     return size
 
 
 def _list_writer_parts(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
-    names = directory_names(path, rank) or ()
+    names = list_directory_names(path, rank) or ()
     return [
         (name, int(match[1]), int(match[2]), match[3] is not None)
         for name in sorted(names)

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
-    FileTooLarge,
-    NotWhole,
+    FileTooLargeError,
+    IncompleteCheckpointError,
     Place,
-    Unprovable,
-    for_each,
+    UnprovableCheckpointError,
     open_file,
     read_size,
     read_small_file,
+    run_for_each_item,
 )
 
 MANIFEST = "manifest.ocdbt"
@@ -36,7 +36,7 @@ _MAX_KEYS = 2_000_000
 _PART = 8 << 20
 
 
-class Stored(Struct, frozen=True):
+class StoredValueLocation(Struct, frozen=True):
     """The place of one value: in a file, from `offset` on, or (without a path) in the tree
     itself."""
 
@@ -57,7 +57,7 @@ class _TreeNode(Struct, frozen=True):
     prefix: bytes = b""
 
 
-class _BodyReader(Struct):
+class _DecodedBodyReader(Struct):
     """A decompressed manifest or node, which is read from its beginning to its end.
 
     Raises IndexError where it names more than it holds, UnicodeDecodeError.
@@ -89,13 +89,14 @@ class _TreeReader(Struct):
     """The walk from the manifest to the leaves, in bounded memory and time."""
 
     directory: Place
-    values: dict[str, Stored] = field(default_factory=dict)
+    values: dict[str, StoredValueLocation] = field(default_factory=dict)
     seen: set[tuple[str, int]] = field(default_factory=set)
     bytes_read: int = 0
     bytes_named: int = 0
 
     def root(self) -> _TreeNode:
-        """Return the root of the newest version. Raises NotWhole, OSError, and as _BodyReader."""
+        """Return the root of the newest version. Raises IncompleteCheckpointError, OSError, and as
+        _DecodedBodyReader."""
         body = _decode_body(
             read_small_file(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST
         )
@@ -104,7 +105,7 @@ class _TreeReader(Struct):
         body.numbers(2)  # the largest value within a node, and the largest node
         body.take(1)
         if kind or (method := body.number()) > 1:
-            raise Unprovable(f"{MANIFEST} is in a format that hpctl does not know")
+            raise UnprovableCheckpointError(f"{MANIFEST} is in a format that hpctl does not know")
         body.take(4 * method)
         files = self._read_files(body, b"")
         versions = body.number()
@@ -118,17 +119,19 @@ class _TreeReader(Struct):
         shown = f"a node in {node.path}"
         self.bytes_read += node.length
         if (node.path, node.offset) in self.seen or self.bytes_read > _MAX_READ:
-            raise FileTooLarge(f"{MANIFEST} has too many nodes, or {shown} twice")
+            raise FileTooLargeError(f"{MANIFEST} has too many nodes, or {shown} twice")
         self.seen.add((node.path, node.offset))
         with open_file(self.directory, node.path) as file:
             if node.offset + node.length > file.size:
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{file.name} is cut off: it has {file.size} of {node.offset + node.length} "
                     "bytes"
                 )
             body = _decode_body(file.read(node.offset, node.length), _NODE_MAGIC, shown)
         if body.take(1)[0] != node.height:
-            raise NotWhole(f"{shown} does not match the index above it: the checkpoint is damaged")
+            raise IncompleteCheckpointError(
+                f"{shown} does not match the index above it: the checkpoint is damaged"
+            )
         files = self._read_files(body, node.base)
         keys, shared = self._read_keys(body, body.number(), more=node.height > 0)
         if not node.height:
@@ -143,30 +146,32 @@ class _TreeReader(Struct):
         ]
 
     def _read_leaf(
-        self, body: _BodyReader, keys: list[bytes], files: list[tuple[str, bytes]]
+        self, body: _DecodedBodyReader, keys: list[bytes], files: list[tuple[str, bytes]]
     ) -> None:
         lengths, kinds = body.numbers(len(keys)), body.numbers(len(keys))
         if len(self.values) + len(keys) > _MAX_KEYS:
-            raise FileTooLarge(f"{MANIFEST} has more than {_MAX_KEYS} keys")
+            raise FileTooLargeError(f"{MANIFEST} has more than {_MAX_KEYS} keys")
         ids, offsets = iter(body.numbers(sum(kinds))), iter(body.numbers(sum(kinds)))
         for key, length, kind in zip(keys, lengths, kinds, strict=True):
             if kind:
-                stored = Stored(length, files[next(ids)][0], next(offsets))
+                stored = StoredValueLocation(length, files[next(ids)][0], next(offsets))
             else:
-                stored = Stored(length, held=body.take(length))
+                stored = StoredValueLocation(length, held=body.take(length))
             self.values[key.decode()] = stored
 
-    def _read_files(self, body: _BodyReader, base: bytes) -> list[tuple[str, bytes]]:
+    def _read_files(self, body: _DecodedBodyReader, base: bytes) -> list[tuple[str, bytes]]:
         """Return each data file's path, and what the paths within its own nodes begin with."""
         names, bases = self._read_keys(body, body.number())
         found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
         for path, _ in found:
             if path.startswith("/") or ".." in path.split("/") or "\0" in path:
-                raise NotWhole(f"{MANIFEST} names {path[:80]!r}, which is outside the checkpoint")
+                raise IncompleteCheckpointError(
+                    f"{MANIFEST} names {path[:80]!r}, which is outside the checkpoint"
+                )
         return found
 
     def _read_keys(
-        self, body: _BodyReader, count: int, *, more: bool = True
+        self, body: _DecodedBodyReader, count: int, *, more: bool = True
     ) -> tuple[list[bytes], list[int]]:
         """Read keys, each stored without what it has in common with the one before; with `more`,
         numbers."""
@@ -175,18 +180,19 @@ class _TreeReader(Struct):
         numbers = body.numbers(count) if more else []
         self.bytes_named += sum(before) + sum(lengths)
         if self.bytes_named > _MAX_NAMES:
-            raise FileTooLarge(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
+            raise FileTooLargeError(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
         found: list[bytes] = []
         for shared, length in zip(before, lengths, strict=True):
             found.append((found[-1][:shared] if found else b"") + body.take(length))
         return found, numbers
 
 
-def read_values(directory: Place) -> dict[str, Stored]:
+def read_values(directory: Place) -> dict[str, StoredValueLocation]:
     """Return all values of the newest version, by their keys, after the proof of the tree and the
     files.
 
-    I/O: the manifest, one open and one read a node, one stat a data file. Raises NotWhole, OSError.
+    I/O: the manifest, one open and one read a node, one stat a data file. Raises
+    IncompleteCheckpointError, OSError.
     """
     reader = _TreeReader(directory)
     try:
@@ -194,7 +200,7 @@ def read_values(directory: Place) -> dict[str, Stored]:
         while nodes:
             nodes += reader.visit_node(nodes.pop())
     except (IndexError, StopIteration, UnicodeDecodeError):
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{MANIFEST}, or an index that it names, is damaged: it lists more data than it has"
         ) from None
     needed: dict[str, int] = {}
@@ -205,39 +211,44 @@ def read_values(directory: Place) -> dict[str, Stored]:
     def long_enough(path: str) -> None:
         size = read_size(directory, path)
         if size < needed[path]:
-            raise NotWhole(f"{path} is cut off: it has {size} of {needed[path]} bytes")
+            raise IncompleteCheckpointError(
+                f"{path} is cut off: it has {size} of {needed[path]} bytes"
+            )
 
-    for_each(directory, sorted(needed), long_enough)
+    run_for_each_item(directory, sorted(needed), long_enough)
     return reader.values
 
 
-def _decode_body(raw: bytes, magic: int, name: str) -> _BodyReader:
-    """Return the body of a manifest or a node, whose checksum is right. Raises NotWhole."""
+def _decode_body(raw: bytes, magic: int, name: str) -> _DecodedBodyReader:
+    """Return the body of a manifest or a node, whose checksum is right. Raises
+    IncompleteCheckpointError."""
     head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
     if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name} differs from its recorded length or checksum: it is cut off or damaged"
         )
     if raw[12] or raw[13] > 1:
-        raise Unprovable(f"{name} has a version or compression that hpctl does not know")
+        raise UnprovableCheckpointError(
+            f"{name} has a version or compression that hpctl does not know"
+        )
     found = bytearray()
     for part in unpack_frame([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
         found += part
         if len(found) > _MAX_NODE:
-            raise FileTooLarge(f"{name} has more than {_MAX_NODE >> 20} MiB")
-    return _BodyReader(bytes(found))
+            raise FileTooLargeError(f"{name} has more than {_MAX_NODE >> 20} MiB")
+    return _DecodedBodyReader(bytes(found))
 
 
 def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield one zstd frame decompressed, part by part. Raises NotWhole where it does not end with
-    the last part, Unprovable where this Python has no zstd."""
+    """Yield one zstd frame decompressed, part by part. Raises IncompleteCheckpointError where it
+    does not end with the last part, Unprovable where this Python has no zstd."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
         else:
             from backports import zstd
     except ImportError:
-        raise Unprovable(
+        raise UnprovableCheckpointError(
             "its data is compressed with zstd: install the Python package backports.zstd"
         ) from None
     made = zstd.ZstdDecompressor()
@@ -247,22 +258,22 @@ def unpack_frame(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
             while not made.needs_input and not made.eof:
                 yield made.decompress(b"", _PART)
     except (zstd.ZstdError, EOFError) as error:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name} cannot be decompressed ({str(error)[:80]}): it is damaged"
         ) from None
     if not made.eof or made.unused_data:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name} does not end where its compressed data ends: it is cut off or damaged"
         )
 
 
-def _crc_row(value: int) -> int:
+def _make_crc_table_row(value: int) -> int:
     for _ in range(8):
         value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
     return value
 
 
-_TABLE = tuple(map(_crc_row, range(256)))
+_TABLE = tuple(map(_make_crc_table_row, range(256)))
 
 
 def crc32c(raw: bytes) -> int:

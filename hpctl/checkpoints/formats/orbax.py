@@ -34,22 +34,22 @@ from msgspec import Struct
 
 from hpctl.checkpoints.files import (
     MAX_ENTRIES,
-    Claim,
-    FileMissing,
-    FileTooLarge,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    FileMissingError,
+    FileTooLargeError,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
-    Unprovable,
-    directory_names,
-    for_each,
-    json_object,
+    UnfinishedSaveError,
+    UnprovableCheckpointError,
+    list_directory_names,
     modified_ns,
     open_file,
+    parse_step_from_name,
+    read_json_object,
     read_size,
     read_small_file,
-    step_in,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import ocdbt, zstd_frame
 
@@ -74,7 +74,7 @@ _TYPE = re.compile(r"[<>|][biufc](\d{1,3})|bfloat16")
 _SLASHES = {"name": "default", "configuration": {"separator": "/"}}
 
 
-class _Array(Struct, frozen=True):
+class _ArrayChunkLayout(Struct, frozen=True):
     """The division of an array into chunks, and the kind of each."""
 
     name: str
@@ -98,66 +98,67 @@ class _Values(Struct, frozen=True):
     """Descriptions and chunks by their keys: in the database, or (without one) a file for each."""
 
     directory: Place
-    database: dict[str, ocdbt.Stored] | None
+    database: dict[str, ocdbt.StoredValueLocation] | None
 
     @property
     def are_files(self) -> bool:
         """Return whether each value is a file of a file system, which may be cut."""
         return self.database is None and isinstance(self.directory, Path)
 
-    def find(self, key: str) -> ocdbt.Stored:
-        """Return where a value lies. Raises FileMissing, NotWhole, OSError."""
+    def find(self, key: str) -> ocdbt.StoredValueLocation:
+        """Return where a value lies. Raises FileMissingError, IncompleteCheckpointError,
+        OSError."""
         if self.database is None:
-            return ocdbt.Stored(read_size(self.directory, key), key)
+            return ocdbt.StoredValueLocation(read_size(self.directory, key), key)
         if key not in self.database:
-            raise FileMissing(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
+            raise FileMissingError(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
         return self.database[key]
 
-    def read(self, stored: ocdbt.Stored, begin: int, length: int) -> bytes:
-        """Return a stretch of a value. Raises NotWhole, OSError."""
+    def read(self, stored: ocdbt.StoredValueLocation, begin: int, length: int) -> bytes:
+        """Return a stretch of a value. Raises IncompleteCheckpointError, OSError."""
         if not stored.path:
             return stored.held[begin : begin + length]
         with open_file(self.directory, stored.path) as file:
             return file.read(stored.offset + begin, length)
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory that Orbax's checkpointers made: the step is the name's."""
     if layout.names is None:
         return None
     path = layout.path
     if not layout.has(_STEP):
         if layout.has(_TREE) and (layout.has(ocdbt.MANIFEST) or layout.has(_MARK)):
-            raise Unprovable(
+            raise UnprovableCheckpointError(
                 f"{_STEP} is missing: Orbax before 0.6 saved this checkpoint, or it is being "
                 "deleted"
             )
         return None
-    document = json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
+    document = read_json_object(read_small_file(path, _STEP, _MAX_JSON), _STEP)
     if not layout.has(_MARK):
         if type(document.get("commit_timestamp_nsecs")) is not int:
-            raise Unfinished(
+            raise UnfinishedSaveError(
                 f"{_MARK} is missing: the save writes this file last, so it has not finished"
             )
-        raise Unprovable(
+        raise UnprovableCheckpointError(
             f"{_MARK} is missing: an older Orbax saved this checkpoint, or the save was killed "
             "just before its end"
         )
     handlers = document.get("item_handlers")
     items = {"": handlers} if isinstance(handlers, str) else handlers
     if not isinstance(items, dict) or not items:
-        raise Unprovable(f"{_STEP} does not list the checkpoint's parts")
+        raise UnprovableCheckpointError(f"{_STEP} does not list the checkpoint's parts")
 
     def prove(deep: bool) -> None:
         for name, handler in sorted(items.items()):
             if "/" in name or name in (".", "..") or not name.isprintable():
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{_STEP}: the name {name[:80]!r} in it leads outside the checkpoint"
                 )
-            names = directory_names(path, name) if name else layout.names
+            names = list_directory_names(path, name) if name else layout.names
             _prove_item(path, name, names, str(handler), deep)
 
-    return Claim(step_in(path.name), None, prove, digests=False)
+    return CheckpointClaim(parse_step_from_name(path.name), None, prove, digests=False)
 
 
 def _prove_item(
@@ -165,7 +166,7 @@ def _prove_item(
 ) -> None:
     place = step / name if name else step
     if names is None:
-        raise NotWhole(f"{name}/ is missing, although {_STEP} lists it")
+        raise IncompleteCheckpointError(f"{name}/ is missing, although {_STEP} lists it")
     try:
         if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
             _prove_tree(step, place, names, deep)
@@ -173,10 +174,10 @@ def _prove_item(
             _prove_json(place, names - {_MARK, _STEP})
         elif handler.endswith(_RANDOM_KEY):
             in_jax = handler.endswith(_JAX_RANDOM_KEY)
-            _random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
+            _prove_random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
         else:
-            require_untouched(place, modified_ns(step, _MARK))
-    except NotWhole as defect:
+            check_unchanged_since_commit(place, modified_ns(step, _MARK))
+    except IncompleteCheckpointError as defect:
         if not name:
             raise
         raise type(defect)(f"{name}: {defect}") from None
@@ -184,38 +185,42 @@ def _prove_item(
 
 def _prove_json(place: Place, names: frozenset[str]) -> None:
     if not names:
-        raise NotWhole("a JSON part of the checkpoint has no file")
+        raise IncompleteCheckpointError("a JSON part of the checkpoint has no file")
     for name in sorted(names):
-        json_object(read_small_file(place, name, _MAX_JSON), name)
+        read_json_object(read_small_file(place, name, _MAX_JSON), name)
 
 
-def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool) -> None:
+def _prove_random_key(
+    step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool
+) -> None:
     """Prove a random key: an array, or JSON, and next to it a directory with JSON about it.
 
-    Raises NotWhole, OSError.
+    Raises IncompleteCheckpointError, OSError.
     """
     keys = {name.removesuffix(_KEY_METADATA) for name in names}
     if not keys:
-        raise NotWhole("a part of the checkpoint for random keys has no key")
+        raise IncompleteCheckpointError("a part of the checkpoint for random keys has no key")
     for key in sorted(keys):
         for name in (key, key + _KEY_METADATA):
-            inner = directory_names(place, name)
+            inner = list_directory_names(place, name)
             if inner is None:
-                raise NotWhole(f"{name[:80]}/ is missing")
+                raise IncompleteCheckpointError(f"{name[:80]}/ is missing")
             if not inner & {_TREE, ocdbt.MANIFEST}:
                 _prove_json(place / name, inner - {_MARK})
                 continue
             _prove_tree(step, place / name, inner, deep)
             if in_jax and _SHARDINGS not in inner:
                 # No other file records the device of the key: its load has no target.
-                raise NotWhole(f"{name}/{_SHARDINGS} is missing")
+                raise IncompleteCheckpointError(f"{name}/{_SHARDINGS} is missing")
 
 
-def require_untouched(place: Place, committed_ns: int) -> None:
-    """Raise NotWhole where something was changed since the commit, OSError."""
+def check_unchanged_since_commit(place: Place, committed_ns: int) -> None:
+    """Raise IncompleteCheckpointError where something was changed since the commit, OSError."""
     if not isinstance(place, Path):
-        raise Unprovable("the checkpoint, or a part of it, is in a format that hpctl does not know")
-    changed = NotWhole(
+        raise UnprovableCheckpointError(
+            "the checkpoint, or a part of it, is in a format that hpctl does not know"
+        )
+    changed = IncompleteCheckpointError(
         "a file was changed after the save finished, or was copied without its modification times"
     )
     waiting, left = [place], MAX_ENTRIES
@@ -227,7 +232,7 @@ def require_untouched(place: Place, committed_ns: int) -> None:
             for entry in entries:
                 left -= 1
                 if left < 0:
-                    raise FileTooLarge(f"has more than {MAX_ENTRIES} entries")
+                    raise FileTooLargeError(f"has more than {MAX_ENTRIES} entries")
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(directory / entry.name)
                 elif entry.stat(follow_symlinks=False).st_mtime_ns > committed_ns:
@@ -235,14 +240,14 @@ def require_untouched(place: Place, committed_ns: int) -> None:
 
 
 def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
-    """Raise NotWhole where an array, or a part of one, is missing; OSError."""
-    tree = json_object(read_small_file(place, _TREE, _MAX_JSON), _TREE)
+    """Raise IncompleteCheckpointError where an array, or a part of one, is missing; OSError."""
+    tree = read_json_object(read_small_file(place, _TREE, _MAX_JSON), _TREE)
     entries = tree.get("tree_metadata")
     if not isinstance(entries, dict) or not entries:
-        raise NotWhole(f"{_TREE} names no arrays")
+        raise IncompleteCheckpointError(f"{_TREE} names no arrays")
     if _SHARDINGS in names:
         _prove_shardings(place)
-    _array_metadatas(place, names)
+    _prove_array_metadata_files(place, names)
     in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
     values = _Values(place, ocdbt.read_values(place) if in_database else None)
     third = tree.get("use_zarr3") is True
@@ -258,62 +263,69 @@ def _prove_tree(step: Place, place: Place, names: frozenset[str], deep: bool) ->
             array = _read_array(values, name, third)
             chunks += math.prod(array.grid)
             if chunks > _MAX_CHUNKS:
-                raise FileTooLarge(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
+                raise FileTooLargeError(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
             blocks_left -= _prove_chunks(values, array, complete, deep, blocks_left)
     if strings:
-        _text_values(place, strings)
+        _prove_string_values(place, strings)
     if in_jax and _SHARDINGS not in names and isinstance(step, Path) and isinstance(place, Path):
         _refuse_missing_shardings(step, place)
 
 
-def _text_values(place: Place, names: list[str]) -> None:
-    """Raise NotWhole where the file that holds the strings of a tree lacks one, OSError."""
-    found = json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
+def _prove_string_values(place: Place, names: list[str]) -> None:
+    """Raise IncompleteCheckpointError where the file that holds the strings of a tree lacks one,
+    OSError."""
+    found = read_json_object(read_small_file(place, _STRINGS, _MAX_JSON), _STRINGS)
     for name in names:
         # A name is a JSON pointer, in which these two characters have another meaning.
         if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
-            raise NotWhole(f"{_STRINGS} does not have the text of {name[:80]!r}")
+            raise IncompleteCheckpointError(f"{_STRINGS} does not have the text of {name[:80]!r}")
 
 
 def _prove_shardings(place: Place) -> None:
-    """Raise NotWhole where the file that records on which devices the arrays lay is damaged: a load
-    without a target then fails. An empty text is no sharding. Raises OSError."""
-    for text in json_object(read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
+    """Raise IncompleteCheckpointError where the file that records on which devices the arrays lay
+    is damaged: a load without a target then fails. An empty text is no sharding. Raises OSError."""
+    for text in read_json_object(
+        read_small_file(place, _SHARDINGS, _MAX_JSON), _SHARDINGS
+    ).values():
         if not isinstance(text, str):
-            raise NotWhole(f"{_SHARDINGS} has an entry that does not name the array's devices")
+            raise IncompleteCheckpointError(
+                f"{_SHARDINGS} has an entry that does not name the array's devices"
+            )
         if text:
-            json_object(text.encode(), f"an entry of {_SHARDINGS}")
+            read_json_object(text.encode(), f"an entry of {_SHARDINGS}")
 
 
 def _refuse_missing_shardings(step: Path, place: Path) -> None:
-    """Raise NotWhole where that file was removed: the directory was changed since the commit, and a
-    directory in it was not. In a copy without times all are newer, and it cannot be known: a
-    program may save without the file, and then loads with a target. Raises OSError."""
+    """Raise IncompleteCheckpointError where that file was removed: the directory was changed since
+    the commit, and a directory in it was not. In a copy without times all are newer, and it cannot
+    be known: a program may save without the file, and then loads with a target. Raises OSError."""
     committed_ns = modified_ns(step, _MARK)
     if place.stat().st_mtime_ns <= committed_ns:
         return
     with os.scandir(place) as entries:
         for entry in entries:
             if entry.is_dir() and entry.stat().st_mtime_ns <= committed_ns:
-                raise NotWhole(f"{_SHARDINGS} is missing: it was deleted after the save finished")
+                raise IncompleteCheckpointError(
+                    f"{_SHARDINGS} is missing: it was deleted after the save finished"
+                )
 
 
-def _array_metadatas(place: Place, names: frozenset[str]) -> None:
-    """Raise NotWhole where a process's description of its arrays is there and damaged: a load in
-    that process fails. Raises OSError."""
+def _prove_array_metadata_files(place: Place, names: frozenset[str]) -> None:
+    """Raise IncompleteCheckpointError where a process's description of its arrays is there and
+    damaged: a load in that process fails. Raises OSError."""
     if _ARRAYS not in names:
         return
-    inner = directory_names(place, _ARRAYS) or frozenset()
+    inner = list_directory_names(place, _ARRAYS) or frozenset()
 
     def read_metadata(name: str) -> None:
         shown = f"{_ARRAYS}/{name}"
-        rows = json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
+        rows = read_json_object(read_small_file(place, shown, _MAX_JSON), shown).get(
             "array_metadatas", []
         )
         if not isinstance(rows, list) or not all(map(_describes_array, rows)):
-            raise NotWhole(f"{shown} has no valid descriptions of arrays")
+            raise IncompleteCheckpointError(f"{shown} has no valid descriptions of arrays")
 
-    for_each(place, sorted(filter(_PROCESS.fullmatch, inner)), read_metadata)
+    run_for_each_item(place, sorted(filter(_PROCESS.fullmatch, inner)), read_metadata)
 
 
 def _describes_array(row: object) -> bool:
@@ -329,26 +341,32 @@ def _parse_entry(entry: object) -> tuple[str, str]:
             return "", ""
         name, kind = ".".join(str(key["key"]) for key in keys), str(about["value_type"])
     except (AttributeError, KeyError, TypeError):
-        raise NotWhole(f"{_TREE} has an entry that does not name an array") from None
+        raise IncompleteCheckpointError(
+            f"{_TREE} has an entry that does not name an array"
+        ) from None
     if ".." in name.split("/") or name.startswith("/") or not name.isprintable():
-        raise NotWhole(f"{_TREE}: the name {name[:80]!r} in it leads outside the checkpoint")
+        raise IncompleteCheckpointError(
+            f"{_TREE}: the name {name[:80]!r} in it leads outside the checkpoint"
+        )
     return name, kind
 
 
-def _read_array(values: _Values, name: str, third: bool) -> _Array:
-    """Return the fields of an array's description. Raises NotWhole, OSError."""
+def _read_array(values: _Values, name: str, third: bool) -> _ArrayChunkLayout:
+    """Return the fields of an array's description. Raises IncompleteCheckpointError, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     stored = values.find(key)
     if stored.size > _MAX_JSON:
-        raise FileTooLarge(f"{key[:120]} has {stored.size} bytes: too many")
-    found = json_object(values.read(stored, 0, stored.size), key[:120])
+        raise FileTooLargeError(f"{key[:120]} has {stored.size} bytes: too many")
+    found = read_json_object(values.read(stored, 0, stored.size), key[:120])
     try:
         return (_parse_zarr3 if third else _parse_zarr2)(name, found)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise NotWhole(f"{key[:120]} has no valid description of an array") from None
+        raise IncompleteCheckpointError(
+            f"{key[:120]} has no valid description of an array"
+        ) from None
 
 
-def _parse_zarr2(name: str, found: dict[str, Any]) -> _Array:
+def _parse_zarr2(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     grid = _count_chunks(found["shape"], found["chunks"])
     compressor, width = found["compressor"], _TYPE.fullmatch(found["dtype"])
     plain = None
@@ -356,20 +374,26 @@ def _parse_zarr2(name: str, found: dict[str, Any]) -> _Array:
         plain = math.prod(found["chunks"]) * (int(width[1]) if width[1] else 2)
     separator = str(found.get("dimension_separator", "."))
     zstd = compressor is not None and compressor["id"] == "zstd"
-    return _Array(name, grid, "" if grid else "0", separator, plain, zstd)
+    return _ArrayChunkLayout(name, grid, "" if grid else "0", separator, plain, zstd)
 
 
-def _parse_zarr3(name: str, found: dict[str, Any]) -> _Array:
+def _parse_zarr3(name: str, found: dict[str, Any]) -> _ArrayChunkLayout:
     shape = found["chunk_grid"]["configuration"]["chunk_shape"]
     first, inner = found["codecs"][0], 0
     if first["name"] == "sharding_indexed":
         inner = math.prod(_count_chunks(shape, first["configuration"]["chunk_shape"]))
         if first["configuration"].get("index_location", "end") != "end":
-            raise Unprovable(f"{name[:80]} has shards in a format that hpctl does not know")
+            raise UnprovableCheckpointError(
+                f"{name[:80]} has shards in a format that hpctl does not know"
+            )
     if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
-        raise Unprovable(f"{name[:80]} names its chunks in a way that hpctl does not know")
+        raise UnprovableCheckpointError(
+            f"{name[:80]} names its chunks in a way that hpctl does not know"
+        )
     zstd = not inner and found["codecs"][-1]["name"] == "zstd"
-    return _Array(name, _count_chunks(found["shape"], shape), "c", "/", None, zstd, inner)
+    return _ArrayChunkLayout(
+        name, _count_chunks(found["shape"], shape), "c", "/", None, zstd, inner
+    )
 
 
 def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
@@ -380,24 +404,24 @@ def _count_chunks(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
 
 
 def _prove_chunks(
-    values: _Values, array: _Array, complete: bool, deep: bool, blocks_left: int
+    values: _Values, array: _ArrayChunkLayout, complete: bool, deep: bool, blocks_left: int
 ) -> int:
     """Prove an array's chunks; return how many blocks of zstd were followed, at most `blocks_left`.
 
-    Raises NotWhole, OSError.
+    Raises IncompleteCheckpointError, OSError.
     """
     followed = 0
     for key in array.places():
         try:
             stored = values.find(key)
-        except FileMissing:
+        except FileMissingError:
             if complete:
                 raise
-            raise Unprovable(
+            raise UnprovableCheckpointError(
                 f"{key[:120]} is missing: its data are all zeros, or the file was lost"
             ) from None
         if array.plain_bytes not in (None, stored.size) or not stored.size:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{key[:120]} is cut off: it has {stored.size} of {array.plain_bytes or 'its'} "
                 "bytes"
             )
@@ -411,20 +435,24 @@ def _prove_chunks(
     return followed
 
 
-def _prove_frame(values: _Values, stored: ocdbt.Stored, name: str) -> None:
-    """Follow the zstd frame of a value. Raises NotWhole where it is not a complete one, OSError."""
+def _prove_frame(values: _Values, stored: ocdbt.StoredValueLocation, name: str) -> None:
+    """Follow the zstd frame of a value. Raises IncompleteCheckpointError where it is not a complete
+    one, OSError."""
     spans = range(0, stored.size, _PART)
     parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
     collections.deque(ocdbt.unpack_frame(parts, name), maxlen=0)
 
 
-def _prove_index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -> None:
-    """Compare the checksum of the index that zarr's shards end with. Raises NotWhole, OSError."""
+def _prove_index(values: _Values, stored: ocdbt.StoredValueLocation, parts: int, name: str) -> None:
+    """Compare the checksum of the index that zarr's shards end with. Raises
+    IncompleteCheckpointError, OSError."""
     length = 16 * parts + 4
     if length > min(stored.size, _MAX_JSON):
-        raise NotWhole(f"{name} is cut off: it has {stored.size} bytes, fewer than its index needs")
+        raise IncompleteCheckpointError(
+            f"{name} is cut off: it has {stored.size} bytes, fewer than its index needs"
+        )
     index = values.read(stored, stored.size - length, length)
     if ocdbt.crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name}: its index differs from its checksum (CRC-32C): the file is damaged"
         )

@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from hpctl.checkpoints.files import NotWhole, OpenFile, Unprovable
+from hpctl.checkpoints.files import IncompleteCheckpointError, OpenFile, UnprovableCheckpointError
 
 
-class Other:
+class UnkeptValue:
     """A value that is not kept. `recalled`: referenced again, so that its content is unknown."""
 
     __slots__ = ("recalled",)
@@ -32,7 +32,7 @@ class Other:
         self.recalled = recalled
 
 
-OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
+OTHER, RECALLED = UnkeptValue(recalled=False), UnkeptValue(recalled=True)
 
 
 class StorageRef(Struct, frozen=True):
@@ -44,7 +44,7 @@ class StorageRef(Struct, frozen=True):
     count: int
 
 
-class SavedFields:
+class PickledFields:
     """The wanted fields of a dict, or of an object's state."""
 
     def __init__(self, fields: dict[str, object]) -> None:
@@ -52,10 +52,11 @@ class SavedFields:
 
     def get(self, key: str) -> object:
         """Return None, True, False, an integer or a text; otherwise a placeholder. None where the
-        key is missing. Raises Unprovable where the pickle refers to a value that was not kept."""
+        key is missing. Raises UnprovableCheckpointError where the pickle refers to a value that was
+        not kept."""
         value = self._fields.get(key)
         if value is RECALLED:
-            raise Unprovable(
+            raise UnprovableCheckpointError(
                 f"hpctl cannot read the pickle file: it refers to data elsewhere for the key {key}"
             )
         return value
@@ -65,13 +66,13 @@ class SavedFields:
         value = self.get(key)
         return value if type(value) is int else None
 
-    def inner(self, key: str) -> SavedFields | None:
+    def inner(self, key: str) -> PickledFields | None:
         """Return the dict or object under a key."""
         value = self.get(key)
-        return SavedFields(value) if isinstance(value, dict) else None
+        return PickledFields(value) if isinstance(value, dict) else None
 
 
-class Sink:
+class PickledPairReceiver:
     """A receiver of the pairs of the wanted dict as they are read."""
 
     wants_keys = False
@@ -112,7 +113,7 @@ class PickleReader:
         file: OpenFile,
         fields: frozenset[str],
         key: str | None = None,
-        sink: Callable[[], Sink] = Sink,
+        sink: Callable[[], PickledPairReceiver] = PickledPairReceiver,
         storages: dict[str, StorageRef] | None = None,
     ) -> None:
         """Read the pickle in `file`. `fields` of dicts are kept; `sink` makes the receiver of a
@@ -135,13 +136,13 @@ class PickleReader:
         self.numbers: dict[str, int] = {}
 
     def top(self) -> object:
-        """Return the top object. Raises NotWhole for bytes that are not a pickle, Unprovable where
-        it takes longer than LOOK_S, OSError."""
+        """Return the top object. Raises IncompleteCheckpointError for bytes that are not a pickle,
+        UnprovableCheckpointError where it takes longer than LOOK_S, OSError."""
         try:
             return self.run()
         except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
             why = str(error)[:80]
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{self.file.name} is cut off or damaged: its pickle cannot be decoded ({why})"
             ) from None
 
@@ -225,7 +226,9 @@ class PickleReader:
         """Drop what was decoded and read on. Raises ValueError at the end of the file."""
         self.bound(max(held, len(self.below)))
         if time.thread_time() > self.until:
-            raise Unprovable(f"{self.file.name} takes hpctl more than {LOOK_S:g} s to decode")
+            raise UnprovableCheckpointError(
+                f"{self.file.name} takes hpctl more than {LOOK_S:g} s to decode"
+            )
         left = max(0, self.file.size - self.at)
         if not left and position >= len(self.buffer):
             raise ValueError("it ends in the middle")
@@ -330,7 +333,7 @@ class PickleReader:
             for key, value in zip(items[::2], items[1::2], strict=True):
                 if type(key) is str and key in self.fields:
                     target[key] = value
-        elif isinstance(target, Sink):
+        elif isinstance(target, PickledPairReceiver):
             if target.wants_keys:
                 target.note(items[::2], items[1::2])
             target.add(items[1::2])

@@ -33,27 +33,27 @@ from pathlib import PurePosixPath
 from msgspec import Struct, field
 
 from hpctl.checkpoints.files import (
-    Claim,
-    FileTooLarge,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    FileTooLargeError,
+    IncompleteCheckpointError,
     OpenFile,
     Place,
-    Unfinished,
-    Unprovable,
+    UnfinishedSaveError,
+    UnprovableCheckpointError,
+    check_last_file_exists,
     exists,
-    for_each,
+    find_overwritten_file,
     modified_ns,
     open_file,
-    require_last_file,
-    saved_over,
-    step_in,
+    parse_step_from_name,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats.pickle_reader import (
     RECALLED,
+    PickledFields,
+    PickledPairReceiver,
     PickleReader,
-    SavedFields,
-    Sink,
     StorageRef,
 )
 
@@ -84,7 +84,7 @@ class ArchiveMember(Struct, frozen=True):
     """Bytes from its header to the end of its data, at least."""
 
 
-class Archive(Struct, frozen=True):
+class TorchZipArchive(Struct, frozen=True):
     """An archive within an open file, from `start` on, whose directory fits."""
 
     file: OpenFile
@@ -92,38 +92,42 @@ class Archive(Struct, frozen=True):
     members: tuple[ArchiveMember, ...]
 
     def member(self, ending: str) -> ArchiveMember:
-        """Return the member whose name ends so. Raises NotWhole."""
+        """Return the member whose name ends so. Raises IncompleteCheckpointError."""
         for member in self.members:
             if member.name.endswith(ending):
                 return member
-        raise NotWhole(f"{self.file.name} does not contain the member {ending.lstrip('/')}")
+        raise IncompleteCheckpointError(
+            f"{self.file.name} does not contain the member {ending.lstrip('/')}"
+        )
 
-    def load_fields(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
+    def load_fields(self, fields: frozenset[str], limit: int | None = None) -> PickledFields:
         """Return some fields of the saved object, which is never executed.
 
-        Raises FileTooLarge where its pickle has more than `limit` bytes.
+        Raises FileTooLargeError where its pickle has more than `limit` bytes.
         """
         member = self.member("/data.pkl")
         if limit is not None and member.size > limit:
-            raise FileTooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
+            raise FileTooLargeError(
+                f"data.pkl in {self.file.name} has {member.size} bytes: too many"
+            )
         top = self._read_top(member, fields)
         if not isinstance(top, dict):
-            raise NotWhole(f"data.pkl in {self.file.name} contains no object")
-        return SavedFields(_with_numbers(top, self._read_number))
+            raise IncompleteCheckpointError(f"data.pkl in {self.file.name} contains no object")
+        return PickledFields(_resolve_tensor_numbers(top, self._read_number))
 
     def step(self) -> int | None:
         """Return the step, where the saved object is one integer, a tensor of one, or contains
         it."""
         return self.numbers().step
 
-    def numbers(self) -> SavedNumbers:
+    def numbers(self) -> RecordedNumbers:
         """Return the step, and the number of ranks where the saved object contains it."""
         top = self._read_top(self.member("/data.pkl"), FIELDS)
         if isinstance(top, StorageRef):
-            return SavedNumbers(self._read_number(top))
+            return RecordedNumbers(self._read_number(top))
         if isinstance(top, dict):
-            return read_numbers(SavedFields(_with_numbers(top, self._read_number)))
-        return SavedNumbers(top if type(top) is int else None)
+            return read_numbers(PickledFields(_resolve_tensor_numbers(top, self._read_number)))
+        return RecordedNumbers(top if type(top) is int else None)
 
     def _read_top(self, member: ArchiveMember, fields: frozenset[str]) -> object:
         view = _FileView(
@@ -138,23 +142,26 @@ class Archive(Struct, frozen=True):
             return None
         member = self.member(f"/data/{storage.key}")
         if member.size != size:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{member.name} in {self.file.name} has {member.size} bytes, but needs {size}"
             )
         return _decode_integer(self.file.read(self._find_data(member), size), storage.kind)
 
     def compare(self) -> None:
-        """Read every byte and compare with the CRC-32 in the directory. Raises NotWhole."""
+        """Read every byte and compare with the CRC-32 in the directory. Raises
+        IncompleteCheckpointError."""
         for member in self.members:
             if member.crc == 0 and member.size:
                 # torch.serialization.set_crc32_options(False) writes zeros.
-                raise NotWhole(f"{self.file.name} has no checksums, so hpctl cannot verify it")
+                raise IncompleteCheckpointError(
+                    f"{self.file.name} has no checksums, so hpctl cannot verify it"
+                )
             at, crc, left = self._find_data(member), 0, member.size
             while left:
                 part = self.file.read(at, min(left, _CHUNK))
                 crc, at, left = zlib.crc32(part, crc), at + len(part), left - len(part)
             if crc != member.crc:
-                raise NotWhole(
+                raise IncompleteCheckpointError(
                     f"{member.name} in {self.file.name} differs from its checksum (CRC-32): the "
                     "file is damaged"
                 )
@@ -162,7 +169,9 @@ class Archive(Struct, frozen=True):
     def _find_data(self, member: ArchiveMember) -> int:
         header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
         if header[0] != b"PK\3\4" or not member.stored:
-            raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
+            raise IncompleteCheckpointError(
+                f"{member.name} in {self.file.name} is damaged or compressed"
+            )
         return self.start + member.offset + _LOCAL.size + int(header[9]) + int(header[10])
 
 
@@ -187,7 +196,7 @@ _ITEM_BYTES = {
 _MOST_NUMBERS, _DEEPEST = 64, 4
 
 
-def _with_numbers(
+def _resolve_tensor_numbers(
     fields: dict[str, object], read: Callable[[StorageRef], int | None]
 ) -> dict[str, object]:
     """Return the fields, with the integer in place of each tensor of one item, for the first 64 of
@@ -211,7 +220,7 @@ def _decode_integer(raw: bytes, kind: str) -> int:
     return int.from_bytes(raw, "little", signed=kind != "ByteStorage")
 
 
-class Stream(Struct, frozen=True):
+class LegacyTorchFile(Struct, frozen=True):
     """A file in torch.save's older format, whose size follows from its storages.
 
     `numbers` are the integers of its tensors of one item, by the keys of their storages.
@@ -220,61 +229,62 @@ class Stream(Struct, frozen=True):
     fields: dict[str, object]
     numbers: dict[str, int]
 
-    def load_fields(self) -> SavedFields:
+    def load_fields(self) -> PickledFields:
         """Return the FIELDS of the saved object, which is never executed."""
-        found = _with_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
-        return SavedFields(found)
+        found = _resolve_tensor_numbers(self.fields, lambda storage: self.numbers.get(storage.key))
+        return PickledFields(found)
 
 
-def view_rest(file: OpenFile, start: int) -> OpenFile:
+def open_rest_of_file(file: OpenFile, start: int) -> OpenFile:
     """Return the rest of a file, as a file."""
     return _FileView(file, file.name, start, file.size - start)
 
 
-def is_stream(file: OpenFile) -> bool:
+def is_legacy_torch_file(file: OpenFile) -> bool:
     """Return whether a file begins as torch.save's older format."""
     return file.size >= len(_OLD_STREAM) and file.read(0, len(_OLD_STREAM)) == _OLD_STREAM
 
 
-def read_stream(file: OpenFile) -> Stream:
-    """Prove that a file in the older format has all of its bytes. Raises NotWhole, OSError.
+def read_legacy_torch_file(file: OpenFile) -> LegacyTorchFile:
+    """Prove that a file in the older format has all of its bytes. Raises IncompleteCheckpointError,
+    OSError.
 
     I/O: its pickles, and eight bytes of each storage.
     """
     storages: dict[str, StorageRef] = {}
     at, found = 0, None
     for number in range(_STREAM_PICKLES):
-        reader = PickleReader(view_rest(file, at), FIELDS, storages=storages)
+        reader = PickleReader(open_rest_of_file(file, at), FIELDS, storages=storages)
         top = reader.top()
         at += reader.end
         found = top if number == _STREAM_OBJECT else found
     if not isinstance(found, dict):
-        raise NotWhole(f"{file.name} contains no object")
+        raise IncompleteCheckpointError(f"{file.name} contains no object")
     numbers: dict[str, int] = {}
     for key, storage in sorted(storages.items()):
         size = _ITEM_BYTES.get(storage.kind)
         if size is None:
-            raise Unprovable(
+            raise UnprovableCheckpointError(
                 f"{file.name} contains data of the type {storage.kind:.40}, whose size hpctl does "
                 "not know"
             )
         if at + 8 + size * storage.count > file.size:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.name} ends before its last tensor: it is still being written, or is cut off"
             )
         if int.from_bytes(file.read(at, 8), "little") != storage.count:
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 f"{file.name} is damaged: a tensor's size differs from the size in its pickle"
             )
         if storage.count == 1 and storage.kind in _INTEGERS:
             numbers[key] = _decode_integer(file.read(at + 8, size), storage.kind)
         at += 8 + size * storage.count
     if at != file.size:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name} has {file.size} bytes, but its tensors end at byte {at}: the file is "
             "damaged"
         )
-    return Stream(found, numbers)
+    return LegacyTorchFile(found, numbers)
 
 
 class _FileView(Struct, frozen=True):
@@ -296,35 +306,40 @@ class _FileView(Struct, frozen=True):
         return self.file.read(self.start + offset, length)
 
 
-def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> Archive:
+def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> TorchZipArchive:
     """Prove that an archive's end and directory fit its bytes: three or four reads.
 
-    It fills `length` bytes of the file from `start` on (all of it by default). Raises NotWhole.
+    It fills `length` bytes of the file from `start` on (all of it by default). Raises
+    IncompleteCheckpointError.
     """
     length = file.size - start if length is None else length
     file.ahead(start + max(0, length - _AHEAD), min(length, _AHEAD))
     at, size, count = _read_end(file, start, length)
     members = _read_members(file, start, at, size)
     if len(members) != count:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name}: its zip directory lists {len(members)} members, not {count}: the file "
             "is damaged"
         )
     reached = 0
     for member in sorted(members, key=lambda m: m.offset):
         if member.offset < reached:
-            raise NotWhole(f"{file.name}: it is damaged: members of its zip archive overlap")
+            raise IncompleteCheckpointError(
+                f"{file.name}: it is damaged: members of its zip archive overlap"
+            )
         reached = member.offset + member.room
     if reached > at:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name}: it is damaged: members of its zip archive reach beyond its data"
         )
     if file.read(start, 4) != b"PK\3\4":
-        raise NotWhole(f"{file.name} does not begin as a zip archive does: the file is damaged")
-    return Archive(file, start, tuple(members))
+        raise IncompleteCheckpointError(
+            f"{file.name} does not begin as a zip archive does: the file is damaged"
+        )
+    return TorchZipArchive(file, start, tuple(members))
 
 
-def has_end(tail: bytes) -> bool:
+def has_archive_end(tail: bytes) -> bool:
     """Return whether these last bytes of an archive (END_BYTES of them) are its end record."""
     return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
 
@@ -332,12 +347,12 @@ def has_end(tail: bytes) -> bool:
 def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
     """Return offset, size and count of members of the directory, from one or two end records."""
     if length < END_BYTES:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name} has only {length} bytes: it is still being written, or is cut off"
         )
     tail = file.read(start + max(0, length - 98), min(98, length))
-    if not has_end(tail[-END_BYTES:]):
-        raise NotWhole(
+    if not has_archive_end(tail[-END_BYTES:]):
+        raise IncompleteCheckpointError(
             f"{file.name} has no zip end record: it is still being written, or is cut off"
         )
     end = _END.unpack(tail[-END_BYTES:])
@@ -347,19 +362,27 @@ def _read_end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
         count, size, at = int(record[7]), int(record[8]), int(record[9])
         expected = length - 98
         if int(_LOCATOR.unpack(tail[56:76])[2]) != expected:
-            raise NotWhole(f"{file.name}: it is damaged: its two zip end records differ")
+            raise IncompleteCheckpointError(
+                f"{file.name}: it is damaged: its two zip end records differ"
+            )
     if at + size != expected:
-        raise NotWhole(f"{file.name}: it is damaged: its zip end record does not match its size")
+        raise IncompleteCheckpointError(
+            f"{file.name}: it is damaged: its zip end record does not match its size"
+        )
     return at, size, count
 
 
 def _read_members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
     if size > _MAX_DIRECTORY:
-        raise NotWhole(f"{file.name}: its zip directory has {size} bytes, more than hpctl reads")
+        raise IncompleteCheckpointError(
+            f"{file.name}: its zip directory has {size} bytes, more than hpctl reads"
+        )
     raw, found, here = file.read(start + at, size), [], 0
     while here < size:
         if raw[here : here + 4] != b"PK\1\2" or here + _MEMBER.size > size:
-            raise NotWhole(f"{file.name} is damaged: its zip directory cannot be read")
+            raise IncompleteCheckpointError(
+                f"{file.name} is damaged: its zip directory cannot be read"
+            )
         row = _MEMBER.unpack_from(raw, here)
         names, extras, comments = int(row[10]), int(row[11]), int(row[12])
         after = here + _MEMBER.size
@@ -391,7 +414,9 @@ def _read_sizes(
         packed = next(wide) if packed == 0xFFFFFFFF else packed
         at = next(wide) if at == 0xFFFFFFFF else at
         return packed, size, at
-    raise NotWhole(f"{file.name}: it is damaged: its zip directory lacks 64-bit sizes")
+    raise IncompleteCheckpointError(
+        f"{file.name}: it is damaged: its zip directory lacks 64-bit sizes"
+    )
 
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".pth.tar")
@@ -442,14 +467,15 @@ FIELDS = frozenset(
 
 
 def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
-    """Prove a file of torch.save. Raises NotWhole where it is not complete. Three or four reads.
+    """Prove a file of torch.save. Raises IncompleteCheckpointError where it is not complete. Three
+    or four reads.
 
     Returns when it was last written, in ns since the epoch. `deep` compares the checksums of an
     archive.
     """
     with open_file(root, name) as file:
-        if is_stream(file):
-            read_stream(file)
+        if is_legacy_torch_file(file):
+            read_legacy_torch_file(file)
             return file.modified_ns
         archive = read_archive(file)
         archive.member("/data.pkl")
@@ -458,61 +484,61 @@ def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
         return file.modified_ns
 
 
-def read_fields(root: Place, name: str, limit: int | None = None) -> SavedFields:
-    """Return the FIELDS of the saved object, which is never executed. Raises NotWhole
-    (FileTooLarge), OSError.
+def read_fields(root: Place, name: str, limit: int | None = None) -> PickledFields:
+    """Return the FIELDS of the saved object, which is never executed. Raises
+    IncompleteCheckpointError (FileTooLargeError), OSError.
 
     Takes a tenth of a second of one core for each MB of its pickle, which does not contain the
     tensors.
     """
     with open_file(root, name) as file:
-        return saved_in(file, limit)
+        return read_saved_fields(file, limit)
 
 
-def saved_in(file: OpenFile, limit: int | None = None) -> SavedFields:
+def read_saved_fields(file: OpenFile, limit: int | None = None) -> PickledFields:
     """Return the same of an open file."""
-    if is_stream(file):
-        return read_stream(file).load_fields()
+    if is_legacy_torch_file(file):
+        return read_legacy_torch_file(file).load_fields()
     return read_archive(file).load_fields(FIELDS, limit)
 
 
-def find_step(saved: SavedFields) -> int | None:
+def find_step(saved: PickledFields) -> int | None:
     """Return the step that a saved dict records, itself or in one of the dicts that often do; where
     Composer keeps it; otherwise the epoch."""
     holders = [saved, *_find_holders(saved)]
     for names in (_STEPS, _EPOCHS):
         for holder in holders:
-            step = _first_number(holder, names)
+            step = _find_first_number(holder, names)
             if step is not None:
                 return step
-        batch = _composer_batch(saved)
+        batch = _find_composer_batch(saved)
         if batch is not None:
             return batch
     return None
 
 
-class SavedNumbers(Struct, frozen=True):
+class RecordedNumbers(Struct, frozen=True):
     """The values that a file records of its checkpoint; None where it does not."""
 
     step: int | None = None
     ranks: int | None = None
 
 
-def read_numbers(saved: SavedFields) -> SavedNumbers:
+def read_numbers(saved: PickledFields) -> RecordedNumbers:
     """Return the step and the number of ranks that a saved dict records."""
     ranks = saved.integer("world_size")
-    return SavedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
+    return RecordedNumbers(find_step(saved), ranks if ranks is not None and ranks > 0 else None)
 
 
-def _find_holders(saved: SavedFields) -> Iterator[SavedFields]:
+def _find_holders(saved: PickledFields) -> Iterator[PickledFields]:
     for name in _HOLDERS:
-        with contextlib.suppress(Unprovable):
+        with contextlib.suppress(UnprovableCheckpointError):
             inner = saved.inner(name)
             if inner is not None:
                 yield inner
 
 
-def _first_number(saved: SavedFields, names: tuple[str, ...]) -> int | None:
+def _find_first_number(saved: PickledFields, names: tuple[str, ...]) -> int | None:
     for name in names:
         number = saved.integer(name)
         if number is not None and number >= 0:
@@ -520,9 +546,9 @@ def _first_number(saved: SavedFields, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _composer_batch(saved: SavedFields) -> int | None:
-    with contextlib.suppress(Unprovable):
-        inner: SavedFields | None = saved
+def _find_composer_batch(saved: PickledFields) -> int | None:
+    with contextlib.suppress(UnprovableCheckpointError):
+        inner: PickledFields | None = saved
         for name in ("state", "timestamp", "Timestamp"):
             inner = inner and inner.inner(name)
         return inner.integer("batch") if inner else None
@@ -535,7 +561,7 @@ def is_of_one_rank(name: str) -> bool:
     return _RANK.search(name) is not None
 
 
-def claim_file(layout: Listing) -> Claim | None:
+def claim_file(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a file of torch.save whose content records a step: others may be anything."""
     path = layout.path
     if layout.names is not None or not path.name.endswith(SUFFIXES[1:]):
@@ -543,25 +569,27 @@ def claim_file(layout: Listing) -> Claim | None:
     begun = stream = False
     try:
         with open_file(path, "") as file:
-            stream = is_stream(file)
+            stream = is_legacy_torch_file(file)
             head = file.read(0, min(4, file.size))
             begun = stream or b"PK\3\4".startswith(head) or not any(head)
-            saved = saved_in(file)
+            saved = read_saved_fields(file)
             step = find_step(saved)
-    except NotWhole:
+    except IncompleteCheckpointError:
         # Saved over in place, and truncated: what was there before is lost, which must be reported.
-        if step_in(path.name) is None and not begun:
+        if parse_step_from_name(path.name) is None and not begun:
             return None
         raise
     if step is None:
         return None
-    if is_of_one_rank(path.name) and _composer_batch(saved) is None:
+    if is_of_one_rank(path.name) and _find_composer_batch(saved) is None:
         # Composer's rank 0 saves all, under its name.
-        raise Unfinished("this is the file of one rank: name the checkpoint's directory instead")
-    return Claim(step, None, lambda deep: _prove_file(path, deep), digests=not stream)
+        raise UnfinishedSaveError(
+            "this is the file of one rank: name the checkpoint's directory instead"
+        )
+    return CheckpointClaim(step, None, lambda deep: _prove_file(path, deep), digests=not stream)
 
 
-def claim_lightning(layout: Listing) -> Claim | None:
+def claim_lightning(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
     path = layout.path
     if path.suffix != ".ckpt":
@@ -572,54 +600,56 @@ def claim_lightning(layout: Listing) -> Claim | None:
             _prove_file(path, deep)
             require_resumable(path, "")
 
-        return Claim(_read_recorded_step(path), None, prove_file)
+        return CheckpointClaim(_read_recorded_step(path), None, prove_file)
     if not looks_like_dcp(layout.names):
         return None
 
     def prove_sharded(deep: bool) -> None:
         reject_unfinished(path)
-        require_last_file(path, "meta.pt")
+        check_last_file_exists(path, "meta.pt")
         prove_archive(path, "meta.pt", deep=deep)
         require_resumable(path, "meta.pt")
         prove_dcp(path, deep=deep)
         if modified_ns(path, "meta.pt") < modified_ns(path, METADATA):
-            raise NotWhole(
+            raise IncompleteCheckpointError(
                 "meta.pt is older than .metadata: a newer save overwrote a part of the checkpoint "
                 "and did not finish"
             )
 
-    return Claim(step_in(path.name), None, prove_sharded)
+    return CheckpointClaim(parse_step_from_name(path.name), None, prove_sharded)
 
 
 def require_resumable(root: Place, name: str) -> None:
-    """Raise NotWhole where Lightning saved only the weights (`save_weights_only`).
+    """Raise IncompleteCheckpointError where Lightning saved only the weights (`save_weights_only`).
 
     Its fit() ends with a KeyError on such a file, and a job that resumes from it would fail each
     time. Lightning writes `lr_schedulers` in all other cases, even as an empty list.
     """
     saved = read_fields(root, name)
     if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{name or root.name} has only model weights, from which Lightning cannot resume"
         )
 
 
 def reject_unfinished(path: Place) -> None:
-    """Raise NotWhole where NeMo's `-unfinished` marker lies next to a checkpoint.
+    """Raise IncompleteCheckpointError where NeMo's `-unfinished` marker lies next to a checkpoint.
 
     Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
     """
     marker = path.name.removesuffix(".nemo").removesuffix(".ckpt") + "-unfinished"
     if exists(path.parent, marker):
-        raise Unfinished(f"the marker file {marker} still exists: the save has not finished")
+        raise UnfinishedSaveError(
+            f"the marker file {marker} still exists: the save has not finished"
+        )
 
 
 def _read_recorded_step(path: Place) -> int | None:
-    named = step_in(path.name)
+    named = parse_step_from_name(path.name)
     try:
         # The step is only needed to order the files, and a large pickle takes seconds to read.
         step = find_step(read_fields(path, "", None if named is None else _QUICK_BYTES))
-    except FileTooLarge:
+    except FileTooLargeError:
         step = None
     return named if step is None else step
 
@@ -636,7 +666,7 @@ _STEP_ITEMS = (*_STEPS, *_HOLDERS, *_EPOCHS)
 _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
 
 
-class HeldItems(Struct):
+class DataFileItems(Struct):
     """The content of one data file: its last item, and the places of all items, if kept."""
 
     offset: int
@@ -657,12 +687,12 @@ class HeldItems(Struct):
         return zip(pairs, pairs, strict=True)
 
 
-class _ItemSink(Sink):
+class _ItemSink(PickledPairReceiver):
     """The receiver of `storage_data` while it is read."""
 
     def __init__(self, name: str, keep: bool, wants_keys: bool) -> None:
         self.name, self.keep, self.wants_keys = name, keep, wants_keys
-        self.held: dict[str, HeldItems] = {}
+        self.held: dict[str, DataFileItems] = {}
         self.steps: dict[str, tuple[str, int, int]] = {}
 
     def note(self, keys: list[object], values: list[object]) -> None:
@@ -677,24 +707,29 @@ class _ItemSink(Sink):
                     self.steps[name] = (path, at, length)
 
     def add(self, values: list[object]) -> None:
-        """Take the values of some entries. Raises NotWhole, Unprovable."""
+        """Take the values of some entries. Raises IncompleteCheckpointError,
+        UnprovableCheckpointError."""
         name, files = self.name, self.held
         for state in values:
             if not isinstance(state, dict):
                 if state is RECALLED:
-                    raise Unprovable(f"{name} lists an entry twice, which hpctl cannot interpret")
-                raise NotWhole(f"{name} has an entry without the name of its file")
+                    raise UnprovableCheckpointError(
+                        f"{name} lists an entry twice, which hpctl cannot interpret"
+                    )
+                raise IncompleteCheckpointError(f"{name} has an entry without the name of its file")
             path, offset = state.get("relative_path"), state.get("offset")
             length = state.get("length")
             if type(path) is not str or type(offset) is not int or type(length) is not int:
-                raise NotWhole(f"{name} has an entry without its file, offset and length")
+                raise IncompleteCheckpointError(
+                    f"{name} has an entry without its file, offset and length"
+                )
             if offset < 0 or length < 0:
-                raise NotWhole(f"{name}: it gives the file {path} a negative size")
+                raise IncompleteCheckpointError(f"{name}: it gives the file {path} a negative size")
             plain = state.get("transform_descriptors") is None
             held = files.get(path)
             if held is None:
-                _require_inside(path, name)
-                files[path] = held = HeldItems(offset, length, plain)
+                _check_item_range(path, name)
+                files[path] = held = DataFileItems(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
             held.transformed = held.transformed or not plain
@@ -702,11 +737,12 @@ class _ItemSink(Sink):
                 held.places.extend((offset, length))
 
 
-def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, HeldItems]:
-    """Return the data files by name; with `keep` the place of each item in them. Raises NotWhole,
-    OSError.
+def list_data_files(file: OpenFile, *, keep: bool = False) -> dict[str, DataFileItems]:
+    """Return the data files by name; with `keep` the place of each item in them. Raises
+    IncompleteCheckpointError, OSError.
 
-    Never executes anything. Raises Unprovable for metadata that torch does not write.
+    Never executes anything. Raises UnprovableCheckpointError for metadata that torch does not
+    write.
     """
     return _read_items(file, keep=keep, fields=_FIELDS).held
 
@@ -715,52 +751,54 @@ def _read_items(file: OpenFile, *, keep: bool, fields: frozenset[str]) -> _ItemS
     top = PickleReader(file, fields, _KEY, lambda: _ItemSink(file.name, keep, _FQN in fields)).top()
     found = top.get(_KEY) if isinstance(top, dict) else None
     if found is RECALLED:
-        raise Unprovable(
+        raise UnprovableCheckpointError(
             f"{file.name} keeps its list of entries in another place, which hpctl cannot read"
         )
     if not isinstance(found, _ItemSink) or not found.held:
-        raise NotWhole(f"{file.name} lists no data files")
+        raise IncompleteCheckpointError(f"{file.name} lists no data files")
     return found
 
 
-def _require_inside(path: str, name: str) -> None:
+def _check_item_range(path: str, name: str) -> None:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise NotWhole(f"{name} names {path[:80]!r}, which is outside the checkpoint")
+        raise IncompleteCheckpointError(
+            f"{name} names {path[:80]!r}, which is outside the checkpoint"
+        )
 
 
 METADATA = ".metadata"
 _DATA = re.compile(r"__\d+_\d+\.distcp")
 
 
-def claim_dcp(layout: Listing) -> Claim | None:
+def claim_dcp(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory with `.metadata` or data files. The step is the name's: no file has it."""
     if layout.names is None or not looks_like_dcp(layout.names):
         return None
     path = layout.path
-    step = step_in(path.name)
+    step = parse_step_from_name(path.name)
     if step is None and METADATA in layout.names:
-        step = _dcp_step(path)
-    return Claim(step, None, lambda deep: prove_dcp(path, deep=deep))
+        step = _read_dcp_step(path)
+    return CheckpointClaim(step, None, lambda deep: prove_dcp(path, deep=deep))
 
 
-def _dcp_step(directory: Place) -> int | None:
+def _read_dcp_step(directory: Place) -> int | None:
     """Return the step that one of its items holds; None where none is known."""
     try:
         with open_file(directory, METADATA) as metadata:
             items = _read_items(metadata, keep=False, fields=_FIELDS | {_FQN}).steps
-        for name in sorted(items, key=lambda each: _rank_of_step(each.rpartition(".")[2])):
+        for name in sorted(items, key=lambda each: _rank_step_name(each.rpartition(".")[2])):
             path, at, length = items[name]
             with open_file(directory, path) as file:
                 step = read_archive(file, at, length).step()
             if step is not None and step >= 0:
                 return step
-    except NotWhole:
+    except IncompleteCheckpointError:
         pass  # the proof reports it
     return None
 
 
-def _rank_of_step(name: str) -> int:
+def _rank_step_name(name: str) -> int:
     """Return the rank of a name: the most specific is first."""
     return _STEP_ITEMS.index(name)
 
@@ -771,13 +809,14 @@ def looks_like_dcp(names: frozenset[str]) -> bool:
 
 
 def prove_dcp(directory: Place, *, deep: bool = False) -> None:
-    """Raise NotWhole for the first thing that is wrong, OSError where the storage fails.
+    """Raise IncompleteCheckpointError for the first thing that is wrong, OSError where the storage
+    fails.
 
     I/O: `.metadata` once, then one open and one read of 22 bytes a data file; `deep` reads all.
     """
-    require_last_file(directory, METADATA)
+    check_last_file_exists(directory, METADATA)
     with open_file(directory, METADATA) as metadata:
-        files = data_files(metadata, keep=deep)
+        files = list_data_files(metadata, keep=deep)
         written_ns = metadata.modified_ns
 
     def prove_entry(name: str) -> None:
@@ -786,13 +825,15 @@ def prove_dcp(directory: Place, *, deep: bool = False) -> None:
             if deep:
                 _compare_file(file, files[name])
 
-    for_each(directory, sorted(files), prove_entry)
+    run_for_each_item(directory, sorted(files), prove_entry)
 
 
-def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
+def _check_file(file: OpenFile, held: DataFileItems, written_ns: int) -> None:
     needed = held.end
     if file.size < needed:
-        raise NotWhole(f"{file.name} is cut off: it has {file.size} of {needed} bytes")
+        raise IncompleteCheckpointError(
+            f"{file.name} is cut off: it has {file.size} of {needed} bytes"
+        )
     # torch.save's archives all have two members or more; a raw object may be of any size.
     archive = held.plain and held.length >= END_BYTES
     if archive:
@@ -800,22 +841,26 @@ def _check_file(file: OpenFile, held: HeldItems, written_ns: int) -> None:
     # No tolerance for clocks that differ: a save that begins a moment after the last one ended
     # looks the same, and a mixture of two saves must never count as complete.
     if file.modified_ns > written_ns:
-        raise saved_over(file.name, METADATA)
+        raise find_overwritten_file(file.name, METADATA)
     if not archive:
         return
     tail = file.read(needed - END_BYTES, END_BYTES)
-    if has_end(tail):
+    if has_archive_end(tail):
         return
     if not any(tail):
-        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never written to disk")
+        raise IncompleteCheckpointError(
+            f"{file.name} ends in zeros: its last bytes were never written to disk"
+        )
     if file.read(held.offset, 4) == b"PK\3\4":
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{file.name} has no zip end record after its last item: the file is damaged"
         )
 
 
-def _compare_file(file: OpenFile, held: HeldItems) -> None:
+def _compare_file(file: OpenFile, held: DataFileItems) -> None:
     for offset, length in held.items():
         if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
-            raise NotWhole(f"{file.name} has an item without a checksum, so hpctl cannot verify it")
+            raise IncompleteCheckpointError(
+                f"{file.name} has an item without a checksum, so hpctl cannot verify it"
+            )
         read_archive(file, offset, length).compare()

@@ -9,16 +9,16 @@ is torch DCP's. Source: torchtune 0.6.1, torchtune/training/checkpointing/_check
 import re
 
 from hpctl.checkpoints.files import (
-    Claim,
-    Listing,
-    NotWhole,
+    CandidateListing,
+    CheckpointClaim,
+    IncompleteCheckpointError,
     Place,
-    Unfinished,
+    UnfinishedSaveError,
     exists,
-    for_each,
+    find_overwritten_file,
     modified_ns,
     open_file,
-    saved_over,
+    run_for_each_item,
 )
 from hpctl.checkpoints.formats import hf_trainer, torch_files
 
@@ -32,7 +32,7 @@ _OTHERS = re.compile(
 )
 
 
-def claim(layout: Listing) -> Claim | None:
+def claim(layout: CandidateListing) -> CheckpointClaim | None:
     """Claim a directory of that name with torchtune's model files. The step is the epoch."""
     match, path = _NAME.fullmatch(layout.path.name), layout.path
     if match is None or layout.names is None:
@@ -45,10 +45,10 @@ def claim(layout: Listing) -> Claim | None:
 
     def prove(deep: bool) -> None:
         if len(shards) < of:
-            raise NotWhole(f"only {len(shards)} of {of} model files exist")
+            raise IncompleteCheckpointError(f"only {len(shards)} of {of} model files exist")
         _prove_files(path, epoch, sorted([*shards, *others]), deep)
 
-    return Claim(epoch, None, prove)
+    return CheckpointClaim(epoch, None, prove)
 
 
 def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
@@ -59,20 +59,20 @@ def _prove_files(path: Place, epoch: int, names: list[str], deep: bool) -> None:
         if deep:
             archive.compare()
     if done is None:
-        raise NotWhole(f"{_STATE} has no {_FIELD}")
+        raise IncompleteCheckpointError(f"{_STATE} has no {_FIELD}")
     if done <= epoch:
-        raise Unfinished(
+        raise UnfinishedSaveError(
             f"{_STATE} is from epoch {done - 1}: a save is still running, or the training is "
             "complete"
         )
     if done > epoch + 1:
-        raise NotWhole(
+        raise IncompleteCheckpointError(
             f"{_STATE} is from epoch {done - 1}, but torchtune can resume only from a later epoch"
         )
 
     def prove_file(name: str) -> None:
         hf_trainer.prove_model(path, name)
         if modified_ns(path, name) > written_ns:
-            raise saved_over(name, _STATE)
+            raise find_overwritten_file(name, _STATE)
 
-    for_each(path, names, prove_file)
+    run_for_each_item(path, names, prove_file)

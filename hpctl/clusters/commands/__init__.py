@@ -3,8 +3,8 @@
 COMMANDS below names the commands of `hpctl cluster`; a module is imported when its command is
 called. `hpctl.cli.main` adds `capacity`, `iam`, `lifecycle` and `storage`, and what other rooms
 have. SECTIONS groups all of them for the help. `context` finds the
-cluster and the account, `change_view` shows what a change did, `waiting` follows it and defines
-what Ctrl-C means.
+cluster and the account, `make_change_view` shows what a change did, `waiting` follows it and
+defines what Ctrl-C means.
 """
 
 import click

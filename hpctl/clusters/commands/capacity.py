@@ -12,21 +12,34 @@ from msgspec import Struct
 
 from hpctl.clusters import capacity as training_plans
 from hpctl.clusters.capacity import Plan, count_capacity, read_plans
-from hpctl.clusters.commands.context import find_fleet, place_options, read_known, resolve_place
+from hpctl.clusters.commands.context import (
+    add_cluster_options,
+    read_known_nodes,
+    require_fleet,
+    resolve_cluster_context,
+)
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import NameType, aws_options
-from hpctl.toolkit.declared_view import Column, Each, Layout, Line, Lines, Section, number_column
+from hpctl.toolkit.arguments import PatternType, aws_options
+from hpctl.toolkit.declared_view import (
+    Column,
+    ForEach,
+    ItemLines,
+    Layout,
+    RowTable,
+    TextLine,
+    number_column,
+)
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import format_count, format_moment
-from hpctl.vocabulary.slurm_facts import reserved_nodes
+from hpctl.vocabulary.slurm_facts import map_reserved_nodes
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @output.json_option
-@place_options
+@add_cluster_options
 @click.pass_context
 def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     """What is reserved, running, spare and failed.
@@ -36,7 +49,7 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     instance has failed, 3 where something that is at hand could not be read.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.world_offline import try_to_ask
+    from hpctl.engine.world_offline import try_to_read
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
@@ -45,28 +58,30 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
                 f"write the options after the subcommand {ctx.invoked_subcommand}, not before it"
             )
         return
-    here = resolve_place(**where)
-    fleet = find_fleet(here, details=True)
+    here = resolve_cluster_context(**where)
+    fleet = require_fleet(here, details=True)
     plans, unread = read_plans(here.aws, fleet.description)
-    answer = read_known(here, live=False, placement=True)
+    answer = read_known_nodes(here, live=False, placement=True)
     rows = answer.join(fleet.rows, here)
     reservations, why = None, answer.slurm_error
     if answer.world is not None:
         reservations = answer.world.reservations
     if answer.slurm is not None and reservations is None:
-        found, why = try_to_ask(True, make_scheduler(here.settings()).reservations)
-        reservations = None if found is None else reserved_nodes(found)
+        found, why = try_to_read(True, make_scheduler(here.settings()).reservations)
+        reservations = None if found is None else map_reserved_nodes(found)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = count_capacity(fleet.description, rows, plans, reservations, output.now(), unknown)
     output.show_view("capacity", view, as_json)
     blind = here.slurm and reservations is None
     if view.problems:
-        output.exit_with(Exit.PROBLEM)
-    output.exit_with(Exit.CANNOT_TELL if blind or any(row.unread for row in rows) else Exit.FINE)
+        output.exit_with(ExitCode.PROBLEM)
+    output.exit_with(
+        ExitCode.CANNOT_TELL if blind or any(row.unread for row in rows) else ExitCode.FINE
+    )
 
 
 _NAME = "[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}"
-PLAN = NameType(
+PLAN = PatternType(
     "plan", rf"{_NAME}|arn:aws[a-z-]*:sagemaker:.*:training-plan/.*", "a training plan's name"
 )
 
@@ -96,7 +111,7 @@ def _format_reserved(part: Mapping[str, Any]) -> str:
     return f"Reserved in {part.get('AvailabilityZone', '-')}: {what}, {used}"
 
 
-def _ultra_server(server: Mapping[str, Any]) -> str:
+def _format_ultra_server(server: Mapping[str, Any]) -> str:
     ill = f"{format_count(server.get('UnhealthyInstanceCount'))} unhealthy"
     what = f"{server['TotalInstanceCount']} instances, {ill}"
     name, health = server["UltraServerId"], server.get("HealthStatus", "-")
@@ -111,12 +126,13 @@ def _format_extension(more: Mapping[str, Any]) -> str:
 
 PLAN_PARTS: Layout = (
     # The ARN is what cluster.yaml names.
-    Line("training_plan: {TrainingPlanArn}", unbroken=True),
-    Line("{StatusMessage}", when="StatusMessage"),
-    Each(
-        "ReservedCapacitySummaries", (Line(_format_reserved), Lines("UltraServers", _ultra_server))
+    TextLine("training_plan: {TrainingPlanArn}", unbroken=True),
+    TextLine("{StatusMessage}", when="StatusMessage"),
+    ForEach(
+        "ReservedCapacitySummaries",
+        (TextLine(_format_reserved), ItemLines("UltraServers", _format_ultra_server)),
     ),
-    Lines("TrainingPlanExtensions", _format_extension),
+    ItemLines("TrainingPlanExtensions", _format_extension),
 )
 
 
@@ -129,9 +145,9 @@ class TrainingPlansView(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Section("plans", PLAN_COLUMNS, otherwise="There is no training plan."),
-        Each("plans", PLAN_PARTS, when="whole"),
-        Lines("unknown", "Not known: {}"),
+        RowTable("plans", PLAN_COLUMNS, otherwise="There is no training plan."),
+        ForEach("plans", PLAN_PARTS, when="whole"),
+        ItemLines("unknown", "Not known: {}"),
     )
 
 
@@ -162,4 +178,4 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     else:
         view = TrainingPlansView(output.now(), False, tuple(training_plans.list_plans(aws)))
     output.show_view("training-plans", view, as_json)
-    output.exit_with(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
+    output.exit_with(ExitCode.CANNOT_TELL if view.unknown else ExitCode.FINE)

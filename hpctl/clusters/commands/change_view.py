@@ -29,16 +29,16 @@ from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    Each,
+    ForEach,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
 )
 from hpctl.toolkit.durations import format_duration
 from hpctl.toolkit.lazy_commands import INTERRUPTED
-from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import (
     BAD,
     DIM,
@@ -87,10 +87,10 @@ def show_progress() -> Iterator[ProgressScreen]:
     console = output.make_console(err=True)
     # A progress display that outlives the command is in the way of its result.
     with Live(console=console, transient=True, refresh_per_second=4) as live:
-        yield Screenful(live)
+        yield LiveProgressScreen(live)
 
 
-class Screenful:
+class LiveProgressScreen:
     """One bar a group, the nodes that fail, the newest events."""
 
     def __init__(self, live: Live) -> None:
@@ -237,7 +237,7 @@ class ProgressLines:
         """Write what is new."""
         groups = ", ".join(
             f"{g.name} {g.current}/{g.target}"
-            + _in_brackets(_format_moving_nodes(g, progress.nodes))
+            + _format_parenthesized(_format_moving_nodes(g, progress.nodes))
             for g in progress.groups
         )
         lines = (progress.status, groups, progress.unread)
@@ -279,7 +279,7 @@ class ProgressLines:
         output.echo(f"{progress.at:%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
 
 
-def _in_brackets(text: str) -> str:
+def _format_parenthesized(text: str) -> str:
     return f" ({text})" if text else ""
 
 
@@ -350,13 +350,13 @@ def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _change_text(one: SpecChange) -> Text:
+def _format_change(one: SpecChange) -> Text:
     mark, style = MARKS[one.kind]
     line = style_text(f"{mark} {one.place}: ", style)
     return line.append(_format_values(one), "")
 
 
-def _change_counts(view: Any) -> str:
+def _format_change_counts(view: Any) -> str:
     kinds = [one.kind for one in view.changes]
     return ", ".join(
         f"{kinds.count(kind)} {text}" for kind, text in _COUNTS.items() if kind in kinds
@@ -364,13 +364,13 @@ def _change_counts(view: Any) -> str:
 
 
 CHANGES: Layout = (
-    Each("changes", (Line(_change_text), Line("{consequence}", style=DIM, indent=4))),
-    Line(_change_counts, style=HEAD),
+    ForEach("changes", (TextLine(_format_change), TextLine("{consequence}", style=DIM, indent=4))),
+    TextLine(_format_change_counts, style=HEAD),
 )
 """The text of any view's `changes`: what is added, changed, destroyed, and what cannot be."""
 
 
-def _removal_style(one: RemovalView) -> str:
+def _choose_removal_style(one: RemovalView) -> str:
     if one.is_bad:
         return BAD
     return WARN if one.phase in ("left", "let_go") else GOOD
@@ -414,7 +414,7 @@ class RemovalView(Struct, frozen=True):
         Column(
             "RESULT",
             lambda one: PHASES[one.phase] if one.phase else "-",
-            style=_removal_style,
+            style=_choose_removal_style,
             when=lambda view: any(one.phase for one in view.removals),
         ),
     )
@@ -423,7 +423,7 @@ class RemovalView(Struct, frozen=True):
     @property
     def jobs_text(self) -> str:
         """Return the jobs on it, in parentheses."""
-        return _in_brackets(", ".join(map(str, self.jobs)))
+        return _format_parenthesized(", ".join(map(str, self.jobs)))
 
     @property
     def is_bad(self) -> bool:
@@ -445,13 +445,13 @@ class RemovalView(Struct, frozen=True):
 
 
 REMOVALS: Layout = (
-    Section("removals"),
-    Each(
+    RowTable("removals"),
+    ForEach(
         "removals",
         (
-            Line("{problem}", style=BAD),
-            Line("  {fix}", when=lambda one: one.is_bad and one.fix),
-            Line(
+            TextLine("{problem}", style=BAD),
+            TextLine("  {fix}", when=lambda one: one.is_bad and one.fix),
+            TextLine(
                 "{name}: drained still, with Reason {left_drained}", style=WARN, when="left_drained"
             ),
         ),
@@ -460,7 +460,7 @@ REMOVALS: Layout = (
 """The text of any view's `removals`: nodes that go, why these, and what became of each."""
 
 
-class ChangesText(Struct, frozen=True):
+class ChangesPrompt(Struct, frozen=True):
     """What a question about changes shows."""
 
     changes: Sequence[SpecChange]
@@ -468,7 +468,7 @@ class ChangesText(Struct, frozen=True):
     layout: ClassVar[Layout] = CHANGES
 
 
-class RemovalsText(Struct, frozen=True):
+class RemovalsPrompt(Struct, frozen=True):
     """What a question about removals shows."""
 
     removals: Sequence[RemovalView]
@@ -500,11 +500,11 @@ class ClusterChangeView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         *CHANGES,
-        Each(
+        ForEach(
             lambda view: view.orders[:ORDERS_SHOWN],
-            (Line("{operation}", style=HEAD), Line("{request_text}")),
+            (TextLine("{operation}", style=HEAD), TextLine("{request_text}")),
         ),
-        Line(
+        TextLine(
             lambda view: (
                 f"and {len(view.orders) - ORDERS_SHOWN} more calls like these"
                 " (--json has all of them)"
@@ -513,9 +513,9 @@ class ClusterChangeView(Struct, frozen=True):
             when=lambda view: len(view.orders) > ORDERS_SHOWN,
         ),
         *REMOVALS,
-        Lines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
-        Line(_write_last_line),
-        Line("  {pick_up}", when="is_under_way"),
+        ItemLines(lambda view: describe_failures(view.failed_nodes, FAILING_SHOWN)),
+        TextLine(_write_last_line),
+        TextLine("  {pick_up}", when="is_under_way"),
     )
     json_only: ClassVar[JsonOnly] = ("arn",)
 
@@ -547,6 +547,6 @@ def exit_with_outcome(command: str, cluster: str, as_json: bool, **fields: Any) 
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     if view.outcome == "failed":
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
     if view.outcome in ("deadline", "in_doubt"):
-        output.exit_with(Exit.CANNOT_TELL)
+        output.exit_with(ExitCode.CANNOT_TELL)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import CLUSTER, GROUP, NODES, aws_options
-from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from hpctl.toolkit.output import DEFAULT_CONFIG
 from hpctl.vocabulary.ports import Aws
 
@@ -39,7 +39,7 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 ELSEWHERE = "neither Slurm nor hpctl's daemon is reachable: they are on the cluster's head node"
 
 
-class ClusterPlace(Struct, frozen=True):
+class ClusterContext(Struct, frozen=True):
     """`config` and `resource_config` are None where this machine's are of another cluster."""
 
     cluster: str
@@ -68,21 +68,21 @@ class KnownNodes(Struct, frozen=True):
     world: World | None = None
     health_error: str = ""
 
-    def join(self, rows: tuple[NodeRow, ...], place: ClusterPlace) -> tuple[NodeRow, ...]:
+    def join(self, rows: tuple[NodeRow, ...], place: ClusterContext) -> tuple[NodeRow, ...]:
         """Return the rows with all that is known here."""
-        from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
+        from hpctl.clusters.fleet_joining import join_health, join_instance_names, join_slurm_states
 
         if place.resource_config is not None:
-            rows = with_instance_names(rows, place.resource_config)
+            rows = join_instance_names(rows, place.resource_config)
         protected = place.config.cluster.protected_groups if place.config is not None else ()
         rows = tuple(
             replace(row, role="controller") if not row.role and row.group in protected else row
             for row in rows
         )
         if self.slurm is not None:
-            rows = with_slurm(rows, self.slurm)
+            rows = join_slurm_states(rows, self.slurm)
         if self.world is not None:
-            rows = with_health(rows, self.world.assessments)
+            rows = join_health(rows, self.world.assessments)
         return rows
 
 
@@ -91,7 +91,7 @@ def add_aws_options(command: F) -> F:
     return output.config_option(aws_options(command))
 
 
-def place_options(command: F) -> F:
+def add_cluster_options(command: F) -> F:
     """`--cluster` and the `add_aws_options`; give their values to `place`."""
     return click.option(
         "--cluster",
@@ -104,20 +104,20 @@ def place_options(command: F) -> F:
     )(add_aws_options(command))
 
 
-def resolve_place(
+def resolve_cluster_context(
     cluster: str | None,
     config: str,
     profile: str | None,
     region: str | None,
     endpoint_url: str | None,
-) -> ClusterPlace:
+) -> ClusterContext:
     """Return what it works on. Raises UsageError where nothing names a cluster, HpctlError.
 
     A head node's file says where its cluster is, and its daemon goes by it: an option
     outweighs it, the environment, which is about no cluster, does not.
     """
     loaded = read_daemon_config(config)
-    resources = _resource_config()
+    resources = _read_resource_config()
     own = resources.get("ClusterConfig", {}) if resources else {}
     named = cluster or (loaded.cluster.name if loaded else "") or str(own.get("ClusterName", ""))
     if not named:
@@ -133,7 +133,7 @@ def resolve_place(
         profile = profile or loaded.cluster.profile
         region = region or loaded.cluster.region
         endpoint_url = endpoint_url or loaded.cluster.endpoint_url
-    return ClusterPlace(
+    return ClusterContext(
         cluster=named,
         aws=open_aws(profile, region, endpoint_url),
         config=loaded if ours else None,
@@ -145,12 +145,12 @@ def read_daemon_config(path: str) -> Config | None:
     """Read the daemon's configuration; None where the default path has none. Raises ConfigError."""
     if path == DEFAULT_CONFIG and not os.access(path, os.R_OK):
         return None
-    from hpctl.engine.config import load
+    from hpctl.engine.config import read_config_file
 
-    return load(path)
+    return read_config_file(path)
 
 
-def _resource_config() -> Mapping[str, Any] | None:
+def _read_resource_config() -> Mapping[str, Any] | None:
     path = Path(os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
     try:
         found = json.loads(path.read_bytes())
@@ -160,7 +160,9 @@ def _resource_config() -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_known(place: ClusterPlace, *, live: bool = True, placement: bool = False) -> KnownNodes:
+def read_known_nodes(
+    place: ClusterContext, *, live: bool = True, placement: bool = False
+) -> KnownNodes:
     """Ask Slurm and hpctl's daemon, where they are this cluster's.
 
     `live`: Slurm is asked now, whatever the daemon knows, because an order follows. `placement`:
@@ -190,17 +192,18 @@ def read_known(place: ClusterPlace, *, live: bool = True, placement: bool = Fals
     return KnownNodes(slurm, slurm_error, world, health_error)
 
 
-def find_fleet(here: ClusterPlace, *, details: bool = False) -> Fleet:
-    """Return the cluster and its nodes. Raises Absent with the nearest where it is not there."""
+def require_fleet(here: ClusterContext, *, details: bool = False) -> Fleet:
+    """Return the cluster and its nodes. Raises ResourceNotFound with the nearest where it is not
+    there."""
     from hpctl.clusters.fleet_reading import read_fleet
 
     try:
         return read_fleet(here.aws, here.cluster, details=details)
-    except Absent as error:
-        raise no_cluster(here.aws, here.cluster, error) from error
+    except ResourceNotFound as error:
+        raise make_missing_cluster_error(here.aws, here.cluster, error) from error
 
 
-def no_cluster(aws: Aws, name: str, error: Absent) -> HpctlError:
+def make_missing_cluster_error(aws: Aws, name: str, error: ResourceNotFound) -> HpctlError:
     """Return the error for a cluster that is not there, with the nearest that is."""
     from difflib import get_close_matches
 
@@ -212,7 +215,7 @@ def no_cluster(aws: Aws, name: str, error: Absent) -> HpctlError:
     near = get_close_matches(name, names, n=2) or names[:5]
     there = f"is it {' or '.join(near)}?" if near else "there is no cluster at all"
     hint = f"{there} (region {aws.region}; another one: --region, --profile)"
-    return Absent(f"there is no cluster {name!r}", hint, code=error.code)
+    return ResourceNotFound(f"there is no cluster {name!r}", hint, code=error.code)
 
 
 def complete_cluster(
@@ -235,11 +238,11 @@ def complete_node(
     incomplete: str,
 ) -> list[str]:
     """Return every name of every node that begins so; node names alone until something is typed."""
-    from hpctl.clusters.fleet_reading import node_rows
+    from hpctl.clusters.fleet_reading import read_node_rows
 
     try:
-        here = place_so_far(ctx)
-        rows = node_rows(here.aws, here.cluster, details=False)
+        here = resolve_typed_context(ctx)
+        rows = read_node_rows(here.aws, here.cluster, details=False)
     except (HpctlError, click.UsageError):
         return []
     names: list[str] = []
@@ -255,7 +258,7 @@ def complete_group(
 ) -> list[str]:
     """Return the cluster's instance groups."""
     try:
-        here = place_so_far(ctx)
+        here = resolve_typed_context(ctx)
         answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except (HpctlError, click.UsageError):
         return []
@@ -263,7 +266,7 @@ def complete_group(
     return [name for name in names if name.startswith(incomplete)]
 
 
-def place_so_far(ctx: click.Context) -> ClusterPlace:
+def resolve_typed_context(ctx: click.Context) -> ClusterContext:
     """Return the place that the options name which stand on the line already. Raises as `place`
     does."""
     keys = ("cluster", "config", "profile", "region", "endpoint_url")
@@ -271,7 +274,7 @@ def place_so_far(ctx: click.Context) -> ClusterPlace:
     given["config"] = given["config"] or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
     named = given["cluster"] or ctx.params.get("name")
     given["cluster"] = named or os.environ.get("HPCTL_CLUSTER")
-    return resolve_place(**given)  # type: ignore[arg-type]
+    return resolve_cluster_context(**given)  # type: ignore[arg-type]
 
 
 cluster_argument = click.argument(
@@ -282,7 +285,7 @@ nodes_argument = click.argument(
 )
 
 
-def groups_option(text: str) -> Callable[[F], F]:
+def add_groups_option(text: str) -> Callable[[F], F]:
     """`--group`, any number of times, as `groups`."""
     return click.option(
         "--group", "groups", type=GROUP, multiple=True, shell_complete=complete_group, help=text

@@ -13,52 +13,52 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import (
     CallView,
-    ChangesText,
-    RemovalsText,
+    ChangesPrompt,
+    RemovalsPrompt,
     RemovalView,
     exit_with_outcome,
     select_followed_fields,
 )
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
     KnownNodes,
     add_aws_options,
-    no_cluster,
-    read_known,
-    resolve_place,
+    make_missing_cluster_error,
+    read_known_nodes,
+    resolve_cluster_context,
 )
 from hpctl.clusters.commands.node_orders import (
+    delete_drained_nodes,
     make_removal_views,
-    need_slurm,
     plan_node_order,
     removal_now_option,
+    require_slurm_view,
     summarize_removals,
-    take_out,
 )
 from hpctl.clusters.commands.waiting import (
     WaitOptions,
+    add_all_wait_options,
     confirm_or_exit,
     dry_run_option,
     follow_cluster,
-    wait_options,
     yes_option,
 )
-from hpctl.clusters.diff import diff_cluster, format_types
-from hpctl.clusters.node_order_plan import pick_nodes, rank_node
-from hpctl.clusters.order_call import node_key
-from hpctl.clusters.progress import in_service, judge_migration
+from hpctl.clusters.diff import diff_cluster, format_instance_types
+from hpctl.clusters.node_order_plan import pick_nodes, rank_for_removal
+from hpctl.clusters.order_call import choose_node_id
+from hpctl.clusters.progress import judge_migration, judge_service
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options, spec_argument, validate_option
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
+from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
 
 if TYPE_CHECKING:
     from hpctl.clusters.apply import UpdatePlan
-    from hpctl.clusters.diff import Diff
+    from hpctl.clusters.diff import ClusterDiff
     from hpctl.clusters.fleet import Fleet
-    from hpctl.clusters.migration import Migration
+    from hpctl.clusters.migration import ClusterMigration
     from hpctl.clusters.node_order_plan import NodeOrderPlan as Order
-    from hpctl.clusters.node_order_plan import Pick
+    from hpctl.clusters.node_order_plan import RemovalCandidate
     from hpctl.clusters.progress import ClusterProgress
 
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @validate_option
 @dry_run_option
 @yes_option
-@wait_options
+@add_all_wait_options
 @output.json_option
 @aws_options
 def create(
@@ -86,16 +86,16 @@ def create(
     """
     from hpctl.clusters import apply, spec
     from hpctl.clusters.apply import describe_cluster
-    from hpctl.clusters.commands.validate import before_spending
-    from hpctl.clusters.request import create_request
+    from hpctl.clusters.commands.validate import validate_or_exit
+    from hpctl.clusters.request import make_create_request
 
     read = spec.read_spec(path)
-    request = create_request(read)
+    request = make_create_request(read)
     name = str(request["ClusterName"])
     aws = open_aws(**where)
     found = describe_cluster(aws, name)
     if found is None and validate:
-        before_spending(path, read, aws)
+        validate_or_exit(path, read, aws)
     if dry_run:
         if found is not None:
             apply.adopt_cluster(request, found)
@@ -111,7 +111,7 @@ def create(
     made = apply.create_cluster(aws, request, waiting.patience)
     if made.adopted:
         output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
-    judge = in_service(apply.count_instances(request), waiting.patience_s)
+    judge = judge_service(apply.count_instances(request), waiting.patience_s)
     last = follow_cluster(aws, name, judge, waiting) if waiting.wait else None
     fields = {
         "arn": made.arn,
@@ -125,7 +125,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
     """Return what is bought, group by group."""
 
     groups = request["InstanceGroups"]
-    return ", ".join(f"{g['InstanceCount']} x {format_types(g, ' or ')}" for g in groups)
+    return ", ".join(f"{g['InstanceCount']} x {format_instance_types(g, ' or ')}" for g in groups)
 
 
 @click.command()
@@ -134,7 +134,7 @@ def _list_purchases(request: Mapping[str, Any]) -> str:
 @removal_now_option
 @dry_run_option
 @yes_option
-@wait_options
+@add_all_wait_options
 @output.json_option
 @add_aws_options
 def update(
@@ -153,16 +153,16 @@ def update(
     code: 0 done (or ordered), 1 failed or refused, 3 not done in time, 130 interrupted by Ctrl-C.
     """
     from hpctl.clusters import apply, spec
-    from hpctl.clusters.commands.validate import before_spending
-    from hpctl.clusters.request import create_request
+    from hpctl.clusters.commands.validate import validate_or_exit
+    from hpctl.clusters.request import make_create_request
 
     read = spec.read_spec(path)
-    request = create_request(read)
-    here = resolve_place(cluster=str(request["ClusterName"]), **where)
+    request = make_create_request(read)
+    here = resolve_cluster_context(cluster=str(request["ClusterName"]), **where)
     try:
         found = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
-    except Absent as error:
-        raise no_cluster(here.aws, here.cluster, error) from error
+    except ResourceNotFound as error:
+        raise make_missing_cluster_error(here.aws, here.cluster, error) from error
     changes = diff_cluster(request, found, _read_tags(here, found, request))
     run = _ClusterUpdate(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
     plan = apply.plan_update(request, found, changes) if not changes.impossible_changes else None
@@ -173,7 +173,7 @@ def update(
         return run.tell("unchanged")
     # What only leaves, or bears another tag, needs nothing of the account.
     if validate and plan.update:
-        before_spending(path, read, here.aws)
+        validate_or_exit(path, read, here.aws)
     picks = run.picks(plan)
     if changes.migrates:
         run.migrates(found, request, Path(path).with_suffix(".legacy"))
@@ -191,29 +191,29 @@ def update(
 class _ClusterUpdate(Struct):
     """An update under way: what is changed where, and how its end is reported."""
 
-    here: ClusterPlace
-    changes: Diff
+    here: ClusterContext
+    changes: ClusterDiff
     waiting: WaitOptions
     now: bool
     as_json: bool
     failure: str = ""
-    migration: Migration | None = None
+    migration: ClusterMigration | None = None
     known_now: KnownNodes | None = None
     fleet: Fleet | None = None
 
-    def picks(self, plan: UpdatePlan) -> tuple[Pick, ...]:
+    def picks(self, plan: UpdatePlan) -> tuple[RemovalCandidate, ...]:
         """Return the nodes that go: chosen in groups that shrink, all of groups that leave."""
         from hpctl.clusters.fleet_reading import read_fleet
 
         if not plan.shrink and not plan.leaving:
             return ()
         self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
-        self.known_now = read_known(self.here)
+        self.known_now = read_known_nodes(self.here)
         rows = self.known_now.join(self.fleet.rows, self.here)
-        picked: list[Pick] = []
+        picked: list[RemovalCandidate] = []
         for group in plan.shrink:
             picked += pick_nodes(rows, group, plan.before[group], plan.final[group])
-        return (*picked, *(rank_node(row) for row in rows if row.group in plan.leaving))
+        return (*picked, *(rank_for_removal(row) for row in rows if row.group in plan.leaving))
 
     def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
         """Look whether the migration may be begun. Raises HpctlError where it may not."""
@@ -224,24 +224,24 @@ class _ClusterUpdate(Struct):
             raise make_busy_error(self.here.cluster, str(found["ClusterStatus"]))
         self.migration = migration.begin_migration(self.here.aws, found, request, backup)
         if self.migration.strategy not in ("", "Merge"):
-            self.known_now = read_known(self.here)
+            self.known_now = read_known_nodes(self.here)
             view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
             migration.refuse_running_jobs(self.migration.strategy, running)
 
-    def order(self, picks: tuple[Pick, ...]) -> Order:
+    def order(self, picks: tuple[RemovalCandidate, ...]) -> Order:
         """Return the order for the nodes that go. Raises HpctlError where one may not."""
         assert self.known_now is not None
         assert self.fleet is not None
-        need_slurm(self.here, self.known_now, self.now)
+        require_slurm_view(self.here, self.known_now, self.now)
         return plan_node_order(self.fleet, picks, self.known_now)
 
-    def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
+    def ask(self, picks: tuple[RemovalCandidate, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""
-        output.on_stderr(output.draw_declared, ChangesText(self.changes.changes))
+        output.draw_on_stderr(output.draw_declared, ChangesPrompt(self.changes.changes))
         if picks:
-            output.on_stderr(output.draw_declared, RemovalsText(make_removal_views(picks)))
+            output.draw_on_stderr(output.draw_declared, RemovalsPrompt(make_removal_views(picks)))
         jobs = set(chain.from_iterable(one.row.jobs for one in picks))
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:
@@ -251,15 +251,17 @@ class _ClusterUpdate(Struct):
             about = " There is no way back; submit no jobs meanwhile."
         confirm_or_exit(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
 
-    def go(self, plan: UpdatePlan, picks: tuple[Pick, ...], order: Order | None) -> None:
+    def go(
+        self, plan: UpdatePlan, picks: tuple[RemovalCandidate, ...], order: Order | None
+    ) -> None:
         """Grow and change, then shrink; each part is followed before the next begins."""
         from hpctl.clusters import apply
 
         aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
         last: ClusterProgress | None = None
         if plan.update or plan.tags_set or plan.tags_gone:
-            with self._legacy_away():
-                apply.order_update(aws, plan, patience)
+            with self._set_aside_legacy_files():
+                apply.apply_cluster_update(aws, plan, patience)
             if self.waiting.wait or order or plan.leaving or self.migration:
                 last = self._follow_targets(plan.targets)
                 if last.verdict.value != "reached":
@@ -269,21 +271,23 @@ class _ClusterUpdate(Struct):
         going: tuple[RemovalView, ...] = ()
         if order is not None:
             floor = {group: plan.final[group] for group in plan.shrink}
-            done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+            done, interrupted = delete_drained_nodes(
+                self.here, order, self.waiting, self.now, floor
+            )
             outcome, why = summarize_removals(done, interrupted)
             going = make_removal_views(picks, done)
             if outcome:
                 return self.tell(outcome, why=why, removals=going)
         if plan.leaving:
-            apply.drop_groups(
-                aws, cluster, plan.leaving, patience, {node_key(p.row) for p in picks}
+            apply.delete_instance_groups(
+                aws, cluster, plan.leaving, patience, {choose_node_id(p.row) for p in picks}
             )
         if plan.shrink or plan.leaving:
             last = self._follow_targets(plan.final, plan.leaving) if self.waiting.wait else None
         return self.tell(**select_followed_fields(last), removals=going)
 
     @contextlib.contextmanager
-    def _legacy_away(self) -> Iterator[None]:
+    def _set_aside_legacy_files(self) -> Iterator[None]:
         """The legacy files, if any, are saved and away; back where nothing was ordered."""
         if self.migration is None:
             yield
@@ -292,13 +296,13 @@ class _ClusterUpdate(Struct):
         try:
             self.migration.remove(self.here.aws)
             yield
-        except InDoubt:
+        except OrderInDoubt:
             raise
         except HpctlError as error:
-            text = f"{error}; {self._put_back()}"
+            text = f"{error}; {self._restore_legacy_files()}"
             raise HpctlError(text, error.hint) from error
 
-    def _put_back(self) -> str:
+    def _restore_legacy_files(self) -> str:
         """Restore the legacy files; what became of that."""
         assert self.migration is not None
         if not self.migration.files:
@@ -314,7 +318,7 @@ class _ClusterUpdate(Struct):
         if self.migration is None:
             return {}
         if last.verdict.value == "failed":
-            return {"why": f"{last.why}; {self._put_back()}"}
+            return {"why": f"{last.why}; {self._restore_legacy_files()}"}
         return {
             "why": f"the same command continues from here, also where the service rolls the change "
             f"back; until then {self.migration.backup}/ has what is away from S3"
@@ -324,7 +328,7 @@ class _ClusterUpdate(Struct):
         self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()
     ) -> ClusterProgress:
 
-        judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
+        judge = judge_service(targets, self.waiting.patience_s, leaving, self.failure)
         if self.migration:
             judge = judge_migration(judge, self.failure)
         return follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
@@ -337,7 +341,7 @@ class _ClusterUpdate(Struct):
 
 
 def _read_tags(
-    here: ClusterPlace, found: Mapping[str, Any], request: Mapping[str, Any]
+    here: ClusterContext, found: Mapping[str, Any], request: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
     """Return the cluster's tags; None where they may not be listed and the spec says nothing."""
     try:
@@ -352,7 +356,9 @@ def _read_tags(
         return None
 
 
-def _list_calls(plan: UpdatePlan, arn: str, migration: Migration | None) -> tuple[CallView, ...]:
+def _list_calls(
+    plan: UpdatePlan, arn: str, migration: ClusterMigration | None
+) -> tuple[CallView, ...]:
     orders = [
         CallView("DeleteObject", {"Bucket": file.bucket, "Key": file.key})
         for file in (migration.files if migration else ())

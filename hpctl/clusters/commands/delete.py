@@ -8,26 +8,26 @@ import click
 
 from hpctl.clusters.commands.change_view import CallView, exit_with_outcome, select_followed_fields
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
     add_aws_options,
     complete_cluster,
-    no_cluster,
-    read_known,
-    resolve_place,
+    make_missing_cluster_error,
+    read_known_nodes,
+    resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
     WaitOptions,
+    add_all_wait_options,
     ask_confirmation,
     dry_run_option,
     exit_unconfirmed,
     follow_cluster,
-    wait_options,
     yes_option,
 )
 from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import CLUSTER
-from hpctl.toolkit.errors import Absent
+from hpctl.toolkit.errors import ResourceNotFound
 
 if TYPE_CHECKING:
     from hpctl.clusters.progress import ClusterProgress
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 JOBS_SHOWN = 10
 
 
-class _ByShape(click.Command):
+class _DeleteCommand(click.Command):
     """`delete NODE...` is `delete-nodes NODE...`, recognized by what the words look like.
 
     By nothing else, so that no cluster is ended where a node was meant: a cluster that is called
@@ -59,7 +59,7 @@ class _ByShape(click.Command):
         return delete_nodes.make_context(info_name, args, parent, **extra)
 
 
-@click.command(cls=_ByShape)
+@click.command(cls=_DeleteCommand)
 @click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster)
 @click.option(
     "--if-exists",
@@ -68,7 +68,7 @@ class _ByShape(click.Command):
 )
 @dry_run_option
 @yes_option
-@wait_options
+@add_all_wait_options
 @output.json_option
 @add_aws_options
 def delete(
@@ -88,15 +88,15 @@ def delete(
     3 not gone in time, 130 interrupted.
     """
     from hpctl.clusters import apply, progress
-    from hpctl.clusters.watch import look_once
+    from hpctl.clusters.watch import read_cluster_progress
 
-    here = resolve_place(cluster=name, **where)
-    first = look_once(here.aws, here.cluster, output.now())
+    here = resolve_cluster_context(cluster=name, **where)
+    first = read_cluster_progress(here.aws, here.cluster, output.now())
     if first.status == DELETED:
-        absent = no_cluster(
+        absent = make_missing_cluster_error(
             here.aws,
             name,
-            Absent(
+            ResourceNotFound(
                 f"AWS has no HyperPod cluster {name!r} in this account and region",
                 "check the name, --region and --profile: hpctl cluster list",
             ),
@@ -105,7 +105,7 @@ def delete(
             raise absent
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
         return exit_with_outcome("delete", name, as_json, outcome="unchanged", why=why)
-    for line in list_losses(first, here):
+    for line in describe_deletion_effects(first, here):
         output.echo(output.fold_text(line), err=True)
     if dry_run:
         order = CallView("DeleteCluster", {"ClusterName": here.cluster})
@@ -123,7 +123,7 @@ def delete(
     return exit_with_outcome("delete", first.cluster, as_json, **fields)
 
 
-def list_losses(first: ClusterProgress, here: ClusterPlace) -> list[str]:
+def describe_deletion_effects(first: ClusterProgress, here: ClusterContext) -> list[str]:
     """Return what a deletion takes with it, and what it leaves."""
     lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
     for g in first.groups:
@@ -133,7 +133,7 @@ def list_losses(first: ClusterProgress, here: ClusterPlace) -> list[str]:
         "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
     )
     lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
-    answer = read_known(here)
+    answer = read_known_nodes(here)
     if answer.slurm is None:
         return [*lines, f"Running jobs: unknown ({answer.slurm_error})"]
     jobs = [job for job in answer.slurm.jobs.values() if job.running]

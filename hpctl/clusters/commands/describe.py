@@ -12,31 +12,31 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import describe_failures
 from hpctl.clusters.commands.context import (
+    add_cluster_options,
     cluster_argument,
-    find_fleet,
-    place_options,
-    resolve_place,
+    require_fleet,
+    resolve_cluster_context,
 )
-from hpctl.clusters.failures import of_rows
+from hpctl.clusters.failures import list_failed_nodes
 from hpctl.clusters.fleet import Fleet, NodeRow
 from hpctl.clusters.progress import NodeProgress
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import aws_options
 from hpctl.toolkit.declared_view import (
-    Blank,
+    AgeCell,
+    BlankLine,
     Column,
     Columns,
-    Fact,
-    Facts,
+    FactRow,
+    FactTable,
+    ItemLines,
     JsonOnly,
     Layout,
-    Lines,
-    Section,
-    Since,
+    RowTable,
     state_column,
 )
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, STYLES, style_text
 
 if TYPE_CHECKING:
@@ -110,21 +110,21 @@ class ClusterDescribeView(Struct, frozen=True):
     failed_nodes: tuple[NodeProgress, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Facts(
+        FactTable(
             (
-                Fact("cluster", "name"),
-                Fact("arn", "arn"),
-                Fact("status", "status", style=STYLES),
-                Fact("age", Since("created")),
-                Fact("provisioning", "provisioning"),
-                Fact("recovery", "node_recovery"),
-                Fact("subnets", "subnets"),
-                Fact("security", "security_groups"),
+                FactRow("cluster", "name"),
+                FactRow("arn", "arn"),
+                FactRow("status", "status", style=STYLES),
+                FactRow("age", AgeCell("created")),
+                FactRow("provisioning", "provisioning"),
+                FactRow("recovery", "node_recovery"),
+                FactRow("subnets", "subnets"),
+                FactRow("security", "security_groups"),
             )
         ),
-        Blank(),
-        Section("groups"),
-        Lines("problem_lines", title="Wrong", indent=2),
+        BlankLine(),
+        RowTable("groups"),
+        ItemLines("problem_lines", title="Wrong", indent=2),
     )
 
     @property
@@ -137,7 +137,7 @@ class ClusterDescribeView(Struct, frozen=True):
         return [*rest, *describe_failures(self.failed_nodes)]
 
 
-def describe_view(
+def make_describe_view(
     fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
 ) -> ClusterDescribeView:
     """Return the screen as a value; `failed` are the fleet's failed nodes, understood."""
@@ -201,18 +201,20 @@ def _find_problems(
 @click.command()
 @cluster_argument
 @output.json_option
-@place_options
+@add_cluster_options
 def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any) -> None:
     """A cluster, its instance groups, and what is wrong with it.
 
     Exit code: 0, or 1 where something is wrong.
     """
-    here = resolve_place(name or cluster, **where)
-    fleet = find_fleet(here)
+    here = resolve_cluster_context(name or cluster, **where)
+    fleet = require_fleet(here)
     at = output.now()
-    view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
+    view = make_describe_view(
+        fleet, list_failed_nodes(here.aws, fleet.description, fleet.rows, at), at
+    )
     output.show_view("cluster-describe", view, as_json)
-    output.exit_with(Exit.PROBLEM if view.problems else Exit.FINE)
+    output.exit_with(ExitCode.PROBLEM if view.problems else ExitCode.FINE)
 
 
 class ClusterLine(Struct, frozen=True):
@@ -227,7 +229,7 @@ class ClusterLine(Struct, frozen=True):
     columns: ClassVar[Columns] = (
         Column("NAME", "name"),
         state_column("STATUS", "status"),
-        Column("AGE", Since("created")),
+        Column("AGE", AgeCell("created")),
         Column("ARN", "arn", wide=True),
     )
     json_only: ClassVar[JsonOnly] = ("training_plans",)
@@ -240,7 +242,7 @@ class ClusterListView(Struct, frozen=True):
     region: str
     clusters: tuple[ClusterLine, ...]
 
-    layout: ClassVar[Layout] = (Section("clusters", otherwise="no HyperPod cluster in {region}"),)
+    layout: ClassVar[Layout] = (RowTable("clusters", otherwise="no HyperPod cluster in {region}"),)
 
 
 @click.command("list")
@@ -267,4 +269,6 @@ def list_clusters(as_json: bool, **where: Any) -> None:
     )
     view = ClusterListView(output.now(), aws.region, lines)
     output.show_view("cluster-list", view, as_json)
-    output.exit_with(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)
+    output.exit_with(
+        ExitCode.PROBLEM if any(c.status == "Failed" for c in lines) else ExitCode.FINE
+    )

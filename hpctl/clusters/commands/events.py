@@ -13,22 +13,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
+    add_cluster_options,
     cluster_argument,
     complete_group,
     complete_node,
-    find_fleet,
-    place_options,
-    resolve_place,
+    require_fleet,
+    resolve_cluster_context,
 )
 from hpctl.clusters.fleet import NodeRow, NoSuchNode
-from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.fleet_reading import read_node_rows
 from hpctl.clusters.node_lookup import find_group, resolve_node
 from hpctl.clusters.watch import LEVELS, ClusterEvent
 from hpctl.clusters.watch import read_events as read
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Section
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.output import SinceType
 from hpctl.toolkit.tables import BAD, DIM, WARN, format_moment
@@ -53,7 +53,7 @@ class ClusterEventLine(Struct, frozen=True):
     instances: tuple[str, ...] = ()
 
 
-def _event_style(row: EventText) -> str:
+def _choose_event_style(row: EventText) -> str:
     return {"Error": BAD, "Warn": WARN}.get(row.level, "")
 
 
@@ -67,9 +67,9 @@ class EventText(Struct, frozen=True):
 
     columns: ClassVar[Columns] = (
         Column("TIME", "time"),
-        Column("LEVEL", "level", style=_event_style),
+        Column("LEVEL", "level", style=_choose_event_style),
         Column("WHERE", "where"),
-        Column("WHAT", "what", fold=True, style=_event_style),
+        Column("WHAT", "what", fold=True, style=_choose_event_style),
     )
 
 
@@ -82,8 +82,8 @@ class ClusterEventsView(Struct, frozen=True):
     total: int = 0
 
     layout: ClassVar[Layout] = (
-        Section("texts", otherwise="no events"),
-        Line(
+        RowTable("texts", otherwise="no events"),
+        TextLine(
             "{total} events, repeats folded: --all shows each",
             style=DIM,
             when=lambda view: 0 < len(view.events) < view.total,
@@ -97,7 +97,7 @@ class ClusterEventsView(Struct, frozen=True):
         found = []
         last = ""
         for line in self.events:
-            at, level, where, what = event_cells(line)
+            at, level, where, what = format_event_cells(line)
             why = line.event.failure
             if why and why == last:
                 what[1] = "as above"
@@ -136,7 +136,7 @@ class ClusterEventsView(Struct, frozen=True):
 @click.option("--all", "every", is_flag=True, help="Every event; else repeats are one line.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new ones until Ctrl-C.")
 @output.json_option
-@place_options
+@add_cluster_options
 def events(
     name: str | None,
     level: str,
@@ -160,8 +160,8 @@ def events(
         raise click.UsageError(
             "--json and --follow cannot be used together: --json prints one object and ends"
         )
-    here = resolve_place(name or cluster, **where)
-    fleet = find_fleet(here)
+    here = resolve_cluster_context(name or cluster, **where)
+    fleet = require_fleet(here)
     rows = fleet.rows
     if group:
         find_group(fleet.description, group)
@@ -172,15 +172,15 @@ def events(
         "levels": levels,
     }
     found = read(here.aws, here.cluster, after=since, **asked)
-    text = make_lines(found, rows)
-    shown = text if every else fold_repeats(text)
+    text = make_event_lines(found, rows)
+    shown = text if every else fold_repeated_events(text)
     view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
     output.show_view("cluster-events", view, as_json)
     if follow:
         _follow_events(here, found, since, asked)
 
 
-def make_lines(
+def make_event_lines(
     found: Iterable[ClusterEvent], rows: Iterable[NodeRow]
 ) -> tuple[ClusterEventLine, ...]:
     """Return the events with the names of the nodes that they are of."""
@@ -197,7 +197,7 @@ def make_lines(
     )
 
 
-def fold_repeats(messages: Iterable[ClusterEventLine]) -> tuple[ClusterEventLine, ...]:
+def fold_repeated_events(messages: Iterable[ClusterEventLine]) -> tuple[ClusterEventLine, ...]:
     """Events that say the same of one node, or of gone instances of a group, as one: the newest.
 
     Instance ids differ from try to try and count for nothing in what an event says.
@@ -210,11 +210,11 @@ def fold_repeats(messages: Iterable[ClusterEventLine]) -> tuple[ClusterEventLine
     lines = []
     for same in alike.values():
         # Two lines as one with a count are two lines still.
-        lines += [_as_one(same)] if len(same) > 2 else same
+        lines += [_merge_repeated_events(same)] if len(same) > 2 else same
     return tuple(sorted(lines, key=lambda line: (line.event.at, line.event.id)))
 
 
-def _as_one(same: list[ClusterEventLine]) -> ClusterEventLine:
+def _merge_repeated_events(same: list[ClusterEventLine]) -> ClusterEventLine:
     instances = dict.fromkeys(line.event.instance_id for line in same if line.event.instance_id)
     newest = same[-1]
     return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
@@ -233,7 +233,7 @@ def _name_instance(rows: tuple[NodeRow, ...], name: str) -> str:
 
 
 def _follow_events(
-    here: ClusterPlace,
+    here: ClusterContext,
     found: tuple[ClusterEvent, ...],
     since: datetime | None,
     asked: dict[str, Any],
@@ -247,28 +247,28 @@ def _follow_events(
             begun = output.now()
             try:
                 new = read(here.aws, here.cluster, after=after - OVERLAP, **asked)
-                rows = node_rows(here.aws, here.cluster, details=False)
+                rows = read_node_rows(here.aws, here.cluster, details=False)
             except Unavailable as error:
                 output.echo(f"hpctl: {error}; trying again", err=True)
                 continue
             fresh = [event for event in new if event.id not in text]
             text |= {event.id for event in fresh}
             after = max(after, begun)
-            for line in event_lines(make_lines(fresh, rows)):
+            for line in format_event_lines(make_event_lines(fresh, rows)):
                 output.echo(line)
     except KeyboardInterrupt:
         return
 
 
-def event_lines(draw: Iterable[ClusterEventLine]) -> list[str]:
+def format_event_lines(draw: Iterable[ClusterEventLine]) -> list[str]:
     """Events one below the other as they come, one line each."""
     return [
         f"{at}  {level:5}  {where}  {'; '.join(what)}"
-        for at, level, where, what in map(event_cells, draw)
+        for at, level, where, what in map(format_event_cells, draw)
     ]
 
 
-def event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]]:
+def format_event_cells(line: ClusterEventLine) -> tuple[str, str, str, list[str]]:
     """When, how bad, of what, and what it was with why."""
     event = line.event
     alone = event.instance_id if len(line.instances) < 2 else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpctl.toolkit.errors import HpctlError
 
 
-def may_write(path: Path, force: bool) -> None:
+def check_overwrite(path: Path, force: bool) -> None:
     """Raise HpctlError where the file exists already and `--force` was not given."""
     if path.exists() and not force:
         raise HpctlError(

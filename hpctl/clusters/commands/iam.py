@@ -12,13 +12,19 @@ from msgspec import Struct
 from hpctl.clusters.commands.context import read_daemon_config
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, make_usage_error
-from hpctl.toolkit.declared_view import Column, Columns, Layout, Line, Section
-from hpctl.toolkit.errors import Absent, HpctlError
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.arguments import (
+    BUCKET,
+    ROLE_ARN,
+    ExistingPathType,
+    aws_options,
+    make_usage_error,
+)
+from hpctl.toolkit.declared_view import Column, Columns, Layout, RowTable, TextLine
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
+from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
-    from hpctl.clusters.iam_policies import Scope
+    from hpctl.clusters.iam_policies import PolicyScope
 
 
 WHO = ("head-node", "execution-role", "operator")
@@ -63,12 +69,12 @@ class IamCheckView(Struct, frozen=True):
     error: str
 
     layout: ClassVar[Layout] = (
-        Line("cannot tell: {error}", when="error"),
-        Line("{role} allows what {who} needs", when="allows_all"),
-        Line("{role} does not allow all that {who} needs:", when="denied"),
-        Section("denied"),
-        Line("{role} has conditions that only a real request meets:", when="unsure"),
-        Section("unsure"),
+        TextLine("cannot tell: {error}", when="error"),
+        TextLine("{role} allows what {who} needs", when="allows_all"),
+        TextLine("{role} does not allow all that {who} needs:", when="denied"),
+        RowTable("denied"),
+        TextLine("{role} has conditions that only a real request meets:", when="unsure"),
+        RowTable("unsure"),
     )
 
     @property
@@ -81,7 +87,7 @@ scope_options = output.combine_options(
     click.option(
         "--file",
         metavar="FILE",
-        type=ThereType(exists=True, dir_okay=False),
+        type=ExistingPathType(exists=True, dir_okay=False),
         help="cluster.yaml: its alarms, accounting secret, bucket and execution role.",
     ),
     output.config_option,
@@ -165,8 +171,8 @@ def check(
     cannot tell.
     """
     from hpctl.clusters.iam_policies import PERSONAS, make_policy
-    from hpctl.clusters.validate.role import NoRole, simulate_policy
-    from hpctl.clusters.validate.wanted import Unanswered
+    from hpctl.clusters.validate.role import RoleNotFound, simulate_policy
+    from hpctl.clusters.validate.wanted import FailedCall
 
     aws = open_aws(**account)
     number = principal.split(":")[4]
@@ -184,9 +190,9 @@ def check(
     if open_:
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
     found = simulate_policy(aws.service("iam"), principal, statements)
-    if isinstance(found, NoRole):
-        raise Absent(found.why, found.fix)
-    if isinstance(found, Unanswered):
+    if isinstance(found, RoleNotFound):
+        raise ResourceNotFound(found.why, found.fix)
+    if isinstance(found, FailedCall):
         view = IamCheckView(who, principal, (), (), found.why)
     else:
         denied = tuple(DeniedView(action, why) for action, why in found.denied.items())
@@ -194,15 +200,15 @@ def check(
         view = IamCheckView(who, principal, denied, unsure, "")
     output.show_view("iam-check", view, as_json)
     if view.denied:
-        output.exit_with(Exit.PROBLEM)
-    output.exit_with(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
+        output.exit_with(ExitCode.PROBLEM)
+    output.exit_with(ExitCode.CANNOT_TELL if view.error or view.unsure else ExitCode.FINE)
 
 
-def _read_scope(*, file: str | None, config: str, **names: str) -> Scope:
+def _read_scope(*, file: str | None, config: str, **names: str) -> PolicyScope:
     """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
 
-    settings = _of_file(file) if file else {}
+    settings = _read_spec_scope(file) if file else {}
     settings |= {key: value for key, value in names.items() if value}
     loaded = read_daemon_config(config)
     autoscale = loaded is not None and loaded.autoscale.enabled
@@ -213,12 +219,12 @@ def _read_scope(*, file: str | None, config: str, **names: str) -> Scope:
         raise make_usage_error(error) from error
 
 
-def _of_file(file: str) -> dict[str, Any]:
+def _read_spec_scope(file: str) -> dict[str, Any]:
     """Read what a cluster's file names; several buckets or roles stay `*`."""
     from hpctl.clusters.spec import read_spec
-    from hpctl.clusters.validate.wanted import of_spec
+    from hpctl.clusters.validate.wanted import build_wanted_cluster
 
-    wanted = of_spec(read_spec(file))
+    wanted = build_wanted_cluster(read_spec(file))
     roles = {group.execution_role for group in wanted.groups if group.execution_role}
     uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
     buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
@@ -232,7 +238,7 @@ def _of_file(file: str) -> dict[str, Any]:
     }
 
 
-def _list_open_options(to: Scope, policy: dict[str, Any]) -> list[str]:
+def _list_open_options(to: PolicyScope, policy: dict[str, Any]) -> list[str]:
     """Return the options that would narrow a policy."""
     text = json.dumps(policy)
     options = {"cluster_id": "--cluster ARN", "cluster": "--cluster NAME"}

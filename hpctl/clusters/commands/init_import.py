@@ -11,35 +11,35 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from hpctl.clusters.arguments import LustreType, WordType
-from hpctl.clusters.commands.context import cluster_argument, no_cluster
-from hpctl.clusters.commands.file_writing import may_write, write_file
+from hpctl.clusters.arguments import FsxLustreType, SpecFieldType
+from hpctl.clusters.commands.context import cluster_argument, make_missing_cluster_error
+from hpctl.clusters.commands.file_writing import check_overwrite, write_file
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import ThereType, aws_options, complete_file, spec_argument
-from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.toolkit.arguments import ExistingPathType, aws_options, complete_file, spec_argument
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 
 if TYPE_CHECKING:
-    from hpctl.clusters.cluster_file import Answers
+    from hpctl.clusters.cluster_file import ClusterInitAnswers
     from hpctl.vocabulary.ports import Aws
 
 
-NAME = WordType("ClusterName", "name")
+NAME = SpecFieldType("ClusterName", "name")
 
 
-ROLE = WordType("RoleArn", "arn")
+ROLE = SpecFieldType("RoleArn", "arn")
 
 
-TYPE = WordType("InstanceType", "type")
+TYPE = SpecFieldType("InstanceType", "type")
 
 
-SUBNET = WordType("SubnetId", "subnet-id")
+SUBNET = SpecFieldType("SubnetId", "subnet-id")
 
 
-SECURITY_GROUP = WordType("SecurityGroupId", "group-id")
+SECURITY_GROUP = SpecFieldType("SecurityGroupId", "group-id")
 
 
-S3_URI = WordType("S3Uri", "s3-uri")
+S3_URI = SpecFieldType("S3Uri", "s3-uri")
 
 
 COUNT = click.IntRange(0, 6758)
@@ -79,7 +79,7 @@ ASKED = (
     InitQuestion("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
     InitQuestion("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
     InitQuestion("scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""),
-    InitQuestion("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", LustreType(), ""),
+    InitQuestion("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", FsxLustreType(), ""),
 )
 
 
@@ -107,15 +107,17 @@ ASKED = (
 @click.option("--login-type", type=TYPE, help="Adds a login node of this type.")
 @click.option("--scripts", type=S3_URI, help="The S3 prefix of lifecycle scripts.")
 @click.option("--entry", help="The script there that runs after the AMI's own set-up.")
-@click.option("--fsx-lustre", "lustre", type=LustreType(), help="An FSx for Lustre file system.")
+@click.option("--fsx-lustre", "lustre", type=FsxLustreType(), help="An FSx for Lustre file system.")
 @click.option(
     "--fsx-openzfs",
     "openzfs",
-    type=WordType("FsxDnsName", "dns-name"),
+    type=SpecFieldType("FsxDnsName", "dns-name"),
     help="An FSx for OpenZFS file system.",
 )
 @click.option(
-    "--training-plan", type=WordType("TrainingPlanArn", "arn"), help="The workers' training plan."
+    "--training-plan",
+    type=SpecFieldType("TrainingPlanArn", "arn"),
+    help="The workers' training plan.",
 )
 @click.option("--spot", is_flag=True, help="Spot instances for the workers.")
 @click.option("--continuous", is_flag=True, help="Continuous provisioning.")
@@ -133,12 +135,12 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
     On a terminal it asks for what no option says; elsewhere --name, --role, --instance-type and
     --count are needed.
     """
-    from hpctl.clusters.cluster_file import OFFERS, build_spec_from_answers, to_yaml
+    from hpctl.clusters.cluster_file import OFFERS, build_spec_from_answers, format_spec_yaml
 
     if not dry_run:
-        may_write(path, force)
+        check_overwrite(path, force)
     spec = build_spec_from_answers(_collect_answers(given))
-    text = to_yaml(spec, [_format_head(path)], OFFERS)
+    text = format_spec_yaml(spec, [_format_file_header(path)], OFFERS)
     if not dry_run:
         write_file(path, text)
     groups = tuple(group.name for group in spec.groups)
@@ -164,16 +166,16 @@ def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) ->
         output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
 
 
-def _format_head(path: Path) -> str:
+def _format_file_header(path: Path) -> str:
     return (
         "A HyperPod cluster with Slurm. Every key: docs/cluster.md. Check it with "
         f"`hpctl cluster validate {path.name}`; `hpctl cluster create {path.name}` makes it."
     )
 
 
-def _collect_answers(given: dict[str, Any]) -> Answers:
+def _collect_answers(given: dict[str, Any]) -> ClusterInitAnswers:
     """Return the options, and on a terminal what was asked beside them. Raises UsageError."""
-    from hpctl.clusters.cluster_file import Answers
+    from hpctl.clusters.cluster_file import ClusterInitAnswers
 
     missing = [question for question in NEEDED if given[question.option] in (None, ())]
     if missing and not sys.stdin.isatty():
@@ -187,7 +189,9 @@ def _collect_answers(given: dict[str, Any]) -> Answers:
         for question in ASKED:
             if given[question.option] in (None, ()):
                 given[question.option] = _ask_question(question)
-    return Answers(**{key: value for key, value in given.items() if value not in (None, "")})
+    return ClusterInitAnswers(
+        **{key: value for key, value in given.items() if value not in (None, "")}
+    )
 
 
 def _ask_question(question: InitQuestion) -> Any:
@@ -223,7 +227,7 @@ class ClusterImportView(Struct, frozen=True):
     "--from-json",
     "request",
     metavar="FILE",
-    type=ThereType(exists=True, dir_okay=False, allow_dash=True),
+    type=ExistingPathType(exists=True, dir_okay=False, allow_dash=True),
     shell_complete=complete_file,
     help="A create-cluster request, as the AWS CLI's --cli-input-json takes it; - for stdin.",
 )
@@ -252,7 +256,7 @@ def import_(
             "--from-json FILE"
         )
     if path:
-        may_write(path, force)
+        check_overwrite(path, force)
     if request:
         view = _import_request(request, str(path or ""))
     else:
@@ -270,7 +274,11 @@ def import_(
 
 
 def _import_request(file: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.cluster_file import list_unknown_settings, spec_of_json, to_yaml
+    from hpctl.clusters.cluster_file import (
+        format_spec_yaml,
+        import_request_json,
+        list_unknown_settings,
+    )
     from hpctl.clusters.service_model import open_model
 
     try:
@@ -281,7 +289,7 @@ def _import_request(file: str, path: str) -> ClusterImportView:
             f"cannot read the CreateCluster request in {file}: {error}",
             "check that the file exists and is valid JSON",
         ) from error
-    spec = spec_of_json(text, file, open_model())
+    spec = import_request_json(text, file, open_model())
     silent = list_unknown_settings(spec, "write them in", images=False)
     head = [
         f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
@@ -290,18 +298,23 @@ def _import_request(file: str, path: str) -> ClusterImportView:
         *(f"- {one}" for one in silent),
     ]
     groups = tuple(group.name for group in spec.groups)
-    return ClusterImportView(spec.name, path, groups, tuple(silent), to_yaml(spec, head))
+    return ClusterImportView(spec.name, path, groups, tuple(silent), format_spec_yaml(spec, head))
 
 
 def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.cluster_file import import_spec, list_unknown_settings, read_images, to_yaml
-    from hpctl.clusters.request import read_parameters
+    from hpctl.clusters.cluster_file import (
+        format_spec_yaml,
+        import_spec,
+        list_unknown_settings,
+        read_group_images,
+    )
+    from hpctl.clusters.request import read_provisioning_parameters
 
     sagemaker = aws.service("sagemaker")
     try:
         describe = sagemaker.read("describe_cluster", ClusterName=name)
-    except Absent as error:
-        raise no_cluster(aws, name, error) from error
+    except ResourceNotFound as error:
+        raise make_missing_cluster_error(aws, name, error) from error
     silent: list[str] = []
     tags: dict[str, str] = {}
     try:
@@ -309,11 +322,11 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
         tags = {tag["Key"]: tag["Value"] for tag in found}
     except HpctlError as error:
         silent.append(f"the tags: {error}")
-    parameters, why = read_parameters(aws, describe)
+    parameters, why = read_provisioning_parameters(aws, describe)
     spec = import_spec(describe, tags, parameters)
     silent = [*list_unknown_settings(spec, why), *silent]
     remarks = {}
-    for group, images in read_images(describe).items():
+    for group, images in read_group_images(describe).items():
         if images:
             pins = [f"{key}: {value}" for key, value in images.items()]
             remarks[group] = ("The AMI that it has. Without the #, the file pins it:", *pins)
@@ -323,7 +336,7 @@ def _import_cluster(aws: Aws, name: str, path: str) -> ClusterImportView:
         "What the service does not tell:",
         *(f"- {one}" for one in silent),
     ]
-    text = to_yaml(spec, head, remarks=remarks)
+    text = format_spec_yaml(spec, head, remarks=remarks)
     groups = tuple(group.name for group in spec.groups)
     return ClusterImportView(spec.name, path, groups, tuple(silent), text)
 
@@ -344,12 +357,12 @@ def provisioning_parameters(path: str, target: Path | None, force: bool, as_json
     For clusters with `slurm_config: provisioning_parameters`; `hpctl cluster lifecycle bundle`
     takes the file along.
     """
-    from hpctl.clusters.request import render_parameters
+    from hpctl.clusters.request import render_provisioning_parameters
     from hpctl.clusters.spec import read_spec
 
     if target:
-        may_write(target, force)
-    text = json.dumps(render_parameters(read_spec(path)), indent=2) + "\n"
+        check_overwrite(target, force)
+    text = json.dumps(render_provisioning_parameters(read_spec(path)), indent=2) + "\n"
     if target:
         write_file(target, text)
     if as_json or not target:
@@ -365,6 +378,6 @@ def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
 
     # yaml-language-server: $schema=cluster.schema.json
     """
-    from hpctl.clusters.spec.schema import schema_text
+    from hpctl.clusters.spec.schema import format_schema
 
-    output.echo(schema_text(), nl=False)
+    output.echo(format_schema(), nl=False)

@@ -12,20 +12,20 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import describe_failures
 from hpctl.clusters.commands.context import (
-    find_fleet,
-    groups_option,
+    add_cluster_options,
+    add_groups_option,
     nodes_argument,
-    place_options,
-    read_known,
-    resolve_place,
+    read_known_nodes,
+    require_fleet,
+    resolve_cluster_context,
 )
-from hpctl.clusters.failures import of_rows
+from hpctl.clusters.failures import list_failed_nodes
 from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
-from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.clusters.node_lookup import find_group, resolve_nodes
 from hpctl.clusters.progress import FAILURE, NodeProgress
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Layout, Line, Lines, Section, state_column
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.declared_view import Column, ItemLines, Layout, RowTable, TextLine, state_column
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, DIM, WARN, color_word, join_texts, style_text
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class ClusterNodesView(Struct, frozen=True):
     failed_nodes: tuple[NodeProgress, ...] = ()
 
     layout: ClassVar[Layout] = (
-        Section("nodes", NODE_COLUMNS),
-        Line("{counts}", style=DIM),
-        Lines(lambda view: describe_failures(view.failed_nodes)),
-        Lines("remarks"),
-        Lines("errors", style=WARN),
+        RowTable("nodes", NODE_COLUMNS),
+        TextLine("{counts}", style=DIM),
+        ItemLines(lambda view: describe_failures(view.failed_nodes)),
+        ItemLines("remarks"),
+        ItemLines("errors", style=WARN),
     )
 
     @property
@@ -139,7 +139,7 @@ def matches_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) 
 
 @click.command()
 @nodes_argument
-@groups_option("Only nodes of this group; repeatable.")
+@add_groups_option("Only nodes of this group; repeatable.")
 @click.option(
     "--state",
     "states",
@@ -154,7 +154,7 @@ def matches_filters(row: NodeRow, groups: Sequence[str], states: Sequence[str]) 
     help="Ask for zone, image and capacity too: one call a node, 32 at once.",
 )
 @output.json_option
-@place_options
+@add_cluster_options
 def instances(
     names: tuple[str, ...],
     groups: tuple[str, ...],
@@ -168,16 +168,16 @@ def instances(
     NODE is a node name, instance id, logical id, address, <group>-<n>, or a hostlist of names.
     Exit code: 0, or 3 where something that is at hand could not be read.
     """
-    here = resolve_place(**where)
-    fleet = find_fleet(here, details=details)
-    answer = read_known(here, live=False)
+    here = resolve_cluster_context(**where)
+    fleet = require_fleet(here, details=details)
+    answer = read_known_nodes(here, live=False)
     rows = answer.join(fleet.rows, here)
     for group in groups:
         find_group(fleet.description, group)
     at = output.now()
     shown = [
         row
-        for row in (resolve_all(rows, names) if names else rows)
+        for row in (resolve_nodes(rows, names) if names else rows)
         if matches_filters(row, groups, states)
     ]
     view = ClusterNodesView(
@@ -189,12 +189,12 @@ def instances(
         slurm_error=answer.slurm_error,
         health_error=answer.health_error,
         nodes=tuple(shown),
-        failed_nodes=of_rows(here.aws, fleet.description, shown, at),
+        failed_nodes=list_failed_nodes(here.aws, fleet.description, shown, at),
     )
     output.show_view("cluster-nodes", view, as_json)
     blind = here.slurm and answer.slurm is None
     unread = any(row.unread for row in view.nodes)
-    output.exit_with(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
+    output.exit_with(ExitCode.CANNOT_TELL if blind or unread else ExitCode.FINE)
 
 
 def _list_remarks(row: NodeRow) -> list[tuple[str, str]]:

@@ -13,14 +13,22 @@ import click
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from hpctl.clusters.arguments import PrefixType
+from hpctl.clusters.arguments import S3PrefixType
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output as toolkit_output
-from hpctl.toolkit.arguments import ThereType, aws_options
-from hpctl.toolkit.declared_view import Blank, Each, JsonOnly, Layout, Line, Lines, Section
+from hpctl.toolkit.arguments import ExistingPathType, aws_options
+from hpctl.toolkit.declared_view import (
+    BlankLine,
+    ForEach,
+    ItemLines,
+    JsonOnly,
+    Layout,
+    RowTable,
+    TextLine,
+)
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import DRY_RUN, Exit, exit_with, json_option
+from hpctl.toolkit.output import DRY_RUN, ExitCode, exit_with, json_option
 from hpctl.toolkit.tables import BAD, GOOD
 
 if TYPE_CHECKING:
@@ -36,21 +44,23 @@ def lifecycle() -> None:
     """Build, test and upload lifecycle scripts."""
 
 
-FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
-DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
+FILE = ExistingPathType(path_type=Path, exists=True, dir_okay=False)
+DIRECTORY = ExistingPathType(path_type=Path, exists=True, file_okay=False)
 
-_bundle = click.argument("directory", metavar="BUNDLE", type=ThereType(path_type=Path, exists=True))
+_bundle = click.argument(
+    "directory", metavar="BUNDLE", type=ExistingPathType(path_type=Path, exists=True)
+)
 
 DEFAULT_SPEC = "cluster.yaml"
 
 PROBLEMS = (
-    Line(
+    TextLine(
         lambda view: f"{len(view.problems)} problem(s), no bundle",
         style=BAD,
         unbroken=True,
         when="problems",
     ),
-    Lines("problems", "  {path}: {what}", unbroken=True),
+    ItemLines("problems", "  {path}: {what}", unbroken=True),
 )
 
 
@@ -68,10 +78,12 @@ class BundleView(Struct, frozen=True):
     # Paths and digests are copied from the screen: they are not broken into lines.
     layout: ClassVar[Layout] = (
         *PROBLEMS,
-        Line("bundle  {directory}", unbroken=True, when="is_made"),
-        Line("holds   {files} files, {megabytes}, {wheel_count}", unbroken=True, when="is_made"),
-        Line("digest  {digest}", unbroken=True, when="is_made"),
-        Lines("notes", "note    {}", unbroken=True, when="is_made"),
+        TextLine("bundle  {directory}", unbroken=True, when="is_made"),
+        TextLine(
+            "holds   {files} files, {megabytes}, {wheel_count}", unbroken=True, when="is_made"
+        ),
+        TextLine("digest  {digest}", unbroken=True, when="is_made"),
+        ItemLines("notes", "note    {}", unbroken=True, when="is_made"),
     )
 
     @property
@@ -104,7 +116,7 @@ class BundleView(Struct, frozen=True):
 @click.option(
     "--add",
     multiple=True,
-    type=ThereType(path_type=Path, exists=True),
+    type=ExistingPathType(path_type=Path, exists=True),
     metavar="PATH",
     help="A file or directory for the top of the bundle: shared_users.txt, site.d, debs, ...",
 )
@@ -166,7 +178,7 @@ def bundle(
         )
     target = _parse_target(python_version, machine, python)
     directory = directory.absolute()
-    bundles.require_replaceable(directory)
+    bundles.check_bundle_directory(directory)
     with _make_temporary_folder(directory) as room:
         made = room / "bundle"
         made.mkdir()
@@ -181,22 +193,22 @@ def bundle(
         parts = bundles.BundleParts(
             config=settings, additions=add, wheels=packed, python=python, made_for=asdict(target)
         )
-        bundles.lay_out_bundle(made, parts)
-        note = _with_roles(made, spec_file)
+        bundles.write_bundle_files(made, parts)
+        note = _write_group_roles(made, spec_file)
         found = bundle_checks.find_bundle_problems(made)
         signed = bundles.write_manifest(made)
         if not found:
             made.chmod(0o755)
             bundles.replace_bundle(made, directory)
-    view = _make_view(directory, signed, found, target, note)
+    view = _make_bundle_view(directory, signed, found, target, note)
     toolkit_output.show_view("lifecycle-bundle", view, as_json)
-    exit_with(Exit.PROBLEM if found else Exit.FINE)
+    exit_with(ExitCode.PROBLEM if found else ExitCode.FINE)
 
 
 def _parse_target(version: str | None, machine: str, packed: Path | None) -> WheelTarget:
     from hpctl.clusters import bundle_wheels
 
-    inside = bundle_wheels.packed_python(packed) if packed else ""
+    inside = bundle_wheels.find_packed_python_version(packed) if packed else ""
     wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
     if not bundle_wheels.VERSION.fullmatch(wanted):
         raise click.UsageError(
@@ -224,19 +236,19 @@ def _make_temporary_folder(target_file: Path) -> Iterator[Path]:
         ) from error
 
 
-def _with_roles(made: Path, spec_file: Path | None) -> str:
+def _write_group_roles(made: Path, spec_file: Path | None) -> str:
     """Give the bundle the roles of the groups; the note on it. Raises HpctlError."""
     from hpctl.clusters import spec
-    from hpctl.clusters.request import write_roles
+    from hpctl.clusters.request import write_bundle_roles
 
     path = spec_file or Path(DEFAULT_SPEC)
     if not path.is_file():
         return ""
-    where = write_roles(made, spec.read_spec(str(path)))
+    where = write_bundle_roles(made, spec.read_spec(str(path)))
     return f"{where} has the groups' roles, as {path} says them" if where else ""
 
 
-def _make_view(
+def _make_bundle_view(
     output: Path, signed: Bundle, found: tuple[BundleProblem, ...], target: WheelTarget, note: str
 ) -> BundleView:
     notes = [note] if note else []
@@ -267,13 +279,13 @@ class PushView(Struct, frozen=True):
     pruned: bool
 
     layout: ClassVar[Layout] = (
-        Line("s3 uri  {source_s3_uri}", unbroken=True),
-        Line("digest  {digest}", unbroken=True),
-        Line("sent    {counts}", unbroken=True, when=lambda view: not view.dry_run),
-        Line("would send {counts}", unbroken=True, when="dry_run"),
-        Lines("sent", "  {}", unbroken=True, when="dry_run"),
-        Line("{left_over_text}", unbroken=True),
-        Line(DRY_RUN, when="dry_run"),
+        TextLine("s3 uri  {source_s3_uri}", unbroken=True),
+        TextLine("digest  {digest}", unbroken=True),
+        TextLine("sent    {counts}", unbroken=True, when=lambda view: not view.dry_run),
+        TextLine("would send {counts}", unbroken=True, when="dry_run"),
+        ItemLines("sent", "  {}", unbroken=True, when="dry_run"),
+        TextLine("{left_over_text}", unbroken=True),
+        TextLine(DRY_RUN, when="dry_run"),
     )
 
     @property
@@ -294,7 +306,7 @@ class PushView(Struct, frozen=True):
 
 @lifecycle.command()
 @_bundle
-@click.argument("target", metavar="S3://BUCKET/PREFIX", type=PrefixType())
+@click.argument("target", metavar="S3://BUCKET/PREFIX", type=S3PrefixType())
 @click.option("--prune", is_flag=True, help="Delete objects under the prefix that no bundle has.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before --prune deletes.")
@@ -328,7 +340,7 @@ def push(
     if found:
         raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl cluster lifecycle bundle")
     aws = open_aws(**account)
-    plan = bundles.plan_push(aws, read, target)
+    plan = bundles.plan_bundle_push(aws, read, target)
     deletes = prune and bool(plan.left_over)
     if deletes and not dry_run:
         confirm_or_exit(f"Delete {len(plan.left_over)} objects in {target}?", yes)
@@ -340,7 +352,7 @@ def push(
 
         bundles.push_bundle(aws, read, target, plan, report)
         if deletes:
-            bundles.prune_prefix(aws, target, plan)
+            bundles.delete_stale_objects(aws, target, plan)
     view = PushView(
         source_s3_uri=str(target),
         digest=read.digest,
@@ -351,10 +363,10 @@ def push(
         pruned=deletes and not dry_run,
     )
     toolkit_output.show_view("lifecycle-push", view, as_json)
-    exit_with(Exit.FINE)
+    exit_with(ExitCode.FINE)
 
 
-def _list_taken_steps(trial: Trial) -> list[StepState]:
+def _list_executed_steps(trial: Trial) -> list[StepState]:
     steps = trial.run.steps if trial.run else ()
     return [step for step in steps if step.state not in ("not_applicable", "off")]
 
@@ -378,20 +390,20 @@ class TestView(Struct, frozen=True):
 
     layout: ClassVar[Layout] = (
         *PROBLEMS,
-        Each(
+        ForEach(
             "trials",
             (
-                Line(
+                TextLine(
                     "{role}: {last}", style=lambda trial: BAD if trial.code else "", unbroken=True
                 ),
-                Section(_list_taken_steps),
-                Line(_list_untried_steps),
-                Blank(),
+                RowTable(_list_executed_steps),
+                TextLine(_list_untried_steps),
+                BlankLine(),
             ),
         ),
-        Line("slurm   {slurm}", unbroken=True),
-        Line("digest  {digest}", unbroken=True),
-        Line(
+        TextLine("slurm   {slurm}", unbroken=True),
+        TextLine("digest  {digest}", unbroken=True),
+        TextLine(
             lambda view: "passed" if view.passed else "FAILED",
             style=lambda view: GOOD if view.passed else BAD,
         ),
@@ -428,18 +440,18 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
     if not found:
         with tempfile.TemporaryDirectory(prefix="hpctl-lifecycle-") as room:
             trials = tuple(
-                bundle_trial.run_as(directory, role, mode, Path(room) / role)
+                bundle_trial.run_bundle_as_role(directory, role, mode, Path(room) / role)
                 for role in bundle_trial.list_roles(directory)
             )
         if not no_slurm and all(trial.code == 0 for trial in trials):
-            slurm = _with_slurm(directory)
+            slurm = _test_with_slurm(directory)
     passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
     view = TestView(read.digest, mode, found, trials, slurm, passed)
     toolkit_output.show_view("lifecycle-test", view, as_json)
-    exit_with(Exit.FINE if passed else Exit.PROBLEM)
+    exit_with(ExitCode.FINE if passed else ExitCode.PROBLEM)
 
 
-def _with_slurm(directory: Path) -> str:
+def _test_with_slurm(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
     try:
         trial = import_module("hpctl.sandbox.lifecycle_trial")
@@ -452,7 +464,7 @@ def _with_slurm(directory: Path) -> str:
 @lifecycle.command()
 @click.option(
     "--root",
-    type=ThereType(path_type=Path, exists=True, file_okay=False),
+    type=ExistingPathType(path_type=Path, exists=True, file_okay=False),
     default=Path("/"),
     help="Where the node's files are, if not at / (a sandbox's node).",
 )
@@ -468,4 +480,4 @@ def show(root: Path, as_json: bool) -> None:
             "read HyperPod's log of lifecycle scripts: /var/log/provision/provisioning.log",
         )
     toolkit_output.show_view("lifecycle-show", run, as_json)
-    exit_with(Exit.PROBLEM if run.state == "failed" else Exit.FINE)
+    exit_with(ExitCode.PROBLEM if run.state == "failed" else ExitCode.FINE)

@@ -15,42 +15,42 @@ from msgspec.structs import replace
 
 from hpctl.clusters import health_verdict, maintenance, maintenance_following, maintenance_orders
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
     KnownNodes,
+    add_cluster_options,
+    add_groups_option,
     cluster_argument,
-    find_fleet,
-    groups_option,
     nodes_argument,
-    place_options,
-    read_known,
-    resolve_place,
+    read_known_nodes,
+    require_fleet,
+    resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
     FOLLOW,
     GIVE_UP,
+    add_duration_option,
+    add_wait_option,
     combine_options,
     confirm_or_exit,
-    duration_option,
-    wait_option,
     yes_option,
 )
 from hpctl.clusters.fleet import Fleet, NodeRow
-from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
-from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.clusters.maintenance import CHECKS, GroupWork, MaintenanceProgress
+from hpctl.clusters.node_lookup import find_group, resolve_nodes
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
     state_column,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import INTERRUPTED
-from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN
 from hpctl.vocabulary.ports import Aws
 
@@ -67,7 +67,7 @@ OUTCOMES = {
 _RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
 
 
-def _group_line(group: GroupWork) -> str:
+def _format_group_line(group: GroupWork) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
     new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
     return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
@@ -107,13 +107,13 @@ class MaintenanceView(Struct, frozen=True):
     nodes: tuple[CheckedNode, ...]
 
     layout: ClassVar[Layout] = (
-        Line(
+        TextLine(
             lambda view: f"{view.operation} {json.dumps(view.request, indent=2)}",
             when=lambda view: view.outcome == "dry_run",
         ),
-        Lines("groups", _group_line),
-        Section("nodes"),
-        Line("{end}", style=lambda view: OUTCOMES[view.outcome][1]),
+        ItemLines("groups", _format_group_line),
+        RowTable("nodes"),
+        TextLine("{end}", style=lambda view: OUTCOMES[view.outcome][1]),
     )
     json_only: ClassVar[JsonOnly] = ("cluster", "jobs")
 
@@ -127,22 +127,22 @@ class MaintenanceView(Struct, frozen=True):
 _common = combine_options(
     click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
     yes_option,
-    wait_option(FOLLOW),
-    duration_option("timeout", "6h", GIVE_UP),
-    duration_option("every", f"{EVERY_S:g}s", "How often to look."),
+    add_wait_option(FOLLOW),
+    add_duration_option("timeout", "6h", GIVE_UP),
+    add_duration_option("every", f"{EVERY_S:g}s", "How often to look."),
     output.json_option,
-    place_options,
+    add_cluster_options,
 )
 
 
 @click.command("software-update")
 @cluster_argument
-@groups_option("Only this group; repeatable.")
+@add_groups_option("Only this group; repeatable.")
 @click.option("--release", default="", help="This image release of the groups named by --group.")
 @click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
 @click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
 @click.option("--rollback-batch", default="", metavar="N|P%", help="The same for a rollback.")
-@duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
+@add_duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
 @click.option(
     "--alarm", "alarms", multiple=True, help="A CloudWatch alarm that rolls back; repeatable."
 )
@@ -174,14 +174,16 @@ def software_update(
             interval_s=interval_s,
             alarms=alarms,
         )
-        request = maintenance_orders.software_request(here.cluster, update)
+        request = maintenance_orders.make_software_request(here.cluster, update)
     except ValueError as error:
         raise click.UsageError(
             f"the value of --batch or --rollback-batch is not valid: {error}"
         ) from error
     rows = tuple(row for row in fleet.rows if row.group in every)
-    view = _make_view(here, "UpdateClusterSoftware", request, rows)
-    _warn_of_jobs(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
+    view = _make_maintenance_view(here, "UpdateClusterSoftware", request, rows)
+    _warn_of_running_jobs(
+        view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}"
+    )
     if batch:
         output.echo(output.fold_text(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
     if dry_run:
@@ -190,9 +192,9 @@ def software_update(
     aws, cluster_name = here.aws, here.cluster
     maintenance_orders.send_order(
         aws, "update_cluster_software", request,
-        lambda: maintenance_orders.is_updating(aws, cluster_name), time.sleep,
+        lambda: maintenance_orders.is_software_updating(aws, cluster_name), time.sleep,
     )  # fmt: skip
-    following = maintenance_following.Following(
+    following = maintenance_following.MaintenanceFollower(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
         before=fleet.description,
     )  # fmt: skip
@@ -206,7 +208,7 @@ def software_update(
 
 @click.command("health-check")
 @nodes_argument
-@groups_option("Every node of this group; repeatable.")
+@add_groups_option("Every node of this group; repeatable.")
 @click.option(
     "--check",
     "checks",
@@ -231,7 +233,7 @@ def health_check(
         )
     here, fleet = _read_fleet(where.pop("cluster"), where)
     _select_groups(fleet, groups)
-    named = resolve_all(fleet.rows, names)
+    named = resolve_nodes(fleet.rows, names)
     # A node that is named beside its group is one node.
     rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
     heads = [row.display_name for row in rows if row.role in ("controller", "login")]
@@ -241,26 +243,26 @@ def health_check(
             "remove these nodes from the command",
         )
     chosen = checks or CHECKS[:2]
-    request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
-    view = _make_view(here, "StartClusterHealthCheck", request, rows)
-    _warn_of_jobs(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
+    request = maintenance_orders.make_health_check_request(here.cluster, named, groups, chosen)
+    view = _make_maintenance_view(here, "StartClusterHealthCheck", request, rows)
+    _warn_of_running_jobs(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
     if dry_run:
         return _show_view(view, as_json)
     confirm_or_exit("start the checks?", yes)
     aws, cluster_name, ordered = here.aws, here.cluster, output.now()
     maintenance_orders.send_order(
         aws, "start_cluster_health_check", request,
-        lambda: maintenance_orders.is_checking(aws, cluster_name), time.sleep,
+        lambda: maintenance_orders.is_health_check_running(aws, cluster_name), time.sleep,
     )  # fmt: skip
     every = tuple(dict.fromkeys(row.group for row in rows))
-    following = maintenance_following.Following(
+    following = maintenance_following.MaintenanceFollower(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
     if not wait:
         return _show_view(_join_slurm(view, outcome="ordered"), as_json)
     view = _follow_maintenance(view, following.health())
     if view.outcome != "interrupted":
-        after = find_fleet(here)
+        after = require_fleet(here)
         became = compare_nodes(rows, after.rows)
         view = _join_slurm(
             view, nodes=tuple(_read_check_result(aws, after, node, ordered) for node in became)
@@ -296,14 +298,14 @@ def _read_check_result(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetim
     """Return the node with what its own log says."""
     answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
-    needs, line = health_verdict.health_verdict(aws, arn, name, node.instance_id, since)
+    needs, line = health_verdict.read_health_verdict(aws, arn, name, node.instance_id, since)
     result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
     return replace(node, result=result, message=node.message or line)
 
 
-def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterPlace, Fleet]:
-    here = resolve_place(cluster, **where)
-    fleet = find_fleet(here)
+def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterContext, Fleet]:
+    here = resolve_cluster_context(cluster, **where)
+    fleet = require_fleet(here)
     status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(
@@ -316,17 +318,17 @@ def _read_fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[ClusterP
 
 
 def _select_groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups named, or all. Raises Absent for one that is not there."""
+    """Return the groups named, or all. Raises ResourceNotFound for one that is not there."""
     every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
         find_group(fleet.description, group)
     return tuple(named or every)
 
 
-def _make_view(
-    here: ClusterPlace, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
+def _make_maintenance_view(
+    here: ClusterContext, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
 ) -> MaintenanceView:
-    answer = read_known(here) if here.slurm else KnownNodes()
+    answer = read_known_nodes(here) if here.slurm else KnownNodes()
     jobs: tuple[int, ...] | None = None
     if answer.slurm is not None:
         joined = answer.join(tuple(rows), here)
@@ -340,7 +342,7 @@ def _join_slurm(view: MaintenanceView, **changed: Any) -> MaintenanceView:
     return replace(view, as_of=output.now(), **changed)
 
 
-def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
+def _warn_of_running_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
     output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
     output.echo(
         f"  {', '.join(row.display_name for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True
@@ -354,13 +356,15 @@ def _warn_of_jobs(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> 
         output.echo(f"  jobs there: {running}", err=True)
 
 
-def _follow_maintenance(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
+def _follow_maintenance(
+    view: MaintenanceView, looks: Iterator[MaintenanceProgress]
+) -> MaintenanceView:
     """Tell of each change on standard error; the view at the end."""
     before: list[str] = []
-    last = Work("", ())
+    last = MaintenanceProgress("", ())
     try:
         for last in looks:
-            lines = work_lines(last)
+            lines = format_progress_lines(last)
             for line in lines if lines != before else ():
                 output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
             before = lines
@@ -375,11 +379,11 @@ def _show_view(view: MaintenanceView, as_json: bool) -> None:
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
-    output.exit_with(Exit.PROBLEM if bad else Exit.FINE)
+    output.exit_with(ExitCode.PROBLEM if bad else ExitCode.FINE)
 
 
-def work_lines(work: Work) -> list[str]:
+def format_progress_lines(work: MaintenanceProgress) -> list[str]:
     """Return one line a group, of one look."""
     lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
-    lines += [_group_line(group) for group in work.groups]
+    lines += [_format_group_line(group) for group in work.groups]
     return [*lines, f"cannot look: {work.unread}"] if work.unread else lines

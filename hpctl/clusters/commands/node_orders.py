@@ -18,30 +18,30 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import PHASES, RemovalView
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
     KnownNodes,
+    add_cluster_options,
     complete_node,
-    find_fleet,
-    place_options,
-    read_known,
-    resolve_place,
+    read_known_nodes,
+    require_fleet,
+    resolve_cluster_context,
 )
 from hpctl.clusters.commands.waiting import (
+    add_duration_option,
+    add_wait_option,
     combine_options,
     confirm_or_exit,
-    duration_option,
-    wait_option,
     yes_option,
 )
-from hpctl.clusters.node_lookup import resolve_all
+from hpctl.clusters.node_lookup import resolve_nodes
 from hpctl.clusters.node_order_plan import NodeOrderPlan, OrderTarget, plan_order
-from hpctl.clusters.order_terms import OrderOptions, Verb
+from hpctl.clusters.order_terms import NodeAction, OrderOptions
 from hpctl.engine.request_client import (
     ANSWER_S,
-    JobHere,
+    JobOnNode,
     ask_daemon,
     describe_job_fate,
-    invoking_user,
+    find_invoking_user,
     report_and_exit,
 )
 from hpctl.engine.requests import NOW
@@ -50,16 +50,16 @@ from hpctl.toolkit.arguments import NODES, now_option
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    Each,
+    ForEach,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
 )
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.lazy_commands import INTERRUPTED
-from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.output import DRY_RUN, ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, style_text
 from hpctl.toolkit.view_copy import copy_view
 from hpctl.vocabulary.identity import NodeName
@@ -70,9 +70,9 @@ if TYPE_CHECKING:
 
     from hpctl.clusters.commands.waiting import WaitOptions
     from hpctl.clusters.fleet import Fleet
-    from hpctl.clusters.node_order_plan import NodeOrderPlan, Pick
-    from hpctl.clusters.order_follow import OrderFollow
-    from hpctl.clusters.order_loop import OrderRun
+    from hpctl.clusters.node_order_plan import NodeOrderPlan, RemovalCandidate
+    from hpctl.clusters.order_follow import DaemonOrderFollower
+    from hpctl.clusters.order_loop import OrderExecution
     from hpctl.clusters.order_progress import OrderNodeProgress
 
 
@@ -85,13 +85,20 @@ removal_now_option = click.option(
 )
 
 
-def plan_node_order(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> NodeOrderPlan:
+def plan_node_order(
+    fleet: Fleet, picks: Sequence[RemovalCandidate], answer: KnownNodes
+) -> NodeOrderPlan:
     """Return the order that removes these nodes. Raises HpctlError where one of them may not go."""
 
     alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
     order = plan_order(
-        Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
+        NodeAction.DELETE,
+        fleet.description,
+        rows,
+        answer.slurm,
+        by=find_invoking_user(),
+        daemon=alive,
     )
     wrong = [f"{t.row.display_name}: {t.refusal}" for t in order.targets if t.refusal]
     if order.is_refused:
@@ -100,7 +107,7 @@ def plan_node_order(fleet: Fleet, picks: Sequence[Pick], answer: KnownNodes) -> 
     return order
 
 
-def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
+def require_slurm_view(here: ClusterContext, answer: KnownNodes, now: bool) -> None:
     """Require Slurm's view, so that no node is removed blindly. Raises Unavailable, HpctlError."""
     if answer.slurm is not None:
         return
@@ -117,8 +124,8 @@ def need_slurm(here: ClusterPlace, answer: KnownNodes, now: bool) -> None:
         )
 
 
-def take_out(
-    here: ClusterPlace,
+def delete_drained_nodes(
+    here: ClusterContext,
     order: NodeOrderPlan,
     waiting: WaitOptions,
     now: bool,
@@ -129,7 +136,7 @@ def take_out(
     `floor`: the groups that keep so many instances, even if others remove some meanwhile.
     """
     options = OrderOptions(now, waiting.wait, min(5.0, waiting.every_s), waiting.timeout_s, floor)
-    return carry_out(_begin_run(here, order, options))
+    return execute_order(_start_order_run(here, order, options))
 
 
 class OrderFollower(Protocol):
@@ -146,7 +153,7 @@ class OrderFollower(Protocol):
         """Stop waiting."""
 
 
-def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
+def execute_order(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
     """Return the outcome for each node of an order, and whether a user pressed Ctrl-C.
 
     Reported on stderr: a line for each thing that changes, and one a minute while nothing does.
@@ -154,7 +161,7 @@ def carry_out(run: OrderFollower) -> tuple[dict[str, OrderNodeProgress], bool]:
     """
     try:
         with _treat_signals_as_interrupt(signal.SIGTERM, signal.SIGHUP):
-            _print_looks(run.iter_progress())
+            _print_progress(run.iter_progress())
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):  # the terminal may be what has gone
             output.echo(f"hpctl: interrupted; {run.on_interrupt} ...", err=True)
@@ -181,7 +188,7 @@ def _treat_signals_as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
+def _print_progress(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
     answer: dict[str, OrderNodeProgress] = {}
     spoke = time.monotonic()
     for look in looks:
@@ -196,7 +203,7 @@ def _print_looks(looks: Iterator[tuple[OrderNodeProgress, ...]]) -> None:
 
 
 def make_removal_views(
-    picks: Sequence[Pick], done: dict[str, OrderNodeProgress] | None = None
+    picks: Sequence[RemovalCandidate], done: dict[str, OrderNodeProgress] | None = None
 ) -> tuple[RemovalView, ...]:
     """Return nodes picked, with what became of them where they were ordered away."""
     return tuple(
@@ -265,7 +272,7 @@ class OrderedNode(Struct, frozen=True):
     group: str
     status: str
     slurm_state: str
-    jobs: tuple[JobHere, ...]
+    jobs: tuple[JobOnNode, ...]
     refusal: str
     warning: str
     under_way: bool
@@ -348,44 +355,44 @@ class OrderPlanView(NodeOrderView, frozen=True):
     """An order that is not carried out yet: each node, what runs there, what is against it."""
 
     layout: ClassVar[Layout] = (
-        Each(
+        ForEach(
             "planned_nodes",
             (
-                Line(
+                TextLine(
                     "{node.node}: {verb} {node.instance_id}"
                     " ({node.group}, {node.status}, Slurm: {slurm_state})",
                     style="bold",
                 ),
-                Lines("job_fates", style=WARN, indent=2),
-                Line(
+                ItemLines("job_fates", style=WARN, indent=2),
+                TextLine(
                     "what runs there is unknown, and would be lost",
                     style=WARN,
                     indent=2,
                     when="is_unread",
                 ),
-                Line("no job is on it", indent=2, when="is_empty"),
-                Line(
+                TextLine("no job is on it", indent=2, when="is_empty"),
+                TextLine(
                     "an earlier order is still under way: this command only waits for it",
                     indent=2,
                     when="node.under_way",
                 ),
-                Line("{node.warning}", style=WARN, indent=2),
-                Line("cannot be: {node.refusal}", style=BAD, indent=2, when="node.refusal"),
+                TextLine("{node.warning}", style=WARN, indent=2),
+                TextLine("cannot be: {node.refusal}", style=BAD, indent=2, when="node.refusal"),
             ),
         ),
-        Line("{refusal}", style=BAD),
-        Line("Nothing was ordered.", style=BAD, when="is_refused"),
-        Line(
+        TextLine("{refusal}", style=BAD),
+        TextLine("Nothing was ordered.", style=BAD, when="is_refused"),
+        TextLine(
             "hpctl's daemon does it, under its own gates (--direct: from here)",
             style=DIM,
             when=lambda view: view.by_daemon and not view.is_refused,
         ),
-        Line(
+        TextLine(
             "hpctl's daemon is not asked: {why_not_daemon}",
             style=DIM,
             when=lambda view: view.why_not_daemon and not view.is_refused,
         ),
-        Line(DRY_RUN, style=DIM, when="dry_run"),
+        TextLine(DRY_RUN, style=DIM, when="dry_run"),
     )
     json_only: ClassVar[JsonOnly] = ("cluster",)
 
@@ -404,35 +411,45 @@ class OrderResultView(NodeOrderView, frozen=True):
     """An order that was carried out: what became of each node, and what is left to do."""
 
     layout: ClassVar[Layout] = (
-        Section("nodes"),
-        Each(
+        RowTable("nodes"),
+        ForEach(
             "nodes",
             (
-                Line("{node}: {code}: {fix}", style=WARN, when=lambda one: one.fix and one.code),
-                Line("{node}: {fix}", style=WARN, when=lambda one: one.fix and not one.code),
+                TextLine(
+                    "{node}: {code}: {fix}", style=WARN, when=lambda one: one.fix and one.code
+                ),
+                TextLine("{node}: {fix}", style=WARN, when=lambda one: one.fix and not one.code),
             ),
         ),
-        Line("still drained in Slurm: {failed_hostlist}", style=WARN, when="failed_hostlist"),
-        Line("Once the cause is fixed, this orders it again:", style=WARN, when="failed_hostlist"),
-        Line(
+        TextLine("still drained in Slurm: {failed_hostlist}", style=WARN, when="failed_hostlist"),
+        TextLine(
+            "Once the cause is fixed, this orders it again:", style=WARN, when="failed_hostlist"
+        ),
+        TextLine(
             "  hpctl cluster {command} {failed_hostlist}",
             style=WARN,
             unbroken=True,
             when="failed_hostlist",
         ),
-        Line("still drained in Slurm: {deleted_hostlist}", style=WARN, when="deleted_hostlist"),
-        Line("Their deletion continues; this follows it:", style=WARN, when="deleted_hostlist"),
-        Line("  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="deleted_hostlist"),
-        Line("still drained in Slurm: {returning_hostlist}", style=WARN, when="returning_hostlist"),
-        Line("When they are back,", style=WARN, when="returning_hostlist"),
-        Line(
+        TextLine("still drained in Slurm: {deleted_hostlist}", style=WARN, when="deleted_hostlist"),
+        TextLine("Their deletion continues; this follows it:", style=WARN, when="deleted_hostlist"),
+        TextLine(
+            "  hpctl cluster wait {cluster}", style=WARN, unbroken=True, when="deleted_hostlist"
+        ),
+        TextLine(
+            "still drained in Slurm: {returning_hostlist}", style=WARN, when="returning_hostlist"
+        ),
+        TextLine("When they are back,", style=WARN, when="returning_hostlist"),
+        TextLine(
             "  hpctl cluster {verb} {returning_hostlist}",
             style=WARN,
             unbroken=True,
             when="returning_hostlist",
         ),
-        Line("waits for them and gives them back; by hand:", style=WARN, when="returning_hostlist"),
-        Line(
+        TextLine(
+            "waits for them and gives them back; by hand:", style=WARN, when="returning_hostlist"
+        ),
+        TextLine(
             "  scontrol update NodeName={returning_hostlist} State=RESUME",
             style=WARN,
             unbroken=True,
@@ -444,7 +461,7 @@ class OrderResultView(NodeOrderView, frozen=True):
     @property
     def command(self) -> str:
         """Return the command of `hpctl cluster` that gave the order."""
-        return "delete-nodes" if self.verb == Verb.DELETE else self.verb
+        return "delete-nodes" if self.verb == NodeAction.DELETE else self.verb
 
     @property
     def failed_hostlist(self) -> str:
@@ -454,12 +471,12 @@ class OrderResultView(NodeOrderView, frozen=True):
     @property
     def deleted_hostlist(self) -> str:
         """Return the nodes that are deleted and still drained, as a hostlist."""
-        return self._list_drained if self.verb == Verb.DELETE else ""
+        return self._list_drained if self.verb == NodeAction.DELETE else ""
 
     @property
     def returning_hostlist(self) -> str:
         """Return the nodes that are to come back and still drained, as a hostlist."""
-        return "" if self.verb == Verb.DELETE else self._list_drained
+        return "" if self.verb == NodeAction.DELETE else self._list_drained
 
     @property
     def _list_drained(self) -> str:
@@ -469,7 +486,7 @@ class OrderResultView(NodeOrderView, frozen=True):
 V = TypeVar("V", bound=NodeOrderView)
 
 
-def order_view(
+def make_order_view(
     kind: type[V],
     order: NodeOrderPlan,
     at: datetime,
@@ -501,7 +518,7 @@ def _make_ordered_node(target: OrderTarget, one: OrderNodeProgress | None) -> Or
         target.row,
         node=target.row.display_name,
         instance_id=target.instance,
-        jobs=tuple(copy_view(JobHere, job, nodes=len(job.nodes)) for job in jobs),
+        jobs=tuple(copy_view(JobOnNode, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
         warning=target.warning,
         under_way=target.under_way,
@@ -527,19 +544,19 @@ order_options = combine_options(
         shell_complete=complete_node,
     ),
     now_option,
-    wait_option(
+    add_wait_option(
         "Wait until the node is back and give it to Slurm again. [default: wait]", show=False
     ),
     yes_option,
     click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
-    duration_option(
+    add_duration_option(
         "timeout",
         None,
         "When to give up waiting, from the order on. [default: replace 90min, others 30min]",
     ),
-    duration_option("every", "5s", "How often to look."),
+    add_duration_option("every", "5s", "How often to look."),
     output.json_option,
-    place_options,
+    add_cluster_options,
 )
 direct_option = click.option(
     "--direct", is_flag=True, help="Do it from here even where hpctl's daemon would."
@@ -558,7 +575,7 @@ def replace(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run_order(Verb.REPLACE, **options)
+    _run_order(NodeAction.REPLACE, **options)
 
 
 @click.command()
@@ -572,7 +589,7 @@ def reboot(**options: Any) -> None:
     Exit code: 0 all are back (or ordered), 1 refused or failed, 3 in doubt or late, 130
     interrupted.
     """
-    _run_order(Verb.REBOOT, **options)
+    _run_order(NodeAction.REBOOT, **options)
 
 
 @click.command("delete-nodes")
@@ -583,18 +600,18 @@ def delete_nodes(**options: Any) -> None:
     NODE is any name of a node, or a hostlist. To delete a cluster: hpctl cluster delete.
     Exit code: 0 all are gone, 1 refused or failed, 3 in doubt or not gone in time, 130 interrupted.
     """
-    _run_order(Verb.DELETE, direct=True, **options)
+    _run_order(NodeAction.DELETE, direct=True, **options)
 
 
 def _run_order(
-    verb: Verb, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
+    verb: NodeAction, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
     direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
 ) -> None:  # fmt: skip
 
-    here = resolve_place(**where)
+    here = resolve_cluster_context(**where)
     text, order = _plan_order(here, verb, names, now=now)
-    by_daemon, why_not = (False, "") if direct else _daemon_takes(text, order)
-    planned = order_view(
+    by_daemon, why_not = (False, "") if direct else _decide_daemon_execution(text, order)
+    planned = make_order_view(
         OrderPlanView,
         order,
         output.now(),
@@ -605,20 +622,20 @@ def _run_order(
     )
     if dry_run or order.is_refused:
         output.show_view("cluster-order", planned, as_json)
-        output.exit_with(Exit.PROBLEM if order.is_refused else Exit.FINE)
+        output.exit_with(ExitCode.PROBLEM if order.is_refused else ExitCode.FINE)
         return
-    output.on_stderr(output.draw_declared, planned)
+    output.draw_on_stderr(output.draw_declared, planned)
     confirm_or_exit(f"{verb} {len(order.targets)} node(s)?", yes)
     options = OrderOptions(now, wait, every_s, timeout_s or 0.0)
     run: OrderFollower | None = None
     if not by_daemon:
-        run = _begin_run(here, order, options)
+        run = _start_order_run(here, order, options)
     else:
-        run = _hand_over(here, order, options, as_json=as_json)
+        run = _submit_to_daemon(here, order, options, as_json=as_json)
     if run is None:
         return
-    done, interrupted = carry_out(run)
-    view = order_view(
+    done, interrupted = execute_order(run)
+    view = make_order_view(
         OrderResultView,
         order,
         output.now(),
@@ -630,15 +647,15 @@ def _run_order(
     output.show_view("cluster-order", view, as_json)
     if interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
-    output.exit_with(_choose_exit(view, wait=wait))
+    output.exit_with(_choose_exit_code(view, wait=wait))
 
 
 def _plan_order(
-    here: ClusterPlace, verb: Verb, names: tuple[str, ...], *, now: bool
+    here: ClusterContext, verb: NodeAction, names: tuple[str, ...], *, now: bool
 ) -> tuple[KnownNodes, NodeOrderPlan]:
     """Look at everything once. Raises where what runs there cannot be known."""
-    fleet = find_fleet(here)
-    answer = read_known(here)
+    fleet = require_fleet(here)
+    answer = read_known_nodes(here)
     if answer.slurm is None and here.slurm:
         raise Unavailable(
             "cannot see which jobs run on the nodes, so nothing was changed: Slurm does not "
@@ -651,13 +668,13 @@ def _plan_order(
             "cannot see jobs or drain the nodes: Slurm is not available on this host",
             "run this on the cluster's head node; --now changes the nodes even if jobs run on them",
         )
-    rows = resolve_all(answer.join(fleet.rows, here), names)
+    rows = resolve_nodes(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive
-    by = invoking_user()
+    by = find_invoking_user()
     return answer, plan_order(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
 
 
-def _daemon_takes(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
+def _decide_daemon_execution(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
     """Return whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
     world = answer.world
     if world is None or world.daemon is None or not world.daemon_alive:
@@ -669,14 +686,14 @@ def _daemon_takes(answer: KnownNodes, order: NodeOrderPlan) -> tuple[bool, str]:
     return True, ""
 
 
-def _hand_over(
-    here: ClusterPlace, order: NodeOrderPlan, options: OrderOptions, *, as_json: bool
-) -> OrderFollow | None:
+def _submit_to_daemon(
+    here: ClusterContext, order: NodeOrderPlan, options: OrderOptions, *, as_json: bool
+) -> DaemonOrderFollower | None:
     """Ask the daemon for each node, as `hpctl replace` does; return what follows its recoveries.
 
     Return None where it is not waited for, or does not answer: its answers end the command.
     """
-    from hpctl.clusters.order_follow import OrderFollow
+    from hpctl.clusters.order_follow import DaemonOrderFollower
     from hpctl.clusters.order_ports import OrderPorts
     from hpctl.engine.clock import SystemClock
     from hpctl.engine.world_reader import WorldReader
@@ -690,7 +707,7 @@ def _hand_over(
         return None
     refusals = {NodeName(r.target): r.answer or "refused" for r in view.requests if not r.ok}
     reader = WorldReader(settings, recent=True)
-    return OrderFollow(
+    return DaemonOrderFollower(
         order,
         refusals,
         lambda: reader.read(output.now(), slurm=True),
@@ -699,20 +716,22 @@ def _hand_over(
     )
 
 
-def _begin_run(here: ClusterPlace, order: NodeOrderPlan, options: OrderOptions) -> OrderRun:
-    from hpctl.clusters.order_loop import OrderRun
+def _start_order_run(
+    here: ClusterContext, order: NodeOrderPlan, options: OrderOptions
+) -> OrderExecution:
+    from hpctl.clusters.order_loop import OrderExecution
     from hpctl.clusters.order_ports import OrderPorts
     from hpctl.engine import adapters
     from hpctl.engine.clock import SystemClock
 
     slurm = adapters.make_scheduler(here.settings()) if here.slurm else None
-    return OrderRun(order, OrderPorts(here.aws, slurm, SystemClock(), time.sleep), options)
+    return OrderExecution(order, OrderPorts(here.aws, slurm, SystemClock(), time.sleep), options)
 
 
-def _choose_exit(view: NodeOrderView, *, wait: bool) -> Exit:
+def _choose_exit_code(view: NodeOrderView, *, wait: bool) -> ExitCode:
     phases = {node.phase for node in view.nodes}
     if phases & {"refused", "failed"}:
-        return Exit.PROBLEM
+        return ExitCode.PROBLEM
     if "in_doubt" in phases or (wait and "left" in phases):
-        return Exit.CANNOT_TELL
-    return Exit.FINE
+        return ExitCode.CANNOT_TELL
+    return ExitCode.FINE

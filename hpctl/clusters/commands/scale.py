@@ -11,50 +11,50 @@ from msgspec import Struct
 
 from hpctl.clusters.commands.change_view import (
     CallView,
-    RemovalsText,
+    RemovalsPrompt,
     RemovalView,
     exit_with_outcome,
     select_followed_fields,
 )
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
+    add_cluster_options,
     complete_group,
-    find_fleet,
-    place_options,
-    read_known,
-    resolve_place,
+    read_known_nodes,
+    require_fleet,
+    resolve_cluster_context,
 )
 from hpctl.clusters.commands.node_orders import (
+    delete_drained_nodes,
     make_removal_views,
-    need_slurm,
     plan_node_order,
     removal_now_option,
+    require_slurm_view,
     summarize_removals,
-    take_out,
 )
 from hpctl.clusters.commands.waiting import (
     WaitOptions,
+    add_all_wait_options,
     confirm_or_exit,
     dry_run_option,
     follow_cluster,
-    wait_options,
     yes_option,
 )
-from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.clusters.node_lookup import find_group, resolve_nodes
 from hpctl.clusters.node_order_plan import pick_named_nodes, pick_nodes
-from hpctl.clusters.progress import in_service
+from hpctl.clusters.progress import judge_service
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import GROUP, NODES
 
 if TYPE_CHECKING:
     from hpctl.clusters.fleet import Fleet, NodeRow
-    from hpctl.clusters.node_order_plan import Pick
+    from hpctl.clusters.node_order_plan import RemovalCandidate
 
 
-class _Scale(Struct):
+class _GroupScaling(Struct):
     """One group's change under way, and how its end is reported."""
 
-    here: ClusterPlace
+    here: ClusterContext
     fleet: Fleet
     group: str
     target: int
@@ -75,7 +75,7 @@ class _Scale(Struct):
 
         more = count - self.target
         if self.dry_run:
-            orders = apply.grow_orders(self.fleet.description, self.group, count)
+            orders = apply.plan_growth_calls(self.fleet.description, self.group, count)
             views = tuple(CallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
             return self.tell("dry_run" if views else "unchanged", orders=views)
         if more:
@@ -88,16 +88,16 @@ class _Scale(Struct):
 
     def down(self, count: int | None, names: str | None) -> None:
         """Fewer, by name."""
-        answer = read_known(self.here)
+        answer = read_known_nodes(self.here)
         picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
         going = make_removal_views(picks)
         order = plan_node_order(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
-        need_slurm(self.here, answer, self.now)
+        require_slurm_view(self.here, answer, self.now)
         self.ask(going)
         floor = {} if count is None else {self.group: count}
-        done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+        done, interrupted = delete_drained_nodes(self.here, order, self.waiting, self.now, floor)
         outcome, why = summarize_removals(done, interrupted)
         going = make_removal_views(picks, done)
         if outcome:
@@ -107,14 +107,14 @@ class _Scale(Struct):
 
     def picks(
         self, rows: Sequence[NodeRow], count: int | None, names: str | None
-    ) -> tuple[Pick, ...]:
+    ) -> tuple[RemovalCandidate, ...]:
         """Return the nodes that go. Raises UsageError where names and count contradict each
         other."""
 
         if names is None:
             assert count is not None
             return pick_nodes(rows, self.group, self.target, count)
-        chosen = pick_named_nodes(resolve_all(rows, [names]), self.group)
+        chosen = pick_named_nodes(resolve_nodes(rows, [names]), self.group)
         left = self.target - len(chosen)
         if count not in (None, left):
             raise click.UsageError(
@@ -127,7 +127,7 @@ class _Scale(Struct):
         """Show on standard error what goes and what runs there, and ask."""
         if self.yes or not going:
             return
-        output.on_stderr(output.draw_declared, RemovalsText(going))
+        output.draw_on_stderr(output.draw_declared, RemovalsPrompt(going))
         jobs = set(chain.from_iterable(one.jobs for one in going))
         about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
         confirm_or_exit(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
@@ -138,7 +138,7 @@ class _Scale(Struct):
         last = None
         if self.waiting.wait:
             # Of this group alone: others may be scaled by others meanwhile.
-            judge = in_service({self.group: count}, self.waiting.patience_s)
+            judge = judge_service({self.group: count}, self.waiting.patience_s)
             last = follow_cluster(self.here.aws, self.here.cluster, judge, self.waiting)
         fields = {
             **select_followed_fields(last),
@@ -167,9 +167,9 @@ class _Scale(Struct):
 @removal_now_option
 @dry_run_option
 @yes_option
-@wait_options
+@add_all_wait_options
 @output.json_option
-@place_options
+@add_cluster_options
 def scale(
     group: str,
     count: int | None,
@@ -188,15 +188,15 @@ def scale(
     done in time, 130 interrupted by Ctrl-C.
     """
 
-    here = resolve_place(**where)
-    fleet = find_fleet(here)
+    here = resolve_cluster_context(**where)
+    fleet = require_fleet(here)
     target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError(
             "the command gives no size: write the number of instances that the group should have, "
             "or --nodes"
         )
-    scaling = _Scale(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
+    scaling = _GroupScaling(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
     if names is not None or count is None or count < target:
         return scaling.down(count, names)
     return scaling.up(count)

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from hpctl.clusters.commands.context import (
-    ClusterPlace,
+    ClusterContext,
+    add_cluster_options,
     complete_node,
-    find_fleet,
-    place_options,
-    resolve_place,
+    require_fleet,
+    resolve_cluster_context,
 )
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.node_lookup import resolve_node
@@ -31,7 +31,7 @@ DOCUMENT = "AWS-StartNonInteractiveCommand"
 @click.argument("node", type=NODES, shell_complete=complete_node)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--print", "show", is_flag=True, help="Print the command; run nothing.")
-@place_options
+@add_cluster_options
 def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     """A shell on a node through Systems Manager, or one COMMAND after `--`.
 
@@ -39,10 +39,10 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     group whose role allows Systems Manager. You are root there.
     """
     options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
-    here = resolve_place(**where)
-    fleet = find_fleet(here)
-    row = resolve_node(_find_rows(fleet.rows, here), node)
-    args = session_command(
+    here = resolve_cluster_context(**where)
+    fleet = require_fleet(here)
+    row = resolve_node(_find_node_rows(fleet.rows, here), node)
+    args = build_session_command(
         make_ssm_target(str(fleet.description["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
@@ -66,7 +66,7 @@ def make_ssm_target(arn: str, row: NodeRow) -> str:
     return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
 
 
-def session_command(
+def build_session_command(
     to: str, *, region: str, profile: str | None = None, command: Sequence[str] = ()
 ) -> list[str]:
     """`aws ssm start-session` as a list of words."""
@@ -79,10 +79,10 @@ def session_command(
     return args
 
 
-def _find_rows(rows: tuple[NodeRow, ...], here: ClusterPlace) -> tuple[NodeRow, ...]:
-    from hpctl.clusters.fleet_joining import with_instance_names
+def _find_node_rows(rows: tuple[NodeRow, ...], here: ClusterContext) -> tuple[NodeRow, ...]:
+    from hpctl.clusters.fleet_joining import join_instance_names
 
-    return rows if here.resource_config is None else with_instance_names(rows, here.resource_config)
+    return rows if here.resource_config is None else join_instance_names(rows, here.resource_config)
 
 
 def _require_programs() -> None:

@@ -27,11 +27,11 @@ from hpctl.toolkit import output
 from hpctl.toolkit.arguments import (
     FILE_SYSTEM,
     DurationType,
-    ThereType,
+    ExistingPathType,
     aws_options,
     make_usage_error,
 )
-from hpctl.toolkit.declared_view import Column, JsonOnly, Layout, Line, Lines, Section
+from hpctl.toolkit.declared_view import Column, ItemLines, JsonOnly, Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.lazy_commands import LazyGroup
 from hpctl.toolkit.output import DRY_RUN, make_console
@@ -56,10 +56,10 @@ class LinkView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        Line("{result}"),
-        Line("  {link.why}", when=lambda view: view.exists and view.link.why),
-        Line("{next_step}", when="exists"),
-        Line(DRY_RUN, when="dry_run"),
+        TextLine("{result}"),
+        TextLine("  {link.why}", when=lambda view: view.exists and view.link.why),
+        TextLine("{next_step}", when="exists"),
+        TextLine(DRY_RUN, when="dry_run"),
     )
 
     @property
@@ -155,9 +155,9 @@ def link(
         known = _follow_link(wait_for_link(aws, known, timeout_s=timeout_s), quiet=as_json)
     output.show_view("storage-link", LinkView(known, made), as_json)
     if known.lifecycle in ("FAILED", "MISCONFIGURED"):
-        output.exit_with(output.Exit.PROBLEM)
+        output.exit_with(output.ExitCode.PROBLEM)
     if waits and not known.is_settled:
-        output.exit_with(output.Exit.CANNOT_TELL)
+        output.exit_with(output.ExitCode.CANNOT_TELL)
 
 
 def _follow_link(looks: Iterator[Link], *, quiet: bool) -> Link:
@@ -193,8 +193,8 @@ class LinksView(Struct, frozen=True):
     file_system: str = ""
 
     layout: ClassVar[Layout] = (
-        Section("links", LINK_COLUMNS, otherwise="{none_linked}"),
-        Lines("troubled_links", "{file_system}{path} ({id}): {why}"),
+        RowTable("links", LINK_COLUMNS, otherwise="{none_linked}"),
+        ItemLines("troubled_links", "{file_system}{path} ({id}): {why}"),
     )
 
     @property
@@ -222,11 +222,11 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
     found = list_links(open_aws(**account), file_system)
     output.show_view("storage-ls", LinksView(found, file_system or ""), as_json)
     if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
-        output.exit_with(output.Exit.PROBLEM)
+        output.exit_with(output.ExitCode.PROBLEM)
 
 
 @storage.command()
-@click.argument("path", type=ThereType(exists=True, path_type=Path))
+@click.argument("path", type=ExistingPathType(exists=True, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Count what would be loaded.")
 @output.json_option
 def preload(path: Path, dry_run: bool, as_json: bool) -> None:
@@ -235,13 +235,13 @@ def preload(path: Path, dry_run: bool, as_json: bool) -> None:
     PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
     asked for continues; called again, it loads what is left.
     """
-    looks = preload_files(path, Lfs())
-    last = next(looks) if dry_run else show_preload(looks, quiet=as_json)
+    looks = preload_files(path, LfsProgram())
+    last = next(looks) if dry_run else show_preload_progress(looks, quiet=as_json)
     output.show_view("storage-preload", last, as_json)
     if dry_run and not as_json:
         output.echo(output.DRY_RUN)
     if last.failed:
-        output.exit_with(output.Exit.PROBLEM)
+        output.exit_with(output.ExitCode.PROBLEM)
 
 
 BATCH: Final = 200
@@ -272,9 +272,9 @@ class Preload(Struct, frozen=True):
     """Files that would not load, each with the error of lfs; the first hundred."""
 
     layout: ClassVar[Layout] = (
-        Line("{path}: {files} files, {here} were here, {loaded} loaded ({loaded_size})"),
-        Line("{left} are in S3 alone", when="left"),
-        Lines("failed", "  {0[0]}: {0[1]}", unbroken=True),
+        TextLine("{path}: {files} files, {here} were here, {loaded} loaded ({loaded_size})"),
+        TextLine("{left} are in S3 alone", when="left"),
+        ItemLines("failed", "  {0[0]}: {0[1]}", unbroken=True),
     )
     json_only: ClassVar[JsonOnly] = ("under_way",)
 
@@ -299,7 +299,7 @@ class Preload(Struct, frozen=True):
         return self.loaded + len(self.failed) >= self.released and not self.under_way
 
 
-class Lfs(Struct):
+class LfsProgram(Struct):
     """The `lfs` program. Raises HpctlError where there is none."""
 
     program: str = field(default_factory=lambda: shutil.which("lfs") or "")
@@ -330,7 +330,7 @@ class Lfs(Struct):
                     f"the command lfs hsm_state failed: {_format_error(done)}",
                     _format_hint(_format_error(done)),
                 )
-            found |= _parse_released(batch, done.stdout)
+            found |= _parse_released_files(batch, done.stdout)
         return found
 
     def restore(self, files: Sequence[str]) -> dict[str, str]:
@@ -371,7 +371,7 @@ class Lfs(Struct):
 
 def preload_files(
     path: Path,
-    lfs: Lfs,
+    lfs: LfsProgram,
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
@@ -457,7 +457,7 @@ def _split_batches(files: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _parse_released(batch: Sequence[str], text: str) -> set[str]:
+def _parse_released_files(batch: Sequence[str], text: str) -> set[str]:
     """Return which files `hsm_state` calls released. Raises HpctlError where it is silent about
     one."""
     rest = {name: text if len(batch) == 1 else "" for name in batch}
@@ -500,7 +500,7 @@ def _format_hint(shown: str) -> str:
     return "`lfs hsm_state FILE` shows the same"
 
 
-def show_preload(looks: Iterator[Preload], *, quiet: bool) -> Preload:
+def show_preload_progress(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     """Go through the looks under a bar on standard error; the last one."""
     from rich import progress as bars
 

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import ThereType, aws_options
+from hpctl.toolkit.arguments import ExistingPathType, aws_options
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import (
     DIM,
     assemble_text,
@@ -82,13 +82,15 @@ class ValidateView(Struct, frozen=True):
     "file",
     metavar="[FILE]",
     default=DEFAULT_FILE,
-    type=ThereType(exists=True, dir_okay=False, hint="`hpctl cluster init` writes a first one"),
+    type=ExistingPathType(
+        exists=True, dir_okay=False, hint="`hpctl cluster init` writes a first one"
+    ),
 )
 @click.option("--offline", is_flag=True, help="Only what needs no credentials.")
 @click.option(
     "--scripts",
     metavar="DIR",
-    type=ThereType(exists=True, file_okay=False),
+    type=ExistingPathType(exists=True, file_okay=False),
     help="The lifecycle scripts on this machine; lifecycle_scripts/ where there is one.",
 )
 @click.option(
@@ -126,7 +128,9 @@ def validate(
         if error.rest is not None:
             try:
                 aws = None if offline else open_aws(**where)
-                view = _with_rest(view, _check_spec(file, error.rest, aws, scripts, only), error)
+                view = _merge_rule_problems(
+                    view, _check_spec(file, error.rest, aws, scripts, only), error
+                )
             except HpctlError as why:
                 # The file's own problems are known whatever AWS says.
                 output.echo(f"hpctl: nothing else was checked: {why}", err=True)
@@ -137,10 +141,10 @@ def validate(
     output.show_view(
         "cluster-validate", view, as_json, lambda out, v: draw_verdicts(out, v, verbose)
     )
-    output.exit_with(choose_exit(view, strict))
+    output.exit_with(choose_validate_exit(view, strict))
 
 
-def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
+def validate_or_exit(file: str, spec: ClusterSpec, aws: Aws) -> None:
     """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
 
     Raises HpctlError where a check fails. Warnings and unknown results are only printed.
@@ -148,7 +152,7 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
 
     view = _check_spec(file, spec, aws, None, ())
     if view.counts["OK"] < len(view.verdicts):
-        output.on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
+        output.draw_on_stderr(lambda out, v: draw_verdicts(out, v, verbose=False), view)
     failed = view.counts["FAIL"]
     if failed:
         checks = "check" if failed == 1 else "checks"
@@ -159,11 +163,11 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
         )
 
 
-def choose_exit(view: ValidateView, strict: bool) -> Exit:
+def choose_validate_exit(view: ValidateView, strict: bool) -> ExitCode:
     """Return the exit code: that of a failed check outweighs that of one that cannot tell."""
     if view.counts["FAIL"] or (strict and view.counts["WARN"]):
-        return Exit.PROBLEM
-    return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
+        return ExitCode.PROBLEM
+    return ExitCode.CANNOT_TELL if view.counts["UNKNOWN"] else ExitCode.FINE
 
 
 def make_verdict_views(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
@@ -214,7 +218,7 @@ RESTS_ON = {
 """Families that judge groups by these keys of the whole cluster: without them they say nothing."""
 
 
-def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
+def _merge_rule_problems(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
     """Return the file's problems, and those of the rest that do not come of what could not be
     read."""
     assert error.rest is not None
@@ -224,7 +228,7 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
     more = tuple(
         v
         for v in rest.verdicts
-        if v.level != "OK" and v.family not in blind and not _touches_unread(v.place, places)
+        if v.level != "OK" and v.family not in blind and not _overlaps_unread_place(v.place, places)
     )
     verdicts = (*wrong.verdicts, *more)
     known = not any(place[:1] == ("name",) for place in error.unread)
@@ -238,7 +242,7 @@ def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> Val
     )
 
 
-def _touches_unread(place: str, unread: Sequence[str]) -> bool:
+def _overlaps_unread_place(place: str, unread: Sequence[str]) -> bool:
     """Return whether a place is one of these, is in one of them, or holds one."""
     return any(_is_within(place, other) or _is_within(other, place) for other in unread)
 
@@ -270,7 +274,7 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
         found = list(group)
         worth = found if verbose else [v for v in found if v.level != "OK"]
         out.print(
-            assemble_text((family, "bold"), "  ", _render_sum(Counter(v.level for v in found)))
+            assemble_text((family, "bold"), "  ", _render_totals(Counter(v.level for v in found)))
         )
         for verdict, after in zip_longest(worth, worth[1:]):
             # One fix for several in a row is printed below the last of them.
@@ -280,7 +284,7 @@ def draw_verdicts(out: Console, view: ValidateView, verbose: bool) -> None:
         out.print()
     name = f"{view.file} ({view.cluster})" if view.cluster else view.file
     out.print(
-        assemble_text(f"{name}: ", _render_sum(Counter(view.counts)) or "nothing was checked")
+        assemble_text(f"{name}: ", _render_totals(Counter(view.counts)) or "nothing was checked")
     )
     if view.partial:
         out.print(style_text("The rest was checked as far as the file can be read.", DIM))
@@ -313,7 +317,7 @@ def _draw_verdict(
         out.print(indent_block(style_text(f"fix: {verdict.fix}", DIM), 6))
 
 
-def _render_sum(counts: Counter[str]) -> Text:
+def _render_totals(counts: Counter[str]) -> Text:
     parts = [
         assemble_text(f"{counts[level]} ", color_word(_COLOURS[level], _SHOWN[level]))
         for level in ("FAIL", "UNKNOWN", "WARN", "OK")

@@ -22,21 +22,21 @@ from hpctl.clusters.commands.change_view import (
     show_progress,
 )
 from hpctl.clusters.commands.context import (
+    add_cluster_options,
     cluster_argument,
-    no_cluster,
-    place_options,
-    resolve_place,
+    make_missing_cluster_error,
+    resolve_cluster_context,
 )
 from hpctl.clusters.progress import DELETED
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import DurationType
-from hpctl.toolkit.errors import Absent
-from hpctl.toolkit.interrupts import by_ctrl_c
+from hpctl.toolkit.errors import ResourceNotFound
+from hpctl.toolkit.interrupts import is_ctrl_c_answer
 from hpctl.toolkit.lazy_commands import INTERRUPTED
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 
 if TYPE_CHECKING:
-    from hpctl.clusters.apply import Patience
+    from hpctl.clusters.apply import PollSchedule
     from hpctl.clusters.progress import ClusterProgress, Until
     from hpctl.vocabulary.ports import Aws
 
@@ -53,11 +53,11 @@ class WaitOptions(Struct, frozen=True):
     every_s: float = 10.0
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> PollSchedule:
         """Return how an order in doubt is looked for."""
-        from hpctl.clusters.apply import Patience
+        from hpctl.clusters.apply import PollSchedule
 
-        return Patience(time.sleep, every_s=min(5.0, self.every_s))
+        return PollSchedule(time.sleep, every_s=min(5.0, self.every_s))
 
 
 GIVE_UP = "When to stop waiting; the work continues."
@@ -79,12 +79,12 @@ def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return with_options
 
 
-def wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
+def add_wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
     """`--wait/--no-wait` as `name`."""
     return click.option("--wait/--no-wait", name, default=True, show_default=show, help=text)
 
 
-def duration_option(
+def add_duration_option(
     name: str, default: str | None, text: str, *, most: str = ""
 ) -> Callable[[F], F]:
     """`--<name>` as `<name>_s`."""
@@ -94,9 +94,9 @@ def duration_option(
     )  # fmt: skip
 
 
-def wait_options(command: F) -> F:
+def add_all_wait_options(command: F) -> F:
     """`--wait/--no-wait` and the `add_wait_options`: the command gets them as `waiting`."""
-    return wait_option(FOLLOW)(add_wait_options(command))
+    return add_wait_option(FOLLOW)(add_wait_options(command))
 
 
 def add_wait_options(command: F) -> F:
@@ -118,9 +118,9 @@ def add_wait_options(command: F) -> F:
 
     patience = "How long to wait for failed nodes when only these are missing."
     return combine_options(
-        duration_option("timeout", "3h", GIVE_UP),
-        duration_option("patience", "15min", patience),
-        duration_option("every", "10s", "How often to look."),
+        add_duration_option("timeout", "3h", GIVE_UP),
+        add_duration_option("patience", "15min", patience),
+        add_duration_option("every", "10s", "How often to look."),
     )(with_waiting)  # type: ignore[return-value]
 
 
@@ -136,7 +136,7 @@ def ask_confirmation(ask: Callable[[], bool]) -> bool:
     try:
         return ask()
     except click.Abort as abort:
-        if by_ctrl_c(abort):
+        if is_ctrl_c_answer(abort):
             raise
         output.echo(err=True)
         return False
@@ -145,7 +145,7 @@ def ask_confirmation(ask: Callable[[], bool]) -> bool:
 def exit_unconfirmed() -> None:
     """Leave: nothing was confirmed."""
     output.echo(output.fold_text(output.NOT_CONFIRMED), err=True)
-    output.exit_with(Exit.PROBLEM)
+    output.exit_with(ExitCode.PROBLEM)
 
 
 def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -> ClusterProgress:
@@ -153,7 +153,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
 
     On Ctrl-C it is the last look before it, its verdict still WAITING.
     """
-    from hpctl.clusters.watch import look_once, watch_cluster
+    from hpctl.clusters.watch import read_cluster_progress, watch_cluster
 
     looks = watch_cluster(
         aws,
@@ -170,7 +170,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
             for last in looks:
                 screen.show(last)
     except KeyboardInterrupt:
-        last = last or look_once(aws, cluster, output.now())
+        last = last or read_cluster_progress(aws, cluster, output.now())
     assert last is not None
     return last
 
@@ -180,7 +180,7 @@ def follow_cluster(aws: Aws, cluster: str, until: Until, waiting: WaitOptions) -
 @click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
 @add_wait_options
 @output.json_option
-@place_options
+@add_cluster_options
 def wait(
     name: str | None,
     deleted: bool,
@@ -194,27 +194,27 @@ def wait(
     A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
     there in time, 130 interrupted by Ctrl-C.
     """
-    from hpctl.clusters.watch import look_once
+    from hpctl.clusters.watch import read_cluster_progress
 
-    here = resolve_place(cluster=name or cluster, **where)
-    first = look_once(here.aws, here.cluster, output.now())
+    here = resolve_cluster_context(cluster=name or cluster, **where)
+    first = read_cluster_progress(here.aws, here.cluster, output.now())
     if first.status == DELETED and not deleted:
-        absent = Absent(
+        absent = ResourceNotFound(
             f"AWS has no HyperPod cluster {here.cluster!r} in this account and region",
             "check the name, --region and --profile: hpctl cluster list",
             code="ResourceNotFound",
         )
-        raise no_cluster(here.aws, here.cluster, absent)
+        raise make_missing_cluster_error(here.aws, here.cluster, absent)
     going = deleted or first.status == "Deleting"
-    judge = progress.judge_deletion if going else progress.in_service(None, waiting.patience_s)
+    judge = progress.judge_deletion if going else progress.judge_service(None, waiting.patience_s)
     last = follow_cluster(here.aws, here.cluster, judge, waiting)
     last = replace(last, arn=last.arn or first.arn)
     short = here.cluster.rpartition("/")[2]
     if first.status == DELETED:
-        gone = no_cluster(
+        gone = make_missing_cluster_error(
             here.aws,
             here.cluster,
-            Absent(
+            ResourceNotFound(
                 f"AWS has no HyperPod cluster {short!r} in this account and region",
                 "check the name, --region and --profile: hpctl cluster list",
             ),

@@ -36,7 +36,7 @@ from hpctl.clusters.spec.field_types import (
     TrainingPlanArn,
     make_bounds,
 )
-from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.yaml_files import Reads
 
 Role = Literal["controller", "login", "compute"]
@@ -156,11 +156,11 @@ class ScheduledUpdate(ApiSection, frozen=True):
     """How."""
 
 
-def _read_moment(value: Any) -> Any:
+def _parse_time(value: Any) -> Any:
     """A request's JSON may have a time in seconds since 1970. Raises ValueError."""
     if type(value) not in (int, float):
         return value
-    moment = at_stamp(value)
+    moment = parse_timestamp(value)
     if moment is None:
         raise ValueError("should be a date and time")
     return moment
@@ -169,7 +169,7 @@ def _read_moment(value: Any) -> Any:
 class PatchSchedule(ApiSection, frozen=True):
     """When the next patch comes."""
 
-    READS: ClassVar[Reads] = {"next_patch_date": _read_moment}
+    READS: ClassVar[Reads] = {"next_patch_date": _parse_time}
 
     next_patch_date: Annotated[datetime, Meta(tz=True)] | None = None
     """Moves the next patch to this date and time. The service sets it when a patch is found."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 
 
-class Like(Struct, frozen=True):
+class TextPattern(Struct, frozen=True):
     """Text that matches a pattern as a whole. `means` says in words what it is, with an example."""
 
     pattern: str
@@ -29,7 +29,7 @@ class Like(Struct, frozen=True):
 
 ClusterName = Annotated[
     str,
-    Like(
+    TextPattern(
         "[a-zA-Z0-9](-*[a-zA-Z0-9])*",
         "a name of letters, digits and single dashes inside, such as h100-a",
         63,
@@ -40,15 +40,18 @@ GroupName = ClusterName
 API_PARTITION = "[a-zA-Z0-9](-*[a-zA-Z0-9])*"
 """A partition's name where the API configures Slurm. Slurm itself takes `ml.p5.48xlarge` too."""
 PartitionName = Annotated[
-    str, Like(r"[a-zA-Z0-9][a-zA-Z0-9._-]*", "a partition's name of letters, digits, dashes", 1024)
+    str,
+    TextPattern(
+        r"[a-zA-Z0-9][a-zA-Z0-9._-]*", "a partition's name of letters, digits, dashes", 1024
+    ),
 ]
 InstanceType = Annotated[
-    str, Like(r"ml\.[a-z0-9-]+\.[a-z0-9]+", "an instance type such as ml.p5.48xlarge", 63, 1)
+    str, TextPattern(r"ml\.[a-z0-9-]+\.[a-z0-9]+", "an instance type such as ml.p5.48xlarge", 63, 1)
 ]
 """Which types there are changes with every release of the service: `cluster validate` asks it."""
 RoleArn = Annotated[
     str,
-    Like(
+    TextPattern(
         r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+",
         "a role's ARN such as arn:aws:iam::111122223333:role/hyperpod",
         2048,
@@ -56,22 +59,22 @@ RoleArn = Annotated[
     ),
 ]
 SubnetId = Annotated[
-    str, Like("[-0-9a-zA-Z]+", "a subnet's id such as subnet-0123456789abcdef0", 32)
+    str, TextPattern("[-0-9a-zA-Z]+", "a subnet's id such as subnet-0123456789abcdef0", 32)
 ]
 SecurityGroupId = Annotated[
-    str, Like("[-0-9a-zA-Z]+", "a security group's id such as sg-0123456789abcdef0", 32)
+    str, TextPattern("[-0-9a-zA-Z]+", "a security group's id such as sg-0123456789abcdef0", 32)
 ]
 S3Uri = Annotated[
     str,
-    Like(
+    TextPattern(
         "(https|s3)://([^/]+)/?(.*)", "an S3 prefix such as s3://sagemaker-my-bucket/scripts", 1024
     ),
 ]
-FileName = Annotated[str, Like(r"[\S\s]+", "a file's name", 128, 1)]
-KmsKeyId = Annotated[str, Like("[a-zA-Z0-9:/_-]*", "a KMS key's id or ARN", 2048)]
+FileName = Annotated[str, TextPattern(r"[\S\s]+", "a file's name", 128, 1)]
+KmsKeyId = Annotated[str, TextPattern("[a-zA-Z0-9:/_-]*", "a KMS key's id or ARN", 2048)]
 FsxDnsName = Annotated[
     str,
-    Like(
+    TextPattern(
         r"((fs|fc)i?-[0-9a-f]{8,}\..{4,253})",
         "a file system's DNS name such as fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
         275,
@@ -79,12 +82,14 @@ FsxDnsName = Annotated[
     ),
 ]
 MountName = Annotated[
-    str, Like("([A-Za-z0-9_-]{1,8})", "a Lustre mount name such as abcdefgh", 8, 1)
+    str, TextPattern("([A-Za-z0-9_-]{1,8})", "a Lustre mount name such as abcdefgh", 8, 1)
 ]
-MountPath = Annotated[str, Like("/[a-zA-Z0-9._/-]+", "an absolute path such as /fsx", 1024, 1)]
+MountPath = Annotated[
+    str, TextPattern("/[a-zA-Z0-9._/-]+", "an absolute path such as /fsx", 1024, 1)
+]
 TrainingPlanArn = Annotated[
     str,
-    Like(
+    TextPattern(
         r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*",
         "a training plan's ARN such as"
         " arn:aws:sagemaker:us-east-1:111122223333:training-plan/p5-in-may",
@@ -93,16 +98,19 @@ TrainingPlanArn = Annotated[
     ),
 ]
 ImageId = Annotated[
-    str, Like("(ami-[0-9a-fA-F]{8,17}|default)", "an AMI's id such as ami-0123456789abcdef0", 21, 7)
+    str,
+    TextPattern(
+        "(ami-[0-9a-fA-F]{8,17}|default)", "an AMI's id such as ami-0123456789abcdef0", 21, 7
+    ),
 ]
 ImageReleaseVersion = Annotated[
-    str, Like(r"[0-9]+\.[0-9]+\.[0-9]+", "a release such as 1.2.3 (quote it)", 64)
+    str, TextPattern(r"[0-9]+\.[0-9]+\.[0-9]+", "a release such as 1.2.3 (quote it)", 64)
 ]
-AlarmName = Annotated[str, Like(r"(?!\s*$).+", "an alarm's name", 255, 1)]
-CronExpression = Annotated[str, Like(".+", "a schedule such as cron(0 3 ? * SUN *)", 256, 1)]
+AlarmName = Annotated[str, TextPattern(r"(?!\s*$).+", "an alarm's name", 255, 1)]
+CronExpression = Annotated[str, TextPattern(".+", "a schedule such as cron(0 3 ? * SUN *)", 256, 1)]
 DatabaseHost = Annotated[
     str,
-    Like(
+    TextPattern(
         r"(?=.{1,255}$)([a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)"
         r"(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*",
         "a host name such as slurm.abc123.us-east-1.rds.amazonaws.com",
@@ -111,11 +119,11 @@ DatabaseHost = Annotated[
     ),
 ]
 DatabaseName = Annotated[
-    str, Like("[a-zA-Z0-9$_]+", "a schema's name such as slurm_acct_db", 64, 1)
+    str, TextPattern("[a-zA-Z0-9$_]+", "a schema's name such as slurm_acct_db", 64, 1)
 ]
 SecretArn = Annotated[
     str,
-    Like(
+    TextPattern(
         r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]*:[0-9]{12}:secret:.+",
         "a secret's ARN such as arn:aws:secretsmanager:us-east-1:111122223333:secret:slurmdb-Ab12",
         2048,
@@ -123,8 +131,8 @@ SecretArn = Annotated[
     ),
 ]
 # Of the letters, blanks and numbers of Unicode that the service takes Python's re knows the \w.
-TagKey = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's key", 128, 1)]
-TagValue = Annotated[str, Like(r"[\w\s.:/=+\-@]*", "a tag's value", 256)]
+TagKey = Annotated[str, TextPattern(r"[\w\s.:/=+\-@]*", "a tag's key", 128, 1)]
+TagValue = Annotated[str, TextPattern(r"[\w\s.:/=+\-@]*", "a tag's value", 256)]
 
 
 def make_bounds(least: int, most: int) -> Meta:
@@ -159,10 +167,12 @@ class ApiSection(SpecSection, frozen=True):
     def request(self) -> dict[str, Any]:
         """Return this section in the API's words, without what the file does not say."""
         values = {theirs: getattr(self, ours) for ours, theirs in self.api_names().items()}
-        return {theirs: _request(value) for theirs, value in values.items() if value is not None}
+        return {
+            theirs: _convert_to_api(value) for theirs, value in values.items() if value is not None
+        }
 
 
-def _request(value: Any) -> Any:
+def _convert_to_api(value: Any) -> Any:
     if isinstance(value, ApiSection):
         return value.request()
-    return tuple(map(_request, value)) if isinstance(value, tuple) else value
+    return tuple(map(_convert_to_api, value)) if isinstance(value, tuple) else value

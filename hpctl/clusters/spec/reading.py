@@ -19,7 +19,7 @@ from hpctl.toolkit.errors import FileProblems
 from hpctl.toolkit.yaml_files import Place, suggest_word
 
 
-class Broken(Struct, frozen=True):
+class BrokenRule(Struct, frozen=True):
     """A rule that a file breaks, and where. `absent`: because something is not there.
 
     A reader who knows that parts of the file could not be read believes no `absent`.
@@ -30,13 +30,13 @@ class Broken(Struct, frozen=True):
     absent: bool = False
 
 
-def find_broken_rules(spec: ClusterSpec) -> Iterator[Broken]:
+def find_broken_rules(spec: ClusterSpec) -> Iterator[BrokenRule]:
     """Yield every rule that a spec breaks, none for one that the service takes."""
     seen: set[str] = set()
     for index, group in enumerate(spec.groups):
         here: Place = ("instance_groups", index)
         if group.name in seen:
-            yield Broken((*here, "name"), f"another group has the name {group.name!r} already")
+            yield BrokenRule((*here, "name"), f"another group has the name {group.name!r} already")
         seen.add(group.name)
         yield from _check_types(group, here)
         yield from _check_counts(spec, group, here)
@@ -45,104 +45,104 @@ def find_broken_rules(spec: ClusterSpec) -> Iterator[Broken]:
         yield from _check_lifecycle(group, here)
         yield from _check_storage(group.storage, (*here, "storage"))
         if group.auto_patch:
-            yield from _auto_patch(group.auto_patch, (*here, "auto_patch"))
+            yield from _check_auto_patch(group.auto_patch, (*here, "auto_patch"))
     yield from _check_roles(spec)
     yield from _check_style(spec)
     yield from _check_continuous(spec)
     yield from _check_settings(spec)
     for key in spec.tags:
         if key.lower().startswith("aws:") or not key:
-            yield Broken(("tags", key), "is no key of yours: aws: is reserved")
+            yield BrokenRule(("tags", key), "is no key of yours: aws: is reserved")
 
 
-def _check_types(group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_types(group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     if group.instance_type and group.instance_types:
-        yield Broken((*here, "instance_types"), "say instance_type or instance_types, not both")
+        yield BrokenRule((*here, "instance_types"), "say instance_type or instance_types, not both")
     elif not group.types:
-        yield Broken(here, "instance_type is needed (or instance_types, in order)", absent=True)
+        yield BrokenRule(here, "instance_type is needed (or instance_types, in order)", absent=True)
     if len(set(group.types)) < len(group.types):
-        yield Broken((*here, "instance_types"), "names a type twice")
+        yield BrokenRule((*here, "instance_types"), "names a type twice")
 
 
-def _check_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_counts(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     least, most = group.min_count, group.max_count
     if least is not None and least > group.count:
-        yield Broken((*here, "min_count"), f"is {least}, over count, which is {group.count}")
+        yield BrokenRule((*here, "min_count"), f"is {least}, over count, which is {group.count}")
     if least and spec.node_provisioning_mode != "Continuous":
         text = "needs node_provisioning_mode: Continuous"
-        yield Broken((*here, "min_count"), text, absent=True)
+        yield BrokenRule((*here, "min_count"), text, absent=True)
     if most is not None and most < group.count:
-        yield Broken((*here, "max_count"), f"is {most}, under count, which is {group.count}")
+        yield BrokenRule((*here, "max_count"), f"is {most}, under count, which is {group.count}")
     if group.capacity == "spot" and group.training_plan:
-        yield Broken((*here, "capacity"), "a training plan holds no spot capacity")
+        yield BrokenRule((*here, "capacity"), "a training plan holds no spot capacity")
 
 
-def _check_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_role(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     """In the API's style each group has a role; in the file's all have, or the file has them."""
     if group.role is None:
         if spec.slurm_config == "api" or any(g.role for g in spec.groups):
-            yield Broken(here, "role is needed: controller, login or compute", absent=True)
+            yield BrokenRule(here, "role is needed: controller, login or compute", absent=True)
         elif group.partition:
-            yield Broken((*here, "partition"), "needs role: compute", absent=True)
+            yield BrokenRule((*here, "partition"), "needs role: compute", absent=True)
     elif group.role == "compute":
         if not group.partition:
-            yield Broken(here, "partition is needed with role compute", absent=True)
+            yield BrokenRule(here, "partition is needed with role compute", absent=True)
         elif spec.slurm_config == "api" and not re.fullmatch(API_PARTITION, group.partition):
             text = "has letters, digits and single dashes alone where the API configures Slurm"
-            yield Broken((*here, "partition"), text)
+            yield BrokenRule((*here, "partition"), text)
     elif group.partition:
-        yield Broken((*here, "partition"), f"is for role compute alone, not for {group.role}")
+        yield BrokenRule((*here, "partition"), f"is for role compute alone, not for {group.role}")
 
 
-def _check_roles(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_roles(spec: ClusterSpec) -> Iterator[BrokenRule]:
     roles = [(index, group) for index, group in enumerate(spec.groups)]
     controllers = [(i, g) for i, g in roles if g.role == "controller"]
     logins = [i for i, g in roles if g.role == "login"]
     if not controllers and any(g.role for _, g in roles):
         text = "one group must have role: controller"
-        yield Broken(("instance_groups",), text, absent=True)
+        yield BrokenRule(("instance_groups",), text, absent=True)
     for what, more in (("controller", [i for i, _ in controllers][1:]), ("login", logins[1:])):
         for index in more:
             place = ("instance_groups", index, "role")
-            yield Broken(place, f"only one group may have role: {what}")
+            yield BrokenRule(place, f"only one group may have role: {what}")
     for index, group in controllers[:1]:
         place = ("instance_groups", index, "count")
         heads = spec.provisioning_parameters and spec.provisioning_parameters.head_nodes
         if group.count < 1:
-            yield Broken(place, "the controller group needs an instance")
+            yield BrokenRule(place, "the controller group needs an instance")
         elif group.count > 1 and spec.slurm_config == "api":
-            yield Broken(
+            yield BrokenRule(
                 place, "several head nodes need slurm_config: provisioning_parameters (or 1)"
             )
         elif group.count > 1 and not heads:
             text = "several head nodes need provisioning_parameters.head_nodes"
-            yield Broken(place, text, absent=True)
+            yield BrokenRule(place, text, absent=True)
 
 
-def _check_network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_network(spec: ClusterSpec, group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     if spec.vpc or bool(group.subnets) == bool(group.security_groups):
         return
     given, other = ("subnets", "security_groups")
     if group.security_groups:
         given, other = other, given
-    yield Broken((*here, given), f"{other} are needed as well: there is no vpc", absent=True)
+    yield BrokenRule((*here, given), f"{other} are needed as well: there is no vpc", absent=True)
 
 
-def _check_lifecycle(group: GroupSpec, here: Place) -> Iterator[Broken]:
+def _check_lifecycle(group: GroupSpec, here: Place) -> Iterator[BrokenRule]:
     lifecycle = group.lifecycle
     if lifecycle is None:
         return
     if lifecycle.on_create and lifecycle.on_init_complete:
-        yield Broken(
+        yield BrokenRule(
             (*here, "lifecycle", "on_init_complete"),
             "say on_create or on_init_complete, not both: the service refuses it",
         )
     elif not lifecycle.on_create and not lifecycle.on_init_complete:
         text = "on_create or on_init_complete is needed (without scripts, leave lifecycle out)"
-        yield Broken((*here, "lifecycle"), text, absent=True)
+        yield BrokenRule((*here, "lifecycle"), text, absent=True)
 
 
-def _check_storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
+def _check_storage(storage: tuple[Storage, ...], here: Place) -> Iterator[BrokenRule]:
     paths: set[str] = set()
     volumes: set[bool] = set()
     for index, one in enumerate(storage):
@@ -150,75 +150,75 @@ def _check_storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken
         lines = [part for part in (one.ebs, one.fsx_lustre, one.fsx_openzfs) if part]
         if len(lines) != 1:
             text = "is one of ebs, fsx_lustre and fsx_openzfs"
-            yield Broken(place, text, absent=not lines)
+            yield BrokenRule(place, text, absent=not lines)
         if one.ebs:
             yield from _check_ebs(one.ebs, (*place, "ebs"))
             if bool(one.ebs.root_volume) in volumes:
                 which = "root" if one.ebs.root_volume else "second"
-                yield Broken((*place, "ebs"), f"the {which} volume is described already")
+                yield BrokenRule((*place, "ebs"), f"the {which} volume is described already")
             volumes.add(bool(one.ebs.root_volume))
         for part, default in ((one.fsx_lustre, "/fsx"), (one.fsx_openzfs, "/home")):
             path = (part.mount_path or default) if part else None
             if path in paths:
-                yield Broken(place, f"{path} is mounted by another entry already")
+                yield BrokenRule(place, f"{path} is mounted by another entry already")
             paths |= {path} if path else set()
 
 
-def _check_ebs(ebs: Ebs, place: Place) -> Iterator[Broken]:
+def _check_ebs(ebs: Ebs, place: Place) -> Iterator[BrokenRule]:
     if ebs.root_volume and ebs.volume_size_in_gb is not None:
         text = "the root volume's size cannot be chosen"
-        yield Broken((*place, "volume_size_in_gb"), text)
+        yield BrokenRule((*place, "volume_size_in_gb"), text)
     if ebs.root_volume and not ebs.volume_kms_key_id:
-        yield Broken(place, "volume_kms_key_id is needed with root_volume", absent=True)
+        yield BrokenRule(place, "volume_kms_key_id is needed with root_volume", absent=True)
     if not ebs.root_volume and ebs.volume_size_in_gb is None:
-        yield Broken(place, "volume_size_in_gb is needed", absent=True)
+        yield BrokenRule(place, "volume_size_in_gb is needed", absent=True)
 
 
-def _auto_patch(patch: AutoPatch, place: Place) -> Iterator[Broken]:
+def _check_auto_patch(patch: AutoPatch, place: Place) -> Iterator[BrokenRule]:
     drains = patch.patching_strategy == "DrainFirst"
     if patch.drain_policy and not drains:
-        yield Broken((*place, "drain_policy"), "is for patching_strategy DrainFirst alone")
+        yield BrokenRule((*place, "drain_policy"), "is for patching_strategy DrainFirst alone")
     if patch.idle_wait_window_in_seconds is not None and drains:
-        yield Broken((*place, "idle_wait_window_in_seconds"), "is not for DrainFirst")
+        yield BrokenRule((*place, "idle_wait_window_in_seconds"), "is not for DrainFirst")
 
 
-def _check_style(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_style(spec: ClusterSpec) -> Iterator[BrokenRule]:
     if spec.slurm_config == "api":
         if spec.provisioning_parameters:
             text = "needs slurm_config: provisioning_parameters; the two cannot be mixed"
-            yield Broken(("provisioning_parameters",), text)
+            yield BrokenRule(("provisioning_parameters",), text)
         return
     for key in ("slurm_config_strategy", "accounting_database", "node_provisioning_mode"):
         if getattr(spec, key):
-            yield Broken((key,), "needs slurm_config: api")
+            yield BrokenRule((key,), "needs slurm_config: api")
 
 
-def _check_continuous(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_continuous(spec: ClusterSpec) -> Iterator[BrokenRule]:
     if spec.slurm_config != "api":
         return
     if spec.node_provisioning_mode == "Continuous":
         if spec.slurm_config_strategy:
             text = "cannot be chosen with node_provisioning_mode: Continuous, which merges"
-            yield Broken(("slurm_config_strategy",), text)
+            yield BrokenRule(("slurm_config_strategy",), text)
     elif spec.accounting_database:
         text = "needs node_provisioning_mode: Continuous"
-        yield Broken(("accounting_database",), text, absent=True)
+        yield BrokenRule(("accounting_database",), text, absent=True)
 
 
-def _check_settings(spec: ClusterSpec) -> Iterator[Broken]:
+def _check_settings(spec: ClusterSpec) -> Iterator[BrokenRule]:
     groups: Mapping[str, GroupSpec] = {group.name: group for group in spec.groups}
     for name, spares in spec.hpctl.spares.items():
         place = ("hpctl", "spares", name)
         group = groups.get(name)
         if group is None:
-            yield Broken(place, f"no such group{suggest_word(name, list(groups))}", absent=True)
+            yield BrokenRule(place, f"no such group{suggest_word(name, list(groups))}", absent=True)
         elif group.role not in (None, "compute"):
-            yield Broken(place, f"spares are of compute groups, not of a {group.role}")
+            yield BrokenRule(place, f"spares are of compute groups, not of a {group.role}")
         elif spares > group.count:
-            yield Broken(place, f"is {spares}, over the group's count, which is {group.count}")
+            yield BrokenRule(place, f"is {spares}, over the group's count, which is {group.count}")
     if spec.hpctl.mode == "own" and spec.node_recovery != "None":
         text = "own needs node_recovery: None, or the service replaces nodes as well"
-        yield Broken(("hpctl", "mode"), text, absent=True)
+        yield BrokenRule(("hpctl", "mode"), text, absent=True)
 
 
 DEFAULT_PATH = "cluster.yaml"
@@ -251,7 +251,7 @@ def parse_spec(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     unread: set[Place] = set()
     rest = spec
     if spec is None:
-        rest, unread = _what_can_be_read(data, found)
+        rest, unread = _build_readable_spec(data, found)
     rules = [one for one in find_broken_rules(rest) if spec or not one.absent] if rest else []
     if found or rules:
         unread |= {rule.place for rule in rules}
@@ -282,7 +282,7 @@ def check_spec(spec: ClusterSpec, path: str) -> ClusterSpec:
     return spec
 
 
-def _what_can_be_read(
+def _build_readable_spec(
     data: Mapping[Any, Any], found: Sequence[tuple[Place, str]]
 ) -> tuple[ClusterSpec | None, set[Place]]:
     """Return the file without what is wrong in it, so that the rules can be asked about the rest;
@@ -294,19 +294,19 @@ def _what_can_be_read(
     for _ in range(_DEEPEST):
         for place, text in found:
             unread.add(place)
-            _fix(rest, list(place[:-1] if text == yaml_files.REQUIRED else place))
+            _remove_place(rest, list(place[:-1] if text == yaml_files.REQUIRED else place))
         if not isinstance(rest.get("instance_groups"), list):
             return None, unread
         rest.setdefault("name", "x")
         for index, group in enumerate(rest["instance_groups"]):
-            _stand_in(group, index)
+            _fill_placeholders(group, index)
         spec, found = yaml_files.build_struct(ClusterSpec, rest)
         if spec is not None:
             return spec, unread
     return None, unread
 
 
-def _stand_in(group: dict[str, Any], index: int) -> None:
+def _fill_placeholders(group: dict[str, Any], index: int) -> None:
     group.setdefault("name", f"x-{index}")
     group.setdefault("execution_role", "arn:aws:iam::111122223333:role/x")
     if "count" not in group:
@@ -315,7 +315,7 @@ def _stand_in(group: dict[str, Any], index: int) -> None:
         group.pop("max_count", None)
 
 
-def _fix(rest: dict[Any, Any], place: list[Any]) -> None:
+def _remove_place(rest: dict[Any, Any], place: list[Any]) -> None:
     """Take a place out: the deepest key that names it, but a group stays where it is."""
     data: Any = rest
     keys: list[tuple[dict[Any, Any], Any]] = []

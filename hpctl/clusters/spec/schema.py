@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo
 
 from hpctl.clusters.spec.cluster import ClusterSpec
-from hpctl.clusters.spec.field_types import Like, SpecSection
+from hpctl.clusters.spec.field_types import SpecSection, TextPattern
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -26,12 +26,12 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 }
 
 
-def schema_text() -> str:
+def format_schema() -> str:
     """Return the schema as it is published."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(make_json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def json_schema() -> dict[str, Any]:
+def make_json_schema() -> dict[str, Any]:
     """Return the schema. The rules between keys are not in it: `cluster validate` has them."""
     parts: dict[str, Any] = {}
     body = _make_section(ClusterSpec, parts)
@@ -40,7 +40,7 @@ def json_schema() -> dict[str, Any]:
 
 
 @cache
-def field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
+def read_field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
     """Return what a section's source says below each field."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(body, ast.ClassDef)
@@ -54,7 +54,7 @@ def field_docs(kind: type[SpecSection]) -> Mapping[str, str]:
 
 
 def _make_section(kind: type[SpecSection], parts: dict[str, Any]) -> dict[str, Any]:
-    docs, properties, required = field_docs(kind), {}, []
+    docs, properties, required = read_field_docs(kind), {}, []
     for field in msgspec.structs.fields(kind):
         entry = _make_value_schema(field.type, parts)
         if field.required:
@@ -89,7 +89,9 @@ def _make_value_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
     found = _make_bare_schema(base, parts)
     for one in meta:
         found |= (
-            _make_like_schema(one) if isinstance(one, Like) else _make_bounds(one, found["type"])
+            _make_pattern_schema(one)
+            if isinstance(one, TextPattern)
+            else _make_bounds(one, found["type"])
         )
     return dict(sorted(found.items()))
 
@@ -114,8 +116,8 @@ def _make_bare_schema(kind: Any, parts: dict[str, Any]) -> dict[str, Any]:
 def _make_mapping_schema(key: Any, value: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if value is Any:
         return {"additionalProperties": True, "type": "object"}
-    like = next(one for one in get_args(key) if isinstance(one, Like))
-    names = _make_like_schema(like)
+    like = next(one for one in get_args(key) if isinstance(one, TextPattern))
+    names = _make_pattern_schema(like)
     pattern = names.pop("pattern")
     return {
         "patternProperties": {pattern: _make_value_schema(value, parts)},
@@ -124,7 +126,7 @@ def _make_mapping_schema(key: Any, value: Any, parts: dict[str, Any]) -> dict[st
     }
 
 
-def _make_like_schema(like: Like) -> dict[str, Any]:
+def _make_pattern_schema(like: TextPattern) -> dict[str, Any]:
     example = like.means.partition(" such as ")[2].removesuffix(" (quote it)")
     return {
         **({"examples": [example]} if example else {}),

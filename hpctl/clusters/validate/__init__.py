@@ -16,13 +16,18 @@ from msgspec.structs import replace
 
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
-from hpctl.clusters.validate.facts import Family, ServiceModel, SpecFacts
-from hpctl.clusters.validate.wanted import CheckedFinding, Level, WantedCluster, of_spec
+from hpctl.clusters.validate.facts import CheckFamily, ServiceModel, SpecFacts
+from hpctl.clusters.validate.wanted import (
+    CheckedFinding,
+    CheckLevel,
+    WantedCluster,
+    build_wanted_cluster,
+)
 from hpctl.vocabulary.ports import Aws
 
-__all__ = ["FAMILIES", "CheckedFinding", "Level", "validate_spec"]
+__all__ = ["FAMILIES", "CheckLevel", "CheckedFinding", "validate_spec"]
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[CheckFamily, ...] = (
     spec_rules.FAMILY,
     scripts.FAMILY,
     living.FAMILY,
@@ -39,7 +44,7 @@ FAMILIES: tuple[Family, ...] = (
 GATHERS: Mapping[str, Callable[[Aws, WantedCluster], Any]] = {
     "network": network.gather_facts,
     "storage": storage.gather_facts,
-    "bucket": scripts.gather_bucket,
+    "bucket": scripts.gather_bucket_facts,
     "role": role.gather_facts,
     "quota": capacity.gather_quotas,
     "capacity": capacity.gather_facts,
@@ -72,7 +77,7 @@ def validate_spec(  # noqa: PLR0913 -- each source of facts may be missing indep
     """
     chosen = [f for f in FAMILIES if (not only or f.name in only) and (aws or f.offline)]
     needs = set(chain.from_iterable(family.needs for family in chosen))
-    wants = of_spec(spec)
+    wants = build_wanted_cluster(spec)
     facts = SpecFacts(region=aws.region if aws else "")
     if model and "model" in needs:
         facts = replace(facts, model=spec_rules.gather_facts(model, wants.request))

@@ -8,19 +8,19 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
+    CheckFamily,
     Ec2Listing,
-    Family,
     Listed,
     QuotaFacts,
     SpecFacts,
     ask_service,
-    list_entries,
-    read_rows,
+    list_ec2_entries,
+    read_list_entries,
 )
 from hpctl.clusters.validate.wanted import (
+    FailedCall,
     Place,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     WantedGroup,
     default_to_ok,
@@ -30,10 +30,10 @@ from hpctl.clusters.validate.wanted import (
     make_warning,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
-CAPACITY = Family("capacity", "Training plans and zones.", ("capacity", "network", "living"))
-QUOTAS = Family("quotas", "Service quotas of the account.", ("quota",))
+CAPACITY = CheckFamily("capacity", "Training plans and zones.", ("capacity", "network", "living"))
+QUOTAS = CheckFamily("quotas", "Service quotas of the account.", ("quota",))
 
 
 def gather_facts(aws: Aws, wanted: WantedCluster) -> CapacityFacts:
@@ -56,12 +56,12 @@ def _read_images(aws: Aws, wanted: WantedCluster) -> Listed:
     if not named:
         return {}
     ec2 = aws.service("ec2")
-    return list_entries(
+    return list_ec2_entries(
         ec2, Ec2Listing("describe_images", "Images", "ImageId", "image-id"), sorted(named)
     )
 
 
-def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]] | Unanswered:
+def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]] | FailedCall:
     """EC2 offers `p5.48xlarge` where SageMaker says `ml.p5.48xlarge`."""
     kinds = chain.from_iterable(group.types for group in wanted.groups)
     types = sorted({kind.removeprefix("ml.") for kind in kinds})
@@ -69,14 +69,14 @@ def _read_zones(aws: Aws, wanted: WantedCluster) -> Mapping[str, frozenset[str]]
         return {}
     ec2 = aws.service("ec2")
     filters = [{"Name": "instance-type", "Values": types}]
-    found = read_rows(
+    found = read_list_entries(
         ec2,
         "describe_instance_type_offerings",
         "InstanceTypeOfferings",
         LocationType="availability-zone",
         Filters=filters,
     )
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         return found
     zones: dict[str, set[str]] = {f"ml.{kind}": set() for kind in types}
     for offering in found:
@@ -93,14 +93,14 @@ Plan = Mapping[str, Any]
 
 
 @CAPACITY.check("plan")
-def plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The training plan is there, for HyperPod, and not over."""
     for group in wanted.groups:
         if not group.training_plan:
             continue
         place = group.at("TrainingPlanArn")
         plan = facts.capacity.plans.get(group.training_plan)
-        if isinstance(plan, Unanswered):
+        if isinstance(plan, FailedCall):
             yield make_unknown(place, plan)
         elif plan is None:
             yield make_failure(
@@ -116,7 +116,7 @@ def plan_usable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @CAPACITY.check("plan-fits")
-def plan_fits(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_capacity(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The plan has the group's type, and instances left for it."""
     needed: Counter[str] = Counter()
     for group in wanted.groups:
@@ -146,7 +146,7 @@ def plan_fits(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @CAPACITY.check("plan-zone")
-def plan_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_plan_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The group's subnets are in the zone of the plan's capacity.
 
     Else the service says `insufficient capacity`.
@@ -189,7 +189,7 @@ def check_images(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
         place = group.at("ImageId")
         if image == "default":
             continue
-        if isinstance(found, Unanswered):
+        if isinstance(found, FailedCall):
             yield make_unknown(place, found)
         elif image not in found:
             yield make_failure(
@@ -207,7 +207,7 @@ def check_images(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
 def check_offers(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """EC2 offers the type in the zone of the group's subnets."""
     zones = facts.capacity.zones
-    if isinstance(zones, Unanswered):
+    if isinstance(zones, FailedCall):
         yield make_unknown(("InstanceGroups",), zones)
         return
     for group in wanted.groups:
@@ -263,7 +263,7 @@ def _check_plan(group: WantedGroup, plan: Plan, facts: SpecFacts) -> Iterator[Sp
 def _find_plans(wanted: WantedCluster, facts: SpecFacts) -> Iterator[tuple[WantedGroup, Plan]]:
     for group in wanted.groups:
         plan = facts.capacity.plans.get(group.training_plan)
-        if plan is not None and not isinstance(plan, Unanswered):
+        if plan is not None and not isinstance(plan, FailedCall):
             yield group, plan
 
 
@@ -291,11 +291,12 @@ def gather_quotas(aws: Aws, wanted: WantedCluster) -> QuotaFacts:
     for group in wanted.groups:
         names.update(name_usage_quota(kind, spot=group.spot) for kind in group.types)
     return QuotaFacts(
-        _read_limits(aws.service("service-quotas"), names), _count_elsewhere(aws, wanted.name)
+        _read_quota_limits(aws.service("service-quotas"), names),
+        _count_other_clusters(aws, wanted.name),
     )
 
 
-def _read_limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unanswered:
+def _read_quota_limits(quotas: ServiceClient, names: Set[str]) -> Mapping[str, float] | FailedCall:
     """SageMaker has thousands of quotas: what is not asked for is passed over.
 
     What the account was given comes first; the defaults fill in what that does not list.
@@ -305,13 +306,13 @@ def _read_limits(quotas: Service, names: Set[str]) -> Mapping[str, float] | Unan
         if names <= limits.keys():
             break
         found = ask_service(_read_named_quotas, quotas, operation, names - limits.keys())
-        if isinstance(found, Unanswered):
+        if isinstance(found, FailedCall):
             return found
         limits |= found or {}
     return limits
 
 
-def _read_named_quotas(quotas: Service, operation: str, names: Set[str]) -> dict[str, float]:
+def _read_named_quotas(quotas: ServiceClient, operation: str, names: Set[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for quota in quotas.pages(operation, "Quotas", ServiceCode="sagemaker"):
         if quota["QuotaName"] in names:
@@ -321,7 +322,7 @@ def _read_named_quotas(quotas: Service, operation: str, names: Set[str]) -> dict
     return found
 
 
-def _count_elsewhere(aws: Aws, name: str) -> Mapping[str, int] | Unanswered:
+def _count_other_clusters(aws: Aws, name: str) -> Mapping[str, int] | FailedCall:
     sagemaker = aws.service("sagemaker")
 
     def count_instances() -> Mapping[str, int]:
@@ -337,10 +338,10 @@ def _count_elsewhere(aws: Aws, name: str) -> Mapping[str, int] | Unanswered:
     return {} if answer is None else answer
 
 
-def _read_groups(sagemaker: Service, cluster: str) -> tuple[Any, ...]:
+def _read_groups(sagemaker: ServiceClient, cluster: str) -> tuple[Any, ...]:
     """A cluster's groups; none where it went away meanwhile."""
     found = ask_service(sagemaker.read, "describe_cluster", ClusterName=cluster)
-    if found is None or isinstance(found, Unanswered):
+    if found is None or isinstance(found, FailedCall):
         return ()
     return tuple(found.get("InstanceGroups") or ())
 
@@ -349,10 +350,10 @@ GROUPS: Place = ("InstanceGroups",)
 
 
 @QUOTAS.check("types")
-def of_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_type_quotas(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """`<type> for cluster usage` covers what is wanted of each type."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
-    if isinstance(limits, Unanswered):
+    if isinstance(limits, FailedCall):
         yield make_unknown(GROUPS, limits)
         return
     counts: Counter[tuple[str, bool]] = Counter()
@@ -364,22 +365,22 @@ def of_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
         key = group.types[0], group.spot
         counts[key] += group.count
         places.setdefault(key, group.types_place)
-    if isinstance(elsewhere, Unanswered):
+    if isinstance(elsewhere, FailedCall):
         yield make_unknown(GROUPS, elsewhere)
     for (kind, spot), count in counts.items():
         name = name_usage_quota(kind, spot=spot)
-        others = 0 if isinstance(elsewhere, Unanswered) or spot else elsewhere.get(kind, 0)
+        others = 0 if isinstance(elsewhere, FailedCall) or spot else elsewhere.get(kind, 0)
         yield _judge_quota(name, limits.get(name), count, others, places[kind, spot])
 
 
 @QUOTAS.check("instances")
-def in_all(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_total_quotas(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The quotas of instances in a cluster, and in all, cover it."""
     limits, elsewhere = facts.quota.limits, facts.quota.elsewhere
-    if isinstance(limits, Unanswered):
+    if isinstance(limits, FailedCall):
         return
     count = sum(group.count for group in wanted.groups)
-    others = 0 if isinstance(elsewhere, Unanswered) else sum(elsewhere.values())
+    others = 0 if isinstance(elsewhere, FailedCall) else sum(elsewhere.values())
     yield _judge_quota(PER_CLUSTER, limits.get(PER_CLUSTER), count, 0, GROUPS)
     yield _judge_quota(IN_ALL, limits.get(IN_ALL), count, others, GROUPS)
 
@@ -388,7 +389,7 @@ def in_all(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 def check_volumes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """No EBS volume is larger than the quota."""
     limits = facts.quota.limits
-    if isinstance(limits, Unanswered) or EBS_SIZE not in limits:
+    if isinstance(limits, FailedCall) or EBS_SIZE not in limits:
         return
     for group in wanted.groups:
         for at, config in enumerate(group.raw.get("InstanceStorageConfigs") or ()):

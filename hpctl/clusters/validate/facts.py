@@ -13,21 +13,21 @@ from msgspec import Struct, field
 
 from hpctl.clusters.validate.wanted import (
     CheckedFinding,
+    FailedCall,
     Place,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     WantedGroup,
 )
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Absent, Refused, Unavailable
-from hpctl.vocabulary.ports import Service
+from hpctl.toolkit.errors import CallRefused, ResourceNotFound, Unavailable
+from hpctl.vocabulary.ports import ServiceClient
 
 _EFA = re.compile(r"ml\.(p4|p5|p6|trn)")
 """Types that have EFA where EC2 cannot be asked."""
 
 
-Listed = Mapping[str, Mapping[str, Any]] | Unanswered
+Listed = Mapping[str, Mapping[str, Any]] | FailedCall
 """EC2's own entries by id. An id that is not in it is not there."""
 
 
@@ -38,20 +38,20 @@ class NetworkFacts(Struct, frozen=True):
     security_groups: Listed = field(default_factory=dict)
     route_tables: Listed = field(default_factory=dict)
     endpoints: Listed = field(default_factory=dict)
-    dns: Mapping[str, bool | Unanswered] = field(default_factory=dict)
+    dns: Mapping[str, bool | FailedCall] = field(default_factory=dict)
     """By VPC: whether it resolves names and gives them to hosts, as FSx's names need."""
     types: Listed = field(default_factory=dict)
     """EC2's entries of the instance types, by SageMaker's name."""
 
     def cards(self, kind: str) -> int:
         """Network cards of an instance type: EC2's word for it, 1 where it has none."""
-        entry = {} if isinstance(self.types, Unanswered) else self.types.get(kind, {})
+        entry = {} if isinstance(self.types, FailedCall) else self.types.get(kind, {})
         efa = entry.get("NetworkInfo", {}).get("EfaInfo", {})
         return int(efa.get("MaximumEfaInterfaces", 1)) if self.efa(kind) else 1
 
     def efa(self, kind: str) -> bool:
         """Whether nodes of an instance type train over EFA: an accelerator, and EFA beside it."""
-        entry = {} if isinstance(self.types, Unanswered) else self.types.get(kind, {})
+        entry = {} if isinstance(self.types, FailedCall) else self.types.get(kind, {})
         if not entry:
             return bool(_EFA.match(kind))
         accelerated = bool(entry.get("GpuInfo") or entry.get("NeuronInfo") or _EFA.match(kind))
@@ -59,25 +59,25 @@ class NetworkFacts(Struct, frozen=True):
 
     def zones(self, subnets: Iterable[str]) -> set[tuple[str, str]]:
         """(name, id) of the zones of these subnets, as far as they are known."""
-        if isinstance(self.subnets, Unanswered):
+        if isinstance(self.subnets, FailedCall):
             return set()
         found = (self.subnets[s] for s in subnets if s in self.subnets)
         return {(str(s["AvailabilityZone"]), str(s.get("AvailabilityZoneId", ""))) for s in found}
 
     def vpcs(self, subnets: Iterable[str]) -> set[str]:
         """The VPCs of these subnets, as far as they are known."""
-        if isinstance(self.subnets, Unanswered):
+        if isinstance(self.subnets, FailedCall):
             return set()
         return {str(self.subnets[s]["VpcId"]) for s in subnets if s in self.subnets}
 
     def cidrs(self, subnets: Iterable[str]) -> tuple[str, ...]:
         """The IPv4 blocks of these subnets, as far as they are known."""
-        if isinstance(self.subnets, Unanswered):
+        if isinstance(self.subnets, FailedCall):
             return ()
-        return list_blocks(self.subnets[s] for s in subnets if s in self.subnets)
+        return list_cidr_blocks(self.subnets[s] for s in subnets if s in self.subnets)
 
 
-def list_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+def list_cidr_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The blocks of subnets: IPv4, else IPv6 for those that have no other."""
     found = []
     for subnet in subnets:
@@ -86,7 +86,7 @@ def list_blocks(subnets: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-class GuardedFileSystem(Struct, frozen=True):
+class FileSystemFacts(Struct, frozen=True):
     """A file system (FSx's own entry) with its security groups and its zones."""
 
     entry: Mapping[str, Any]
@@ -98,7 +98,7 @@ PARAMETERS = "provisioning_parameters.json"
 CONFIG = "config.json"
 
 
-class Script(Struct, frozen=True):
+class LifecycleScript(Struct, frozen=True):
     """One file. `data` is None where it is too large to be a script."""
 
     name: str
@@ -123,21 +123,21 @@ class ScriptFacts(Struct, frozen=True):
     """The files of a directory, by path relative to it; no directory, no files."""
 
     directory: str = ""
-    files: Mapping[str, Script] = field(default_factory=dict)
+    files: Mapping[str, LifecycleScript] = field(default_factory=dict)
     truncated: bool = False
     unfit: tuple[str, ...] = ()
     """Why hpctl cannot be installed from the wheels of a bundle."""
 
 
-class Prefix(Struct, frozen=True):
+class S3PrefixContents(Struct, frozen=True):
     """The objects below one prefix. `scripts` holds those that were read, by name below it."""
 
     bucket: str
     prefix: str
-    region: str | Unanswered | None
+    region: str | FailedCall | None
     """Of the bucket; None where there is no such bucket."""
-    names: frozenset[str] | Unanswered = frozenset()
-    scripts: Mapping[str, Script | Unanswered | None] = field(default_factory=dict)
+    names: frozenset[str] | FailedCall = frozenset()
+    scripts: Mapping[str, LifecycleScript | FailedCall | None] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -145,42 +145,42 @@ class Prefix(Struct, frozen=True):
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
-class Simulated(Struct, frozen=True):
+class SimulationResult(Struct, frozen=True):
     """By action, what is not allowed and on what; and what depends on keys of a request."""
 
     denied: Mapping[str, str] = field(default_factory=dict)
     unsure: Mapping[str, str] = field(default_factory=dict)
 
 
-class Role(Struct, frozen=True):
+class ExecutionRole(Struct, frozen=True):
     """One role, and what IAM says that it allows of what a node does."""
 
-    entry: Mapping[str, Any] | Unanswered | None
-    simulated: Simulated | Unanswered = field(default_factory=Simulated)
+    entry: Mapping[str, Any] | FailedCall | None
+    simulated: SimulationResult | FailedCall = field(default_factory=SimulationResult)
 
 
 class QuotaFacts(Struct, frozen=True):
     """`limits` by the quota's name. `elsewhere`: what other clusters have, by instance type."""
 
-    limits: Mapping[str, float] | Unanswered = field(default_factory=dict)
-    elsewhere: Mapping[str, int] | Unanswered = field(default_factory=dict)
+    limits: Mapping[str, float] | FailedCall = field(default_factory=dict)
+    elsewhere: Mapping[str, int] | FailedCall = field(default_factory=dict)
 
 
 class CapacityFacts(Struct, frozen=True):
     """Training plans by ARN (None: there is none), and zone names by instance type."""
 
-    plans: Mapping[str, Mapping[str, Any] | Unanswered | None] = field(default_factory=dict)
-    zones: Mapping[str, frozenset[str]] | Unanswered = field(default_factory=dict)
+    plans: Mapping[str, Mapping[str, Any] | FailedCall | None] = field(default_factory=dict)
+    zones: Mapping[str, frozenset[str]] | FailedCall = field(default_factory=dict)
     images: Listed = field(default_factory=dict)
     """EC2's own entries of the AMIs that groups name."""
     now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-Entry = Mapping[str, Any] | None | Unanswered
+Entry = Mapping[str, Any] | None | FailedCall
 """An answer, None where the thing is not there."""
 
 
-class LivingFacts(Struct, frozen=True):
+class ExistingClusterFacts(Struct, frozen=True):
     """DescribeCluster by the wanted name, and the accounting database's secret."""
 
     cluster: Entry = None
@@ -202,7 +202,7 @@ class LivingFacts(Struct, frozen=True):
     @property
     def groups(self) -> tuple[Mapping[str, Any], ...]:
         """The living cluster's instance groups."""
-        if self.cluster is None or isinstance(self.cluster, Unanswered):
+        if self.cluster is None or isinstance(self.cluster, FailedCall):
             return ()
         return tuple(self.cluster.get("InstanceGroups") or ())
 
@@ -231,15 +231,15 @@ class SpecFacts(Struct, frozen=True):
     model: ModelFacts = field(default_factory=ModelFacts)
     scripts: ScriptFacts = field(default_factory=ScriptFacts)
     network: NetworkFacts = field(default_factory=NetworkFacts)
-    storage: Mapping[str, GuardedFileSystem | Unanswered | None] = field(default_factory=dict)
+    storage: Mapping[str, FileSystemFacts | FailedCall | None] = field(default_factory=dict)
     """By file system id; None where there is none of that id."""
-    bucket: Mapping[str, Prefix] = field(default_factory=dict)
+    bucket: Mapping[str, S3PrefixContents] = field(default_factory=dict)
     """By SourceS3Uri as given."""
-    role: Mapping[str, Role] = field(default_factory=dict)
+    role: Mapping[str, ExecutionRole] = field(default_factory=dict)
     """By ARN."""
     quota: QuotaFacts = field(default_factory=QuotaFacts)
     capacity: CapacityFacts = field(default_factory=CapacityFacts)
-    living: LivingFacts = field(default_factory=LivingFacts)
+    living: ExistingClusterFacts = field(default_factory=ExistingClusterFacts)
 
     def new_nodes(self, group: WantedGroup) -> int:
         """How many instances of a group are not there yet."""
@@ -261,7 +261,7 @@ class SpecCheck(Struct, frozen=True):
     judge: Judge
 
 
-class Family(Struct, frozen=True):
+class CheckFamily(Struct, frozen=True):
     """Checks that stand on the same facts. `needs` names the parts of `Facts` that they read."""
 
     name: str
@@ -299,25 +299,27 @@ Answer = TypeVar("Answer")
 
 def ask_service(
     call: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs
-) -> Answer | Unanswered | None:
+) -> Answer | FailedCall | None:
     """Return the answer; None where the subject does not exist; Unanswered where it is unknown."""
     try:
         return call(*args, **kwargs)
-    except Absent:
+    except ResourceNotFound:
         return None
-    except (Refused, Unavailable) as error:
-        return Unanswered(str(error), error.hint)
+    except (CallRefused, Unavailable) as error:
+        return FailedCall(str(error), error.hint)
 
 
-def read_rows(service: Service, operation: str, key: str, **request: Any) -> list[Any] | Unanswered:
+def read_list_entries(
+    service: ServiceClient, operation: str, key: str, **request: Any
+) -> list[Any] | FailedCall:
     """Every entry of a list; none where what it is about is not there."""
     found = ask_service(lambda: list(service.pages(operation, key, **request)))
     return [] if found is None else found
 
 
-def find_security_groups(ec2: Service, ids: Iterable[str]) -> Listed:
+def find_security_groups(ec2: ServiceClient, ids: Iterable[str]) -> Listed:
     """The security groups of these ids that there are."""
-    return list_entries(ec2, _SECURITY_GROUPS, list(ids))
+    return list_ec2_entries(ec2, _SECURITY_GROUPS, list(ids))
 
 
 class Ec2Listing(Struct, frozen=True):
@@ -334,11 +336,13 @@ class Ec2Listing(Struct, frozen=True):
 _SECURITY_GROUPS = Ec2Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
 
 
-def list_entries(ec2: Service, of: Ec2Listing, ids: list[str]) -> Listed:
+def list_ec2_entries(ec2: ServiceClient, of: Ec2Listing, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
     if not ids:
         return {}
-    found = read_rows(ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}])
-    if isinstance(found, Unanswered):
+    found = read_list_entries(
+        ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}]
+    )
+    if isinstance(found, FailedCall):
         return found
     return {str(entry[of.id_key]): entry for entry in found}

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from hpctl.clusters.validate.facts import Family, LivingFacts, SpecFacts, ask_service
+from hpctl.clusters.validate.facts import CheckFamily, ExistingClusterFacts, SpecFacts, ask_service
 from hpctl.clusters.validate.wanted import (
+    FailedCall,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     make_failure,
     make_ok,
@@ -14,14 +14,14 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.vocabulary.ports import Aws
 
-FAMILY = Family("cluster", "The cluster's name and what it stands for already.", ("living",))
+FAMILY = CheckFamily("cluster", "The cluster's name and what it stands for already.", ("living",))
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> LivingFacts:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> ExistingClusterFacts:
     """One call, two with a database."""
     sagemaker = aws.service("sagemaker")
     arn = wanted.secret
-    return LivingFacts(
+    return ExistingClusterFacts(
         cluster=ask_service(sagemaker.read, "describe_cluster", ClusterName=wanted.name),
         secret=ask_service(aws.service("secretsmanager").read, "describe_secret", SecretId=arn)
         if arn
@@ -37,7 +37,7 @@ NAME = ("ClusterName",)
 def check_name(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The name is free, or names a cluster that can be updated."""
     living = facts.living.cluster
-    if isinstance(living, Unanswered):
+    if isinstance(living, FailedCall):
         yield make_unknown(NAME, living)
         return
     if living is None:
@@ -79,7 +79,7 @@ def check_name(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
 def check_fixed_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What the service cannot change is as the living cluster has it."""
     living = facts.living.cluster
-    if living is None or isinstance(living, Unanswered):
+    if living is None or isinstance(living, FailedCall):
         return
     had, wants = living.get("VpcConfig"), wanted.request.get("VpcConfig")
     if _read_network(had) != _read_network(wants):
@@ -123,7 +123,7 @@ def check_secret(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
         return
     place = wanted.secret_place
     found = facts.living.secret
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         yield make_unknown(place, found)
     elif found is None:
         yield make_failure(

@@ -9,20 +9,20 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.validate.facts import (
+    CheckFamily,
     Ec2Listing,
-    Family,
     Listed,
     NetworkFacts,
     SpecFacts,
     ask_service,
     find_security_groups,
-    list_entries,
+    list_ec2_entries,
 )
 from hpctl.clusters.validate.wanted import (
-    Network,
+    FailedCall,
+    GroupNetwork,
     Place,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     WantedGroup,
     default_to_ok,
@@ -31,9 +31,9 @@ from hpctl.clusters.validate.wanted import (
     make_unknown,
     make_warning,
 )
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
-FAMILY = Family("network", "Subnets, routes and names.", ("network", "living"))
+FAMILY = CheckFamily("network", "Subnets, routes and names.", ("network", "living"))
 
 
 def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
@@ -45,17 +45,17 @@ def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
     if not subnets and not groups:
         return NetworkFacts()
     ec2 = aws.service("ec2")
-    found = list_entries(
+    found = list_ec2_entries(
         ec2, Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets
     )
-    vpcs = [] if isinstance(found, Unanswered) else sorted({s["VpcId"] for s in found.values()})
+    vpcs = [] if isinstance(found, FailedCall) else sorted({s["VpcId"] for s in found.values()})
     return NetworkFacts(
         subnets=found,
         security_groups=find_security_groups(ec2, groups),
-        route_tables=list_entries(
+        route_tables=list_ec2_entries(
             ec2, Ec2Listing("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"), vpcs
         ),
-        endpoints=list_entries(
+        endpoints=list_ec2_entries(
             ec2,
             Ec2Listing("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
             vpcs,
@@ -65,20 +65,20 @@ def gather_facts(aws: Aws, wanted: WantedCluster) -> NetworkFacts:
     )
 
 
-def _read_types(ec2: Service, types: list[str]) -> Listed:
+def _read_types(ec2: ServiceClient, types: list[str]) -> Listed:
     """SageMaker's `ml.p5.48xlarge` is EC2's `p5.48xlarge`."""
     names = [kind.removeprefix("ml.") for kind in types]
-    found = list_entries(
+    found = list_ec2_entries(
         ec2,
         Ec2Listing("describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"),
         names,
     )
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         return found
     return {f"ml.{name}": entry for name, entry in found.items()}
 
 
-def _read_dns(ec2: Service, vpc: str) -> bool | Unanswered:
+def _read_dns(ec2: ServiceClient, vpc: str) -> bool | FailedCall:
     def read_dns_settings() -> bool:
         return all(
             ec2.read("describe_vpc_attribute", VpcId=vpc, Attribute=name)[key]["Value"]
@@ -89,12 +89,12 @@ def _read_dns(ec2: Service, vpc: str) -> bool | Unanswered:
         )
 
     answer = ask_service(read_dns_settings)
-    return answer if isinstance(answer, Unanswered) else bool(answer)
+    return answer if isinstance(answer, FailedCall) else bool(answer)
 
 
-def group_by_network(wanted: WantedCluster) -> dict[Network, list[WantedGroup]]:
+def group_by_network(wanted: WantedCluster) -> dict[GroupNetwork, list[WantedGroup]]:
     """Each network of the customer's with its groups. Groups in SageMaker's own are left out."""
-    found: dict[Network, list[WantedGroup]] = defaultdict(list)
+    found: dict[GroupNetwork, list[WantedGroup]] = defaultdict(list)
     for group in wanted.groups:
         if group.network.subnets or group.network.security_groups:
             found[group.network].append(group)
@@ -102,24 +102,24 @@ def group_by_network(wanted: WantedCluster) -> dict[Network, list[WantedGroup]]:
 
 
 @FAMILY.check("subnets-exist")
-def subnets_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_subnets_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every subnet is there."""
     ids = {network: network.subnets for network in group_by_network(wanted)}
-    yield from all_there("subnet", "Subnets", facts.network.subnets, ids, facts.region)
+    yield from check_all_exist("subnet", "Subnets", facts.network.subnets, ids, facts.region)
 
 
-def all_there(
+def check_all_exist(
     kind: str,
     field: str,
-    found: Mapping[str, Any] | Unanswered,
-    ids: Mapping[Network, Sequence[str]],
+    found: Mapping[str, Any] | FailedCall,
+    ids: Mapping[GroupNetwork, Sequence[str]],
     region: str,
 ) -> Iterator[SpecFinding]:
     """Whether everything of a `kind` that networks name in `field` was found."""
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         yield make_unknown(("VpcConfig", field), found)
         return
-    named: dict[str, Network] = {}
+    named: dict[str, GroupNetwork] = {}
     for network, ones in ids.items():
         named |= dict.fromkeys(ones, network)
     if not named:
@@ -139,11 +139,11 @@ def all_there(
 
 
 @FAMILY.check("one-vpc")
-def one_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_single_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """All subnets and security groups are of one VPC."""
     network = facts.network
     subnets, groups = network.subnets, network.security_groups
-    if isinstance(subnets, Unanswered) or isinstance(groups, Unanswered):
+    if isinstance(subnets, FailedCall) or isinstance(groups, FailedCall):
         return
     by_vpc: dict[str, set[str]] = defaultdict(set)
     for entry in subnets.values():
@@ -162,7 +162,7 @@ def one_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("one-zone")
-def one_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_single_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets of a group are in one availability zone.
 
     EFA traffic does not leave it.
@@ -185,7 +185,7 @@ def one_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 def check_addresses(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The subnets have addresses for the new nodes and their cards."""
     subnets = facts.network.subnets
-    if isinstance(subnets, Unanswered):
+    if isinstance(subnets, FailedCall):
         return
     for network, groups in group_by_network(wanted).items():
         known = [subnets[s] for s in network.subnets if s in subnets]
@@ -200,7 +200,7 @@ def check_addresses(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 
 
 def _judge_addresses(
-    network: Network, groups: list[WantedGroup], free: int, nodes: int, cards: int
+    network: GroupNetwork, groups: list[WantedGroup], free: int, nodes: int, cards: int
 ) -> SpecFinding:
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
@@ -233,10 +233,10 @@ SERVICES: Mapping[str, str] = {
 def check_endpoints(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The nodes reach S3 and SageMaker: by NAT or VPC endpoints."""
     network = facts.network
-    if isinstance(network.subnets, Unanswered):
+    if isinstance(network.subnets, FailedCall):
         return
     for part in (network.route_tables, network.endpoints):
-        if isinstance(part, Unanswered):
+        if isinstance(part, FailedCall):
             yield make_unknown(("VpcConfig", "Subnets"), part)
             return
     for subnet, place in sorted(_find_places(wanted).items()):
@@ -249,13 +249,13 @@ def check_endpoints(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 
 
 @FAMILY.check("names")
-def names_resolve(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_dns_resolution(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The VPC resolves the names of file systems."""
     mounts = list(chain.from_iterable(group.file_systems for group in wanted.groups))
     if not mounts:
         return
     for vpc, on in facts.network.dns.items():
-        if isinstance(on, Unanswered):
+        if isinstance(on, FailedCall):
             yield make_unknown(("VpcConfig",), on)
         elif on:
             yield make_ok(f"{vpc} resolves names")
@@ -289,7 +289,7 @@ def _find_lacking_services(
     ways = [r for r in default if not str(r.get("GatewayId", "")).startswith("igw-")]
     if ways:
         return
-    served = _find_served(subnet, table, network, region)
+    served = _find_endpoint_services(subnet, table, network, region)
     without = [name for name in SERVICES if name not in served]
     if not without:
         return
@@ -309,8 +309,8 @@ def _find_lacking_services(
 
 def _find_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     """The subnet's own route table, else its VPC's main one."""
-    assert not isinstance(network.route_tables, Unanswered)
-    assert not isinstance(network.subnets, Unanswered)
+    assert not isinstance(network.route_tables, FailedCall)
+    assert not isinstance(network.subnets, FailedCall)
     vpc = network.subnets[subnet]["VpcId"]
     main: Mapping[str, Any] = {}
     for table in network.route_tables.values():
@@ -322,12 +322,12 @@ def _find_route_table(subnet: str, network: NetworkFacts) -> Mapping[str, Any]:
     return main
 
 
-def _find_served(
+def _find_endpoint_services(
     subnet: str, table: Mapping[str, Any], network: NetworkFacts, region: str
 ) -> set[str]:
     """Names of the services that the subnet reaches by endpoints."""
-    assert not isinstance(network.endpoints, Unanswered)
-    assert not isinstance(network.subnets, Unanswered)
+    assert not isinstance(network.endpoints, FailedCall)
+    assert not isinstance(network.subnets, FailedCall)
     vpc = network.subnets[subnet]["VpcId"]
     found = set()
     for endpoint in network.endpoints.values():
@@ -341,7 +341,7 @@ def _find_served(
     return found
 
 
-GROUPS = Family("security-groups", "Security groups of the nodes.", ("network", "living"))
+GROUPS = CheckFamily("security-groups", "Security groups of the nodes.", ("network", "living"))
 
 Permission = Mapping[str, Any]
 
@@ -356,7 +356,7 @@ class RulePeers(Struct, frozen=True):
     cidrs: Sequence[str] = ()
 
 
-def allows_everything(
+def allows_all_traffic(
     permissions: Iterable[Permission], peers: RulePeers, *, by_group: bool = False
 ) -> bool:
     """Whether some rule lets all traffic of these peers through.
@@ -366,19 +366,19 @@ def allows_everything(
     EFA": all traffic to and from the security group itself).
     """
     return any(
-        rule["IpProtocol"] == ALL and _names_peers(rule, peers, by_group=by_group)
+        rule["IpProtocol"] == ALL and _covers_peers(rule, peers, by_group=by_group)
         for rule in permissions
     )
 
 
-def ports_open_to(
+def has_open_ports(
     permissions: Iterable[Permission], protocol: str, wanted: range, peers: RulePeers
 ) -> bool:
     """Whether every one of these ports is open to these peers, by one rule or several."""
     open_spans = sorted(
         span
         for rule in permissions
-        if _names_peers(rule, peers, by_group=False) and (span := _find_ports(rule, protocol))
+        if _covers_peers(rule, peers, by_group=False) and (span := _find_ports(rule, protocol))
     )
     reached = wanted.start
     for first, last in open_spans:
@@ -397,7 +397,7 @@ def _find_ports(rule: Permission, protocol: str) -> tuple[int, int] | None:
     return int(rule.get("FromPort", 0)), int(rule.get("ToPort", 65535))
 
 
-def _names_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
+def _covers_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
     """Whether a rule is for all of these peers: for a group they carry, or for their networks."""
     if any(pair.get("GroupId") in peers.groups for pair in rule.get("UserIdGroupPairs") or ()):
         return True
@@ -411,10 +411,10 @@ def _names_peers(rule: Permission, peers: RulePeers, *, by_group: bool) -> bool:
 
 def _is_inside_any(cidr: str, blocks: Sequence[Any]) -> bool:
     inner = ipaddress.ip_network(cidr, strict=False)
-    return any(_is_inside(inner, block) for block in blocks)
+    return any(_is_within_network(inner, block) for block in blocks)
 
 
-def _is_inside(inner: Any, outer: Any) -> bool:
+def _is_within_network(inner: Any, outer: Any) -> bool:
     return inner.version == outer.version and bool(inner.subnet_of(outer))
 
 
@@ -429,7 +429,7 @@ def check_groups_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spec
     """Every security group is there."""
     ids = {network: network.security_groups for network in group_by_network(wanted)}
     found = facts.network.security_groups
-    yield from all_there("security group", "SecurityGroupIds", found, ids, facts.region)
+    yield from check_all_exist("security group", "SecurityGroupIds", found, ids, facts.region)
 
 
 @GROUPS.check("themselves")
@@ -438,7 +438,7 @@ def check_mutual_access(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spe
     names the security group itself.
     """
     found = facts.network.security_groups
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         return
     for network, groups in group_by_network(wanted).items():
         entries = _find_entries(network, found)
@@ -464,7 +464,7 @@ def check_groups_reach_each_other(wanted: WantedCluster, facts: SpecFacts) -> It
     Head nodes and workers must.
     """
     found = facts.network.security_groups
-    if isinstance(found, Unanswered):
+    if isinstance(found, FailedCall):
         return
     by_network = group_by_network(wanted)
     for here, there in permutations(by_network, 2):
@@ -486,13 +486,13 @@ def check_groups_reach_each_other(wanted: WantedCluster, facts: SpecFacts) -> It
 
 
 def _check_both_directions(
-    network: Network, entries: Entries, peers: RulePeers, efa: Sequence[str]
+    network: GroupNetwork, entries: Entries, peers: RulePeers, efa: Sequence[str]
 ) -> Iterator[SpecFinding]:
     place = (*network.place, "SecurityGroupIds")
     ids = ", ".join(entries)
     for key, way, word in ((INGRESS, "in", "inbound"), (EGRESS, "out", "outbound")):
         permissions = _list_permissions(entries, key)
-        if efa and not allows_everything(permissions, peers, by_group=True):
+        if efa and not allows_all_traffic(permissions, peers, by_group=True):
             yield make_failure(
                 place,
                 f"{ids}: no {word} rule lets all traffic of the security group itself {way}; EFA "
@@ -514,8 +514,8 @@ def _check_both_directions(
 def _judge_access(
     ours: list[WantedGroup],
     theirs: list[WantedGroup],
-    here: Network,
-    there: Network,
+    here: GroupNetwork,
+    there: GroupNetwork,
     closed: list[str],
 ) -> SpecFinding:
     us = ", ".join(group.name for group in ours)
@@ -538,12 +538,12 @@ def _judge_access(
 
 
 def _allows_tcp(entries: Entries, key: str, peers: RulePeers) -> bool:
-    return ports_open_to(_list_permissions(entries, key), "tcp", ALL_TCP, peers)
+    return has_open_ports(_list_permissions(entries, key), "tcp", ALL_TCP, peers)
 
 
 def _list_permissions(entries: Entries, key: str) -> list[Mapping[str, Any]]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries.values()))
 
 
-def _find_entries(network: Network, found: Entries) -> dict[str, Mapping[str, Any]]:
+def _find_entries(network: GroupNetwork, found: Entries) -> dict[str, Mapping[str, Any]]:
     return {g: found[g] for g in network.security_groups if g in found}

@@ -9,28 +9,34 @@ from msgspec.structs import replace
 
 from hpctl.clusters import iam_policies
 from hpctl.clusters.iam_policies import SERVICE
-from hpctl.clusters.validate.facts import Family, Role, Simulated, SpecFacts, ask_service
+from hpctl.clusters.validate.facts import (
+    CheckFamily,
+    ExecutionRole,
+    SimulationResult,
+    SpecFacts,
+    ask_service,
+)
 from hpctl.clusters.validate.scripts import parse_s3_uri
 from hpctl.clusters.validate.wanted import (
+    FailedCall,
     Place,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     default_to_ok,
     make_failure,
     make_ok,
     make_unknown,
 )
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
-FAMILY = Family("iam", "The execution roles of the groups.", ("role",))
+FAMILY = CheckFamily("iam", "The execution roles of the groups.", ("role",))
 
 
-class NoRole(Unanswered, frozen=True):
+class RoleNotFound(FailedCall, frozen=True):
     """The role itself is not there."""
 
 
-def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Role]:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, ExecutionRole]:
     """Two calls or more a role."""
     iam = aws.service("iam")
     arns = {group.execution_role for group in wanted.groups if group.execution_role}
@@ -38,8 +44,8 @@ def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, Role]:
 
 
 def simulate_policy(
-    iam: Service, role: str, statements: tuple[iam_policies.Statement, ...]
-) -> Simulated | Unanswered:
+    iam: ServiceClient, role: str, statements: tuple[iam_policies.Statement, ...]
+) -> SimulationResult | FailedCall:
     """What a principal is not allowed of these statements, and what depends on the request."""
     refused: dict[str, str] = {}
     unsure: dict[str, str] = {}
@@ -47,8 +53,8 @@ def simulate_policy(
         answer = ask_service(_read_results, iam, role, statement)
         if answer is None:
             # Silence about a role that is not there is no permission.
-            return NoRole(f"there is no role {role}", "check the account and the name")
-        if isinstance(answer, Unanswered):
+            return RoleNotFound(f"there is no role {role}", "check the account and the name")
+        if isinstance(answer, FailedCall):
             return answer
         for result in answer:
             if result["EvalDecision"] == "allowed":
@@ -57,10 +63,10 @@ def simulate_policy(
             missing = result.get("MissingContextValues")
             text = ", ".join(missing) if missing else str(result.get("EvalResourceName", "*"))
             (unsure if missing else refused)[str(result["EvalActionName"])] = text
-    return Simulated(refused, unsure)
+    return SimulationResult(refused, unsure)
 
 
-def _read_results(iam: Service, role: str, statement: iam_policies.Statement) -> list[Any]:
+def _read_results(iam: ServiceClient, role: str, statement: iam_policies.Statement) -> list[Any]:
     account = role.split(":")[4]
     known = {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}
     for keys in statement.condition.values():
@@ -74,26 +80,26 @@ def _read_results(iam: Service, role: str, statement: iam_policies.Statement) ->
         "EvaluationResults",
         PolicySourceArn=role,
         ActionNames=list(statement.actions),
-        ResourceArns=[_make_example(arn) for arn in statement.resources],
+        ResourceArns=[_make_example_resource(arn) for arn in statement.resources],
         ContextEntries=context,
     )
     return list(found)
 
 
-def _make_example(arn: str) -> str:
+def _make_example_resource(arn: str) -> str:
     """A resource that a pattern is about: what may do everything may do this."""
     return arn if arn == "*" else arn.replace("*", "hpctl-example")
 
 
-def _read_role(iam: Service, wanted: WantedCluster, arn: str, region: str) -> Role:
+def _read_role(iam: ServiceClient, wanted: WantedCluster, arn: str, region: str) -> ExecutionRole:
     name = arn.rpartition("/")[2]
     entry = ask_service(_read_entry, iam, name)
-    if entry is None or isinstance(entry, Unanswered):
-        return Role(entry)
-    return Role(entry, simulate_policy(iam, arn, list_statements(wanted, arn, region)))
+    if entry is None or isinstance(entry, FailedCall):
+        return ExecutionRole(entry)
+    return ExecutionRole(entry, simulate_policy(iam, arn, list_statements(wanted, arn, region)))
 
 
-def _read_entry(iam: Service, name: str) -> Mapping[str, Any]:
+def _read_entry(iam: ServiceClient, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = iam.read("get_role", RoleName=name)["Role"]
     return found
 
@@ -105,16 +111,16 @@ def list_statements(
     groups = [group for group in wanted.groups if group.execution_role == arn]
     to = iam_policies.make_scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
     statements = []
-    for one in iam_policies.execution_role(to):
+    for one in iam_policies.list_execution_role_statements(to):
         if one.sid.startswith("Lifecycle"):
             continue
         if one.sid.startswith("Interface") and not any(group.network.subnets for group in groups):
             continue
         statements.append(one)
     alarms = tuple(sorted(set(chain.from_iterable(group.alarms for group in groups))))
-    statements += iam_policies.rollback_alarms(replace(to, alarms=alarms))
+    statements += iam_policies.list_alarm_statements(replace(to, alarms=alarms))
     if wanted.secret and any(group.role == "Controller" for group in groups):
-        statements += iam_policies.accounting_secret(wanted.secret)
+        statements += iam_policies.list_secret_statements(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):
         place = parse_s3_uri(uri)
         if place is None:
@@ -141,7 +147,7 @@ FIX = "`hpctl cluster iam policy execution-role` prints the policy"
 def check_role_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The execution role is there."""
     for arn, place, role in _find_roles(wanted, facts):
-        if isinstance(role.entry, Unanswered):
+        if isinstance(role.entry, FailedCall):
             yield make_unknown(place, role.entry)
         elif role.entry is None:
             yield make_failure(
@@ -163,7 +169,7 @@ def check_role_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
 def check_trust(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """sagemaker.amazonaws.com may take it on."""
     for arn, place, role in _find_roles(wanted, facts):
-        if role.entry is None or isinstance(role.entry, Unanswered):
+        if role.entry is None or isinstance(role.entry, FailedCall):
             continue
         policy = role.entry.get("AssumeRolePolicyDocument") or {}
         policy = json.loads(policy) if isinstance(policy, str) else policy
@@ -180,13 +186,13 @@ def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
     (iam:SimulatePrincipalPolicy).
     """
     for arn, place, role in _find_roles(wanted, facts):
-        if role.entry is None or isinstance(role.entry, Unanswered):
+        if role.entry is None or isinstance(role.entry, FailedCall):
             continue
-        if isinstance(role.simulated, Unanswered):
+        if isinstance(role.simulated, FailedCall):
             fix = role.simulated.fix or f"allow iam:SimulatePrincipalPolicy on it; {FIX}"
             yield make_unknown(
                 place,
-                Unanswered(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
+                FailedCall(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
             )
             continue
         denied, unsure = role.simulated.denied, role.simulated.unsure
@@ -197,7 +203,7 @@ def check_permissions(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecF
             text = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
             yield make_unknown(
                 place,
-                Unanswered(
+                FailedCall(
                     f"{arn} has conditions on what only a node's own request has: {text}",
                     f"see that its nodes meet them; {FIX}",
                 ),
@@ -229,7 +235,9 @@ def _to_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _find_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[tuple[str, Place, Role]]:
+def _find_roles(
+    wanted: WantedCluster, facts: SpecFacts
+) -> Iterator[tuple[str, Place, ExecutionRole]]:
     """Each role once, with the place that names it first."""
     places: dict[str, Place] = {}
     for group in wanted.groups:

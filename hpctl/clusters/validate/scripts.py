@@ -14,21 +14,21 @@ from typing import Any
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import MANIFEST, WHEELS
-from hpctl.clusters.request import LARGEST, read_object
+from hpctl.clusters.request import LARGEST, read_s3_object
 from hpctl.clusters.validate.facts import (
     CONFIG,
     PARAMETERS,
-    Family,
-    Prefix,
-    Script,
+    CheckFamily,
+    LifecycleScript,
+    S3PrefixContents,
     ScriptFacts,
     SpecFacts,
     ask_service,
 )
 from hpctl.clusters.validate.wanted import (
+    FailedCall,
     Place,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     WantedGroup,
     default_to_ok,
@@ -37,9 +37,9 @@ from hpctl.clusters.validate.wanted import (
     make_unknown,
     make_warning,
 )
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, ServiceClient
 
-FAMILY = Family("scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",))
+FAMILY = CheckFamily("scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",))
 
 MOST = 500
 """Files that are looked at; what a person wrote are fewer."""
@@ -50,7 +50,7 @@ _PYTHON = re.compile(rb"#!\s*\S*/(?:env\s+)?python")
 
 def gather_facts(directory: Path) -> ScriptFacts:
     """Every file below a directory. Raises OSError."""
-    found: dict[str, Script] = {}
+    found: dict[str, LifecycleScript] = {}
     unfit: tuple[str, ...] = ()
     if (directory / WHEELS).is_dir() and (directory / MANIFEST).is_file():
         unfit = tuple(
@@ -70,30 +70,32 @@ def _walk_files(directory: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in sorted(names))
 
 
-def _read_script(path: Path, name: str) -> Script:
+def _read_script(path: Path, name: str) -> LifecycleScript:
     size = path.stat().st_size
     if size > LARGEST:
-        return Script(name, size, None, os.access(path, os.X_OK))
+        return LifecycleScript(name, size, None, os.access(path, os.X_OK))
     data = path.read_bytes()
-    return Script(name, size, data, os.access(path, os.X_OK), syntax_error(name, data))
+    return LifecycleScript(
+        name, size, data, os.access(path, os.X_OK), find_syntax_error(name, data)
+    )
 
 
-def syntax_error(name: str, data: bytes) -> str:
+def find_syntax_error(name: str, data: bytes) -> str:
     """What the interpreter says of a file that it only reads; empty where it is content."""
     line = data.partition(b"\n")[0]
     shell = _SHELL.match(line)
     if shell:
-        return _shell_error(shell[1].decode(), data)
+        return _find_shell_error(shell[1].decode(), data)
     if _PYTHON.match(line) or name.endswith(".py"):
         try:
             ast.parse(data, name)
         except (SyntaxError, ValueError) as error:
             return f"{error.__class__.__name__}: {error}"
         return ""
-    return _shell_error("sh", data) if name.endswith(".sh") else ""
+    return _find_shell_error("sh", data) if name.endswith(".sh") else ""
 
 
-def _shell_error(shell: str, data: bytes) -> str:
+def _find_shell_error(shell: str, data: bytes) -> str:
     try:
         ran = subprocess.run(
             [shell, "-n"],
@@ -114,7 +116,7 @@ LONGEST_KEY = 1024
 """Bytes of an S3 key (S3 User Guide, "Naming objects")."""
 
 
-def of_entry(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
+def find_entry_problems(script: LifecycleScript, where: str, place: Place) -> Iterator[SpecFinding]:
     """The entry point: the service runs it, so the kernel must be able to."""
     name = f"{where}/{script.name}"
     if script.size == 0:
@@ -134,7 +136,9 @@ def of_entry(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
         yield make_failure(place, f"{name} is not executable", f"chmod +x {name}")
 
 
-def of_any(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
+def find_script_problems(
+    script: LifecycleScript, where: str, place: Place
+) -> Iterator[SpecFinding]:
     """A script or module that the entry point may call."""
     name = f"{where}/{script.name}"
     if script.is_text and script.data is not None and b"\r\n" in script.data:
@@ -155,7 +159,7 @@ def of_any(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
         )
 
 
-def of_modes(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
+def find_mode_problems(script: LifecycleScript, where: str, place: Place) -> Iterator[SpecFinding]:
     """A file that says what runs it is meant to be run."""
     if script.executable is False and script.first_line.startswith(b"#!"):
         yield make_warning(
@@ -165,8 +169,11 @@ def of_modes(script: Script, where: str, place: Place) -> Iterator[SpecFinding]:
         )
 
 
-def of_roles(
-    config: Script | None, names: Collection[str], where: str, groups: Sequence[WantedGroup]
+def find_role_problems(
+    config: LifecycleScript | None,
+    names: Collection[str],
+    where: str,
+    groups: Sequence[WantedGroup],
 ) -> Iterator[SpecFinding]:
     """A bundle of ours knows who is a login node: on the node nothing else says it."""
     if not {MANIFEST, "lifecycle/node.py"} <= set(names):
@@ -190,8 +197,12 @@ def of_roles(
         )
 
 
-def of_parameters(
-    script: Script | None, where: str, place: Place, wanted: WantedCluster, legacy: bool = False
+def find_parameter_problems(
+    script: LifecycleScript | None,
+    where: str,
+    place: Place,
+    wanted: WantedCluster,
+    legacy: bool = False,
 ) -> Iterator[SpecFinding]:
     """provisioning_parameters.json: there where scripts set Slurm up, and of one mind with us.
 
@@ -227,10 +238,10 @@ def of_parameters(
     if not isinstance(text, dict):
         yield make_failure(place, f"{where}/{PARAMETERS} holds no object", "fix the file")
         return
-    yield from _of_one_mind(text, f"{where}/{PARAMETERS}", place, wanted)
+    yield from _compare_parameters(text, f"{where}/{PARAMETERS}", place, wanted)
 
 
-def _of_one_mind(
+def _compare_parameters(
     answer: Mapping[str, Any], name: str, place: Place, wanted: WantedCluster
 ) -> Iterator[SpecFinding]:
     groups = {group.name for group in wanted.groups}
@@ -271,7 +282,7 @@ def find_entry_points(wanted: WantedCluster) -> dict[str, Place]:
 
 
 @FAMILY.check("entry-point")
-def entry_point(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_local_entry_points(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """The entry points are there, executable, and begin with a `#!` line."""
     here = facts.scripts
     for name, place in find_entry_points(wanted).items() if here.directory else ():
@@ -283,20 +294,22 @@ def entry_point(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
                 "check the name, or name another directory in --scripts",
             )
             continue
-        found = of_entry(script, here.directory, place)
+        found = find_entry_problems(script, here.directory, place)
         yield from default_to_ok(found, f"{here.directory}/{name} can be run", place)
 
 
 @FAMILY.check("readable")
 def check_readable(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
-    yield from _check_scripts(wanted, facts, of_any, "scripts have LF line ends and parse")
+    yield from _check_scripts(
+        wanted, facts, find_script_problems, "scripts have LF line ends and parse"
+    )
 
 
 @FAMILY.check("modes")
 def check_modes(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """What has a `#!` line is executable."""
-    yield from _check_scripts(wanted, facts, of_modes, "")
+    yield from _check_scripts(wanted, facts, find_mode_problems, "")
 
 
 @FAMILY.check("parameters")
@@ -310,7 +323,7 @@ def check_parameters(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFi
     if not here.directory or not places or PARAMETERS not in here.files:
         return
     yield from default_to_ok(
-        of_parameters(here.files[PARAMETERS], here.directory, places[0], wanted),
+        find_parameter_problems(here.files[PARAMETERS], here.directory, places[0], wanted),
         f"{PARAMETERS} agrees with the groups",
         places[0],
     )
@@ -321,7 +334,7 @@ def check_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
     """Where the API sets Slurm up, a bundle's `config.json` says who the login nodes are."""
     here = facts.scripts
     groups = [group for group in wanted.groups if group.lifecycle] if wanted.by_api else []
-    yield from of_roles(here.files.get(CONFIG), here.files, here.directory, groups)
+    yield from find_role_problems(here.files.get(CONFIG), here.files, here.directory, groups)
 
 
 @FAMILY.check("wheels")
@@ -345,7 +358,7 @@ def _check_scripts(
 
     def find_problems() -> Iterator[SpecFinding]:
         for name, script in here.files.items():
-            if rule is of_modes and name in own:
+            if rule is find_mode_problems and name in own:
                 continue
             yield from rule(script, here.directory, own.get(name, place))
         if here.truncated:
@@ -360,7 +373,7 @@ def _check_scripts(
     )
 
 
-BUCKET = Family("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
+BUCKET = CheckFamily("s3", "Lifecycle scripts in S3.", ("bucket", "living"))
 
 READ = 100
 """Scripts that are read of one prefix; a bundle has fewer."""
@@ -378,7 +391,7 @@ def parse_s3_uri(uri: str) -> tuple[str, str] | None:
     return (bucket, prefix.strip("/")) if scheme == "s3" and bucket else None
 
 
-def gather_bucket(aws: Aws, wanted: WantedCluster) -> dict[str, Prefix]:
+def gather_bucket_facts(aws: Aws, wanted: WantedCluster) -> dict[str, S3PrefixContents]:
     """A listing for each prefix, and a read for each script below it."""
     entries: dict[str, set[str]] = {}
     for group in wanted.groups:
@@ -388,17 +401,17 @@ def gather_bucket(aws: Aws, wanted: WantedCluster) -> dict[str, Prefix]:
     return {uri: _read_prefix(aws.service("s3"), uri, names) for uri, names in entries.items()}
 
 
-def _read_prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
+def _read_prefix(s3: ServiceClient, uri: str, entries: set[str]) -> S3PrefixContents:
     place = parse_s3_uri(uri)
     assert place is not None
     bucket, prefix = place
     region = ask_service(_find_region, s3, bucket)
-    if region is None or isinstance(region, Unanswered):
-        return Prefix(bucket, prefix, region)
+    if region is None or isinstance(region, FailedCall):
+        return S3PrefixContents(bucket, prefix, region)
     below = f"{prefix}/" if prefix else ""
     listed = ask_service(_list_objects, s3, bucket, below)
-    if listed is None or isinstance(listed, Unanswered):
-        return Prefix(bucket, prefix, region, listed or frozenset())
+    if listed is None or isinstance(listed, FailedCall):
+        return S3PrefixContents(bucket, prefix, region, listed or frozenset())
     sizes = {str(o["Key"])[len(below) :]: int(o["Size"]) for o in listed}
     wanted = sorted(
         (name for name in sizes if _is_script(name, entries)),
@@ -412,16 +425,16 @@ def _read_prefix(s3: Service, uri: str, entries: set[str]) -> Prefix:
             for name in wanted[:READ]
         }
     scripts = {name: answer.result() for name, answer in asked.items()}
-    return Prefix(bucket, prefix, region, frozenset(sizes), scripts)
+    return S3PrefixContents(bucket, prefix, region, frozenset(sizes), scripts)
 
 
-def _list_objects(s3: Service, bucket: str, prefix: str) -> list[Any]:
+def _list_objects(s3: ServiceClient, bucket: str, prefix: str) -> list[Any]:
     return list(
         islice(s3.pages("list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix), LISTED)
     )
 
 
-def _find_region(s3: Service, bucket: str) -> str:
+def _find_region(s3: ServiceClient, bucket: str) -> str:
     """Where a bucket is. S3's word for us-east-1 is none."""
     answer = s3.read("get_bucket_location", Bucket=bucket)
     return str(answer.get("LocationConstraint") or "us-east-1")
@@ -433,14 +446,14 @@ def _is_script(name: str, entries: set[str]) -> bool:
     )
 
 
-def _read_object(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
+def _read_object(s3: ServiceClient, bucket: str, key: str, name: str, size: int) -> LifecycleScript:
     if size > LARGEST:
-        return Script(name, size, None)
-    data = read_object(s3, bucket, key)
-    return Script(name, size, data, None, syntax_error(name, data))
+        return LifecycleScript(name, size, None)
+    data = read_s3_object(s3, bucket, key)
+    return LifecycleScript(name, size, data, None, find_syntax_error(name, data))
 
 
-Named = tuple[Prefix, Place, list[WantedGroup]]
+Named = tuple[S3PrefixContents, Place, list[WantedGroup]]
 
 
 @BUCKET.check("bucket")
@@ -451,10 +464,10 @@ def check_bucket(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
         if uri and not parse_s3_uri(uri):
             yield make_unknown(
                 group.at("LifeCycleConfig", "SourceS3Uri"),
-                Unanswered(f"{uri} is not read here", "write it as s3://bucket/prefix"),
+                FailedCall(f"{uri} is not read here", "write it as s3://bucket/prefix"),
             )
     for prefix, place, _ in _find_prefixes(wanted, facts):
-        if isinstance(prefix.region, Unanswered):
+        if isinstance(prefix.region, FailedCall):
             yield make_unknown(place, prefix.region)
         elif prefix.region is None:
             yield make_failure(
@@ -477,7 +490,7 @@ def check_bucket(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
 def check_entry_points(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Each entry point lies under its prefix and can be run."""
     for prefix, place, groups in _find_prefixes(wanted, facts):
-        if isinstance(prefix.names, Unanswered):
+        if isinstance(prefix.names, FailedCall):
             yield make_unknown(place, prefix.names)
             continue
         if not isinstance(prefix.region, str):
@@ -494,8 +507,10 @@ def check_entry_points(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spec
 def check_script_text(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Scripts have LF line ends, no byte order mark, and parse."""
     for prefix, place, _ in _find_prefixes(wanted, facts):
-        read = [s for s in prefix.scripts.values() if isinstance(s, Script) and s.is_text]
-        found = chain.from_iterable(of_any(script, prefix.url, place) for script in read)
+        read = [s for s in prefix.scripts.values() if isinstance(s, LifecycleScript) and s.is_text]
+        found = chain.from_iterable(
+            find_script_problems(script, prefix.url, place) for script in read
+        )
         if read:
             yield from default_to_ok(
                 found, f"{len(read)} scripts under {prefix.url} have LF line ends and parse", place
@@ -507,9 +522,9 @@ def check_script_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[S
     """What lies there is what its `MANIFEST` vouches for."""
     for prefix, place, _ in _find_prefixes(wanted, facts):
         manifest = prefix.scripts.get(MANIFEST)
-        if isinstance(manifest, Unanswered):
+        if isinstance(manifest, FailedCall):
             yield make_unknown(place, manifest)
-        if not isinstance(manifest, Script) or not isinstance(prefix.names, frozenset):
+        if not isinstance(manifest, LifecycleScript) or not isinstance(prefix.names, frozenset):
             continue
         lines = [line.partition("  ") for line in (manifest.data or b"").decode().splitlines()]
         digests = {path: digest for digest, _, path in lines}
@@ -517,7 +532,7 @@ def check_script_manifest(wanted: WantedCluster, facts: SpecFacts) -> Iterator[S
         changed = [
             name
             for name, script in prefix.scripts.items()
-            if isinstance(script, Script)
+            if isinstance(script, LifecycleScript)
             and script.data is not None
             and name in digests
             and hashlib.sha256(script.data).hexdigest() != digests[name]
@@ -541,16 +556,16 @@ def check_provisioning_parameters(wanted: WantedCluster, facts: SpecFacts) -> It
     is used without roles of the API.
     """
     for prefix, place, groups in _find_prefixes(wanted, facts):
-        if not isinstance(prefix.region, str) or isinstance(prefix.names, Unanswered):
+        if not isinstance(prefix.region, str) or isinstance(prefix.names, FailedCall):
             continue
         if not wanted.by_api and not any("OnCreate" in group.lifecycle for group in groups):
             continue
         script = prefix.scripts.get(PARAMETERS)
-        if isinstance(script, Unanswered):
+        if isinstance(script, FailedCall):
             yield make_unknown(place, script)
             continue
         yield from default_to_ok(
-            of_parameters(script, prefix.url, place, wanted, facts.living.legacy),
+            find_parameter_problems(script, prefix.url, place, wanted, facts.living.legacy),
             f"{prefix.url} agrees with the groups on who sets Slurm up",
             place,
         )
@@ -563,12 +578,12 @@ def check_bundle_roles(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Spec
     """
     for prefix, _, groups in _find_prefixes(wanted, facts) if wanted.by_api else ():
         config = prefix.scripts.get(CONFIG)
-        if isinstance(prefix.names, Unanswered) or isinstance(config, Unanswered):
+        if isinstance(prefix.names, FailedCall) or isinstance(config, FailedCall):
             continue
-        yield from of_roles(config, prefix.names, prefix.url, groups)
+        yield from find_role_problems(config, prefix.names, prefix.url, groups)
 
 
-def _check_entry(prefix: Prefix, name: str, place: Place) -> Iterator[SpecFinding]:
+def _check_entry(prefix: S3PrefixContents, name: str, place: Place) -> Iterator[SpecFinding]:
     key = f"{prefix.prefix}/{name}"
     script = prefix.scripts.get(name)
     if len(key.encode()) > LONGEST_KEY:
@@ -577,7 +592,7 @@ def _check_entry(prefix: Prefix, name: str, place: Place) -> Iterator[SpecFindin
             f"{key[:60]}... has {len(key.encode())} bytes; a key of S3 has at most {LONGEST_KEY}",
             "use a shorter prefix",
         )
-    elif isinstance(script, Unanswered):
+    elif isinstance(script, FailedCall):
         yield make_unknown(place, script)
     elif script is None:
         yield make_failure(
@@ -587,11 +602,11 @@ def _check_entry(prefix: Prefix, name: str, place: Place) -> Iterator[SpecFindin
         )
     else:
         yield from default_to_ok(
-            of_entry(script, prefix.url, place), f"{prefix.url}/{name} can be run", place
+            find_entry_problems(script, prefix.url, place), f"{prefix.url}/{name} can be run", place
         )
 
 
-def _list_contents(prefix: Prefix) -> str:
+def _list_contents(prefix: S3PrefixContents) -> str:
     names = sorted(prefix.names) if isinstance(prefix.names, frozenset) else []
     if not names:
         return "nothing lies under the prefix"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.maintenance_orders import NO_BATCHES
-from hpctl.clusters.validate.facts import Family, ModelFacts, ServiceModel, SpecFacts
+from hpctl.clusters.validate.facts import CheckFamily, ModelFacts, ServiceModel, SpecFacts
 from hpctl.clusters.validate.wanted import (
     Place,
     SpecFinding,
@@ -18,7 +18,7 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.toolkit.yaml_files import suggest_word
 
-FAMILY = Family("spec", "The file itself.", ("model",))
+FAMILY = CheckFamily("spec", "The file itself.", ("model",))
 
 
 def gather_facts(model: ServiceModel, request: Mapping[str, Any]) -> ModelFacts:
@@ -69,7 +69,7 @@ def check_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @FAMILY.check("head-types")
-def head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Controller and login types are neither wasted nor small."""
     for group in wanted.groups:
         if group.role not in ("Controller", "Login"):
@@ -94,7 +94,7 @@ def head_types(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
 
 
 @FAMILY.check("spot-heads")
-def spot_heads(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_spot_heads(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Head nodes are not on spot capacity."""
     for group in wanted.groups:
         place = group.at("CapacityRequirements")
@@ -124,7 +124,7 @@ def check_overrides(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFin
 
 
 @FAMILY.check("deep-checks")
-def deep_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_deep_health_checks(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Deep health checks are asked of accelerated types.
 
     They alone have them.
@@ -175,7 +175,7 @@ def check_node_replacement(wanted: WantedCluster, facts: SpecFacts) -> Iterator[
 
 
 @FAMILY.check("hpctl-installed")
-def hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_hpctl_installed(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Lifecycle scripts install hpctl where its mode is assist or own.
 
     The service's AMI has no hpctl.
@@ -209,7 +209,7 @@ def check_rolling(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindi
 
 
 @FAMILY.check("eks-only")
-def eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Nothing is asked that works for clusters of EKS alone.
 
     HyperPod guide: managed tiered checkpointing is a feature of EKS clusters; the API reference
@@ -232,7 +232,7 @@ def eks_only(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("set-up")
-def set_up(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_slurm_setup(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Check that Slurm is set up: by the API, or by an on_create script."""
     if wanted.by_api:
         return

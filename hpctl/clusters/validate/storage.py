@@ -5,20 +5,20 @@ from itertools import chain, product
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
+    CheckFamily,
     Ec2Listing,
-    Family,
-    GuardedFileSystem,
+    FileSystemFacts,
     SpecFacts,
     find_security_groups,
-    list_blocks,
-    list_entries,
-    read_rows,
+    list_cidr_blocks,
+    list_ec2_entries,
+    read_list_entries,
 )
-from hpctl.clusters.validate.network import RulePeers, ports_open_to
+from hpctl.clusters.validate.network import RulePeers, has_open_ports
 from hpctl.clusters.validate.wanted import (
-    FileSystem,
+    FailedCall,
+    MountedFileSystem,
     SpecFinding,
-    Unanswered,
     WantedCluster,
     WantedGroup,
     make_failure,
@@ -28,36 +28,38 @@ from hpctl.clusters.validate.wanted import (
 )
 from hpctl.vocabulary.ports import Aws
 
-FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
+FAMILY = CheckFamily("storage", "FSx file systems.", ("storage", "network"))
 
 
-def gather_facts(
-    aws: Aws, wanted: WantedCluster
-) -> dict[str, GuardedFileSystem | Unanswered | None]:
+def gather_facts(aws: Aws, wanted: WantedCluster) -> dict[str, FileSystemFacts | FailedCall | None]:
     """A few calls a file system."""
     file_systems = chain.from_iterable(group.file_systems for group in wanted.groups)
     ids = {file_system.id for file_system in file_systems if file_system.id}
-    return {file_system: _read_guarded(aws, file_system) for file_system in sorted(ids)}
+    return {file_system: _read_file_systems(aws, file_system) for file_system in sorted(ids)}
 
 
-def _read_guarded(aws: Aws, file_system: str) -> GuardedFileSystem | Unanswered | None:
+def _read_file_systems(aws: Aws, file_system: str) -> FileSystemFacts | FailedCall | None:
     fsx, ec2 = aws.service("fsx"), aws.service("ec2")
 
     if file_system.startswith("fc"):
-        found = read_rows(fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system])
+        found = read_list_entries(
+            fsx, "describe_file_caches", "FileCaches", FileCacheIds=[file_system]
+        )
     else:
-        found = read_rows(fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system])
-    if isinstance(found, Unanswered):
+        found = read_list_entries(
+            fsx, "describe_file_systems", "FileSystems", FileSystemIds=[file_system]
+        )
+    if isinstance(found, FailedCall):
         return found
     if not found:
         return None
     entry: Mapping[str, Any] = found[0]
-    subnets = list_entries(
+    subnets = list_ec2_entries(
         ec2,
         Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
-    interfaces = list_entries(
+    interfaces = list_ec2_entries(
         ec2,
         Ec2Listing(
             "describe_network_interfaces",
@@ -68,11 +70,11 @@ def _read_guarded(aws: Aws, file_system: str) -> GuardedFileSystem | Unanswered 
         # Of a large file system one is as good as all: they have the same groups.
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )
-    if isinstance(interfaces, Unanswered):
-        return GuardedFileSystem(entry, interfaces, subnets)
+    if isinstance(interfaces, FailedCall):
+        return FileSystemFacts(entry, interfaces, subnets)
     groups = chain.from_iterable(one.get("Groups") or () for one in interfaces.values())
     ids = sorted({str(group["GroupId"]) for group in groups})
-    return GuardedFileSystem(entry, find_security_groups(ec2, ids), subnets)
+    return FileSystemFacts(entry, find_security_groups(ec2, ids), subnets)
 
 
 PORTS = {
@@ -85,16 +87,16 @@ PORTS = {
 }
 """What a file system must let its clients in on."""
 
-Mounted = tuple[FileSystem, WantedGroup, GuardedFileSystem]
+Mounted = tuple[MountedFileSystem, WantedGroup, FileSystemFacts]
 
 
 @FAMILY.check("file-system")
-def check_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_file_systems_exist(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Every file system is there and AVAILABLE."""
     for fs, _ in _find_mounts(wanted):
         place = (*fs.place, "DnsName")
         found = facts.storage.get(fs.id)
-        if isinstance(found, Unanswered):
+        if isinstance(found, FailedCall):
             yield make_unknown(place, found)
         elif found is None:
             yield make_failure(
@@ -113,9 +115,9 @@ def check_exists(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFindin
 
 
 @FAMILY.check("as-declared")
-def as_declared(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_declared_values(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Its kind, DNS name and mount name are as the file says."""
-    for fs, _, guarded in _find_mounted(wanted, facts):
+    for fs, _, guarded in _find_existing_mounts(wanted, facts):
         entry = guarded.entry
         kind = entry.get("FileSystemType") or entry.get("FileCacheType")
         if kind != fs.kind:
@@ -144,9 +146,9 @@ def as_declared(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding
 
 
 @FAMILY.check("same-vpc")
-def same_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_same_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' VPC."""
-    for fs, group, guarded in _find_mounted(wanted, facts):
+    for fs, group, guarded in _find_existing_mounts(wanted, facts):
         vpcs, own = facts.network.vpcs(group.network.subnets), str(guarded.entry.get("VpcId"))
         if not group.network.subnets:
             yield make_failure(
@@ -166,11 +168,11 @@ def same_vpc(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("same-zone")
-def same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """It is in the nodes' availability zone."""
-    for fs, group, guarded in _find_mounted(wanted, facts):
+    for fs, group, guarded in _find_existing_mounts(wanted, facts):
         zones = {zone for zone, _ in facts.network.zones(group.network.subnets)}
-        if isinstance(guarded.subnets, Unanswered) or not guarded.subnets or not zones:
+        if isinstance(guarded.subnets, FailedCall) or not guarded.subnets or not zones:
             continue
         own = {str(subnet["AvailabilityZone"]) for subnet in guarded.subnets.values()}
         if own & zones:
@@ -185,18 +187,18 @@ def same_zone(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
 
 
 @FAMILY.check("ports")
-def ports_open(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
+def check_open_ports(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]:
     """Its security groups let the nodes in: tcp 988 and 1018-1023 for Lustre; tcp and udp 111, 2049
     and 20001-20003 for OpenZFS.
     """
     groups = facts.network.security_groups
-    for fs, group, guarded in _find_mounted(wanted, facts):
+    for fs, group, guarded in _find_existing_mounts(wanted, facts):
         guards = guarded.security_groups
         for part in (guards, groups):
-            if isinstance(part, Unanswered):
+            if isinstance(part, FailedCall):
                 yield make_unknown(fs.place, part)
                 break
-        if isinstance(guards, Unanswered) or isinstance(groups, Unanswered) or not guards:
+        if isinstance(guards, FailedCall) or isinstance(groups, FailedCall) or not guards:
             continue
         theirs = [groups[g] for g in group.network.security_groups if g in groups]
         nodes = RulePeers(group.network.security_groups, facts.network.cidrs(group.network.subnets))
@@ -214,7 +216,7 @@ def ports_open(wanted: WantedCluster, facts: SpecFacts) -> Iterator[SpecFinding]
 
 
 def _judge_ports(
-    fs: FileSystem, group: WantedGroup, guards: Any, shut_in: str, shut_out: str
+    fs: MountedFileSystem, group: WantedGroup, guards: Any, shut_in: str, shut_out: str
 ) -> SpecFinding:
     own = ", ".join(group.network.security_groups)
     if shut_in:
@@ -237,7 +239,7 @@ def _find_shut_ports(kind: str, permissions: list[Any], peers: RulePeers) -> str
     closed = [
         f"{protocol} {_format_ports(wanted)}"
         for protocol, wanted in PORTS[kind]
-        if not ports_open_to(permissions, protocol, wanted, peers)
+        if not has_open_ports(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 
@@ -250,13 +252,13 @@ def _list_rules(entries: Any, key: str) -> list[Any]:
     return list(chain.from_iterable(entry.get(key) or () for entry in entries))
 
 
-def _list_cidrs(guarded: GuardedFileSystem) -> tuple[str, ...]:
-    if isinstance(guarded.subnets, Unanswered):
+def _list_cidrs(guarded: FileSystemFacts) -> tuple[str, ...]:
+    if isinstance(guarded.subnets, FailedCall):
         return ()
-    return list_blocks(guarded.subnets.values())
+    return list_cidr_blocks(guarded.subnets.values())
 
 
-def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[FileSystem, WantedGroup]]:
+def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[MountedFileSystem, WantedGroup]]:
     """Each file system once for each network that it is mounted in: its first group's place."""
     met = set()
     for group in wanted.groups:
@@ -267,8 +269,8 @@ def _find_mounts(wanted: WantedCluster) -> Iterator[tuple[FileSystem, WantedGrou
                 yield fs, group
 
 
-def _find_mounted(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
+def _find_existing_mounts(wanted: WantedCluster, facts: SpecFacts) -> Iterator[Mounted]:
     for fs, group in _find_mounts(wanted):
         found = facts.storage.get(fs.id)
-        if isinstance(found, GuardedFileSystem):
+        if isinstance(found, FileSystemFacts):
             yield fs, group, found

@@ -19,7 +19,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.request import CLUSTER, GROUP, create_request
+from hpctl.clusters.request import CLUSTER, GROUP, make_create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.yaml_files import find_line
@@ -27,7 +27,7 @@ from hpctl.toolkit.yaml_files import find_line
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 
 
-class Network(NamedTuple):
+class GroupNetwork(NamedTuple):
     """Subnets and security groups, and where they are said. No subnets: SageMaker's own network."""
 
     place: Place
@@ -35,7 +35,7 @@ class Network(NamedTuple):
     security_groups: tuple[str, ...]
 
 
-class FileSystem(Struct, frozen=True):
+class MountedFileSystem(Struct, frozen=True):
     """A file system that a group mounts. `kind` is FSx's word: LUSTRE or OPENZFS."""
 
     place: Place
@@ -59,8 +59,8 @@ class WantedGroup(Struct, frozen=True):
     types: tuple[str, ...]
     count: int
     role: str
-    network: Network
-    file_systems: tuple[FileSystem, ...]
+    network: GroupNetwork
+    file_systems: tuple[MountedFileSystem, ...]
     raw: Mapping[str, Any]
 
     @property
@@ -128,11 +128,11 @@ class WantedCluster(Struct, frozen=True):
         return any("SlurmConfig" in group.raw for group in self.groups)
 
 
-def of_spec(spec: ClusterSpec) -> WantedCluster:
+def build_wanted_cluster(spec: ClusterSpec) -> WantedCluster:
     """A cluster's file: its request, and what it says beside that."""
-    wanted = read_request(create_request(spec))
+    wanted = read_request(make_create_request(spec))
     roles = {group.name: (group.role or "").capitalize() for group in spec.groups}
-    mounts = tuple(_of_parameters(spec))
+    mounts = tuple(_read_script_mounts(spec))
     groups = tuple(
         replace(
             group,
@@ -166,7 +166,7 @@ def read_request(request: Mapping[str, Any]) -> WantedCluster:
     return WantedCluster(str(request.get("ClusterName", "")), groups, request)
 
 
-def _read_group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGroup:
+def _read_group(raw: Mapping[str, Any], place: Place, vpc: GroupNetwork) -> WantedGroup:
     override = raw.get("OverrideVpcConfig")
     types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
     if "InstanceType" in raw:
@@ -178,23 +178,25 @@ def _read_group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGro
         count=int(raw.get("InstanceCount") or 0),
         role=str(raw.get("SlurmConfig", {}).get("NodeType", "")),
         network=_read_network(override, (*place, "OverrideVpcConfig")) if override else vpc,
-        file_systems=tuple(_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
+        file_systems=tuple(_read_file_systems(raw.get("InstanceStorageConfigs") or (), place)),
         raw=raw,
     )
 
 
-def _read_network(config: Mapping[str, Sequence[str]] | None, place: Place) -> Network:
+def _read_network(config: Mapping[str, Sequence[str]] | None, place: Place) -> GroupNetwork:
     config = config or {}
     subnets, groups = config.get("Subnets") or (), config.get("SecurityGroupIds") or ()
-    return Network(place, tuple(subnets), tuple(groups))
+    return GroupNetwork(place, tuple(subnets), tuple(groups))
 
 
-def _file_systems(configs: Sequence[Mapping[str, Any]], place: Place) -> Iterator[FileSystem]:
+def _read_file_systems(
+    configs: Sequence[Mapping[str, Any]], place: Place
+) -> Iterator[MountedFileSystem]:
     for at, config in enumerate(configs):
         for key, kind in (("FsxLustreConfig", "LUSTRE"), ("FsxOpenZfsConfig", "OPENZFS")):
             if key in config:
                 fsx = config[key]
-                yield FileSystem(
+                yield MountedFileSystem(
                     (*place, "InstanceStorageConfigs", at, key),
                     kind,
                     str(fsx.get("DnsName", "")),
@@ -203,15 +205,17 @@ def _file_systems(configs: Sequence[Mapping[str, Any]], place: Place) -> Iterato
                 )
 
 
-def _of_parameters(spec: ClusterSpec) -> Iterator[FileSystem]:
+def _read_script_mounts(spec: ClusterSpec) -> Iterator[MountedFileSystem]:
     """What the lifecycle scripts mount on every node: the places are the file's own."""
     answer = spec.provisioning_parameters
     place = "provisioning_parameters"
     if answer and answer.fsx_lustre:
         fsx = answer.fsx_lustre
-        yield FileSystem((place, "fsx_lustre"), "LUSTRE", fsx.dns_name, fsx.mount_name, "/fsx")
+        yield MountedFileSystem(
+            (place, "fsx_lustre"), "LUSTRE", fsx.dns_name, fsx.mount_name, "/fsx"
+        )
     if answer and answer.fsx_openzfs:
-        yield FileSystem(
+        yield MountedFileSystem(
             (place, "fsx_openzfs"), "OPENZFS", answer.fsx_openzfs.dns_name, "", "/home"
         )
 
@@ -220,7 +224,7 @@ Place = tuple[str | int, ...]
 """Where a thing stands in the CreateCluster request: `("InstanceGroups", 1, "ExecutionRole")`."""
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """Worst last. UNKNOWN is neither good nor bad: the answer could not be read."""
 
     OK = "OK"
@@ -232,7 +236,7 @@ class Level(StrEnum):
 class SpecFinding(Struct, frozen=True):
     """What a judge says of one place."""
 
-    level: Level
+    level: CheckLevel
     place: Place
     what: str
     fix: str = ""
@@ -243,7 +247,7 @@ class CheckedFinding(Struct, frozen=True):
 
     family: str
     check: str
-    level: Level
+    level: CheckLevel
     place: Place
     what: str
     fix: str = ""
@@ -251,22 +255,22 @@ class CheckedFinding(Struct, frozen=True):
 
 def make_ok(what: str, place: Place = ()) -> SpecFinding:
     """Looked at, and as it should be."""
-    return SpecFinding(Level.OK, place, what)
+    return SpecFinding(CheckLevel.OK, place, what)
 
 
 def make_warning(place: Place, what: str, fix: str) -> SpecFinding:
     """Works, or may work, but not as its author thinks."""
-    return SpecFinding(Level.WARN, place, what, fix)
+    return SpecFinding(CheckLevel.WARN, place, what, fix)
 
 
 def make_failure(place: Place, what: str, fix: str) -> SpecFinding:
     """The service refuses it, or the cluster comes up broken."""
-    return SpecFinding(Level.FAIL, place, what, fix)
+    return SpecFinding(CheckLevel.FAIL, place, what, fix)
 
 
-def make_unknown(place: Place, unanswered: Unanswered) -> SpecFinding:
+def make_unknown(place: Place, unanswered: FailedCall) -> SpecFinding:
     """A call failed."""
-    return SpecFinding(Level.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
+    return SpecFinding(CheckLevel.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
 
 
 def default_to_ok(
@@ -281,7 +285,7 @@ def default_to_ok(
         yield make_ok(content, place)
 
 
-class Unanswered(Struct, frozen=True):
+class FailedCall(Struct, frozen=True):
     """A call that failed, in the place of its answer."""
 
     why: str
@@ -312,7 +316,7 @@ _ENDS = {"capacity", "partition"}
 """Keys below which the file has nothing."""
 
 
-def in_file(place: Place) -> tuple[str | int, ...]:
+def locate_in_file(place: Place) -> tuple[str | int, ...]:
     """The keys in the file: `("instance_groups", 1, "subnets", 0)`."""
     found: list[str | int] = []
     for part in place:
@@ -327,7 +331,7 @@ def in_file(place: Place) -> tuple[str | int, ...]:
 
 def format_place(place: Place) -> str:
     """The place in dots: `instance_groups.1.subnets.0`."""
-    return ".".join(map(str, in_file(place)))
+    return ".".join(map(str, locate_in_file(place)))
 
 
 class SpecLines:
@@ -338,7 +342,7 @@ class SpecLines:
 
     def of(self, place: Place) -> int | None:
         """The line of the place, or of the nearest that there is above it."""
-        return find_line(self._root, in_file(place))
+        return find_line(self._root, locate_in_file(place))
 
 
 def _to_snake_case(word: str) -> str:

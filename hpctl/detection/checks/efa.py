@@ -1,20 +1,20 @@
 """EFA devices: present, linked, alive, answering, without bursts of errors or retransmissions."""
 
-from hpctl.detection.check import Functions
-from hpctl.detection.checks.efa_commands import judge_commands
-from hpctl.detection.checks.efa_devices import gather_devices, judge_devices
-from hpctl.detection.checks.efa_errors import gauges_errors, judge_errors
-from hpctl.detection.checks.efa_keepalive import judge_keepalive
-from hpctl.detection.checks.efa_link import gather_link, judge_link
+from hpctl.detection.check import CheckFunctions
+from hpctl.detection.checks.efa_commands import judge_efa_commands
+from hpctl.detection.checks.efa_devices import count_efa_devices, judge_efa_devices
+from hpctl.detection.checks.efa_errors import judge_efa_errors, measure_efa_errors
+from hpctl.detection.checks.efa_keepalive import judge_efa_keepalive
+from hpctl.detection.checks.efa_link import judge_efa_links, read_efa_links
 from hpctl.detection.checks.efa_reading import read_trace
-from hpctl.detection.checks.efa_retrans import gauges_retrans, judge_retrans
+from hpctl.detection.checks.efa_retrans import judge_efa_retransmits, measure_efa_retransmits
 
 CHECKS = {
-    "efa.devices": Functions(gather_devices, judge_devices),
-    "efa.link": Functions(gather_link, judge_link),
-    "efa.keepalive": Functions(read_trace, judge_keepalive),
-    "efa.commands": Functions(read_trace, judge_commands),
-    "efa.errors": Functions(read_trace, judge_errors, gauges_errors),
-    "efa.retrans": Functions(read_trace, judge_retrans, gauges_retrans),
+    "efa.devices": CheckFunctions(count_efa_devices, judge_efa_devices),
+    "efa.link": CheckFunctions(read_efa_links, judge_efa_links),
+    "efa.keepalive": CheckFunctions(read_trace, judge_efa_keepalive),
+    "efa.commands": CheckFunctions(read_trace, judge_efa_commands),
+    "efa.errors": CheckFunctions(read_trace, judge_efa_errors, measure_efa_errors),
+    "efa.retrans": CheckFunctions(read_trace, judge_efa_retransmits, measure_efa_retransmits),
 }
 """What the runner calls, by the check's name."""

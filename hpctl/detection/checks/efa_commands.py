@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from hpctl.detection.check import Judged, Limits, make_failure
 from hpctl.detection.checks.efa_reading import ASKED, count_failures
-from hpctl.detection.rdma_counters import CounterReading, Trace, count_rise
+from hpctl.detection.rdma_counters import CounterReading, CounterTrace, count_rise
 
 # Whether the EFA devices answer the driver's admin commands.
 #
@@ -14,7 +14,7 @@ from hpctl.detection.rdma_counters import CounterReading, Trace, count_rise
 # what a process that ends was refused (modify, destroy) is counted nowhere else.
 
 
-def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+def judge_efa_commands(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
     """Return the devices with commands that were not answered, or that failed, in the window."""
     past = [s for s in seen.past if seen.now.at - s.at <= limits["window_s"]]
     for device, reading in seen.now.devices.items():
@@ -27,7 +27,7 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
                 "no_completion",
                 device,
                 f"{lost} admin commands never completed",
-                _counter_text(reading),
+                _format_counter(reading),
             )
         failed = max((count_failures(reading, then)[0] for then in earlier), default=0)
         goes_on = sum(count_failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
@@ -36,10 +36,10 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
                 "failed",
                 device,
                 f"{failed} admin commands failed that no application's call explains",
-                _counter_text(reading),
+                _format_counter(reading),
             )
 
 
-def _counter_text(reading: CounterReading) -> str:
+def _format_counter(reading: CounterReading) -> str:
     names = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "cmds_err", *ASKED)
     return " ".join(f"{n}={reading.values[n]}" for n in names if reading.values.get(n))

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     make_failure,
     make_warning,
 )
 from hpctl.detection.instance_shapes import find_shape
-from hpctl.detection.rdma import efa_functions, list_devices
+from hpctl.detection.rdma import count_efa_functions, list_rdma_devices
 
 # Whether all EFA devices are present: on the bus, with a driver, as many as there should be.
 #
@@ -44,22 +44,22 @@ class _SeenDevices(Struct):
 
 
 @lru_cache(maxsize=4)
-def _remember_devices(root: Path) -> _SeenDevices:
+def _get_seen_devices(root: Path) -> _SeenDevices:
     return _SeenDevices()
 
 
-def gather_devices(machine: CheckedMachine) -> EfaDeviceSample:
-    """Count the EFA devices. Raises NotHere where there is no EFA and none is expected,
-    CannotTell."""
+def count_efa_devices(machine: CheckedMachine) -> EfaDeviceSample:
+    """Count the EFA devices. Raises DeviceAbsentError where there is no EFA and none is expected,
+    UnknownResultError."""
     try:
-        names = tuple(device.name for device in list_devices(machine) if device.efa)
-    except NotHere:
+        names = tuple(device.name for device in list_rdma_devices(machine) if device.efa)
+    except DeviceAbsentError:
         names = ()
-    seen = _remember_devices(machine.root)
-    on_bus = efa_functions(machine)
-    sample = _set_expected(machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names))
+    seen = _get_seen_devices(machine.root)
+    on_bus = count_efa_functions(machine)
+    sample = _add_expected_count(machine, EfaDeviceSample(names, on_bus, None, ""), len(seen.names))
     if not names and not on_bus and not sample.wanted:
-        raise NotHere("no EFA device")
+        raise DeviceAbsentError("no EFA device")
     gone = tuple(sorted(seen.names - set(names)))
     # A device may come back under another name: only as many as the most seen at once are kept.
     if len(names) >= len(seen.names):
@@ -67,7 +67,9 @@ def gather_devices(machine: CheckedMachine) -> EfaDeviceSample:
     return replace(sample, gone=gone)
 
 
-def _set_expected(machine: CheckedMachine, sample: EfaDeviceSample, most: int) -> EfaDeviceSample:
+def _add_expected_count(
+    machine: CheckedMachine, sample: EfaDeviceSample, most: int
+) -> EfaDeviceSample:
     configured = machine.expected.efa_devices
     if configured is not None:
         return replace(sample, wanted=configured, by="the agent's settings")
@@ -77,7 +79,9 @@ def _set_expected(machine: CheckedMachine, sample: EfaDeviceSample, most: int) -
     return replace(sample, wanted=most or None, by="earlier in this run of the agent")
 
 
-def judge_devices(seen: EfaDeviceSample, before: EfaDeviceSample | None, limits: Limits) -> Judged:
+def judge_efa_devices(
+    seen: EfaDeviceSample, before: EfaDeviceSample | None, limits: Limits
+) -> Judged:
     """Return devices that are fewer than expected, more, or on the bus without a driver."""
     found, bus = len(seen.names), seen.on_bus
     on_bus = "" if bus is None else f", {bus} on the PCI bus"

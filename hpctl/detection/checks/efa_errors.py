@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from hpctl.detection.check import Judged, Limits, Observation, make_warning
 from hpctl.detection.checks.efa_reading import count_failures
-from hpctl.detection.counter_rules import counter_rules, find_worst
-from hpctl.detection.rdma_counters import Trace
+from hpctl.detection.counter_rules import find_worst_device, list_counter_rules
+from hpctl.detection.rdma_counters import CounterTrace
 
 # Errors that EFA devices count: only a warning, because a job or a remote node can cause them.
 #
@@ -15,15 +15,15 @@ from hpctl.detection.rdma_counters import Trace
 # packets and bytes may creep by what is 1e-4 of the line rate. What a node counts about its remote
 # side is not evidence against it: the head node compares the peers of a job, by the gauges.
 
-RULES = counter_rules("efa.errors")
+RULES = list_counter_rules("efa.errors")
 
 
-def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+def judge_efa_errors(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
     """Return one observation a counter, naming its worst device; refusals and dead counters for
     each device."""
     yield from _judge_devices(seen, limits)
     for rule in RULES:
-        over = find_worst(seen, rule, limits)
+        over = find_worst_device(seen, rule, limits)
         if over:
             worst = max(over, key=lambda device: over[device][0])
             grown, age = over[worst]
@@ -32,7 +32,7 @@ def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
             yield Observation(rule.code, "", rule.verdict, detail)
 
 
-def _judge_devices(seen: Trace, limits: Limits) -> Judged:
+def _judge_devices(seen: CounterTrace, limits: Limits) -> Judged:
     for device, reading in seen.now.devices.items():
         if reading.failed:
             name, why = next(iter(reading.failed.items()))
@@ -47,7 +47,7 @@ def _judge_devices(seen: Trace, limits: Limits) -> Judged:
             yield make_warning("refused", device, f"refused {refused} calls of applications")
 
 
-def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
+def measure_efa_errors(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:
     """Return the errors of the remote side, and the packets that the node drops, a second."""
     remote = ("unresponsive_remote_events", "impaired_remote_conn_events")
     return seen.rates(

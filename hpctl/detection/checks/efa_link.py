@@ -1,7 +1,7 @@
 """Check `efa.link`: every EFA port is active."""
 
 from hpctl.detection.check import CheckedMachine, Judged, Limits, make_failure
-from hpctl.detection.rdma import Port, efa_devices, list_ports
+from hpctl.detection.rdma import RdmaPort, list_efa_devices, list_rdma_ports
 
 # Whether every EFA port is active.
 #
@@ -9,12 +9,15 @@ from hpctl.detection.rdma import Port, efa_devices, list_ports
 # would only find a device that is being removed, and it is only watched.
 
 
-def gather_link(machine: CheckedMachine) -> tuple[Port, ...]:
-    """Read the states. Raises NotHere where there is no EFA device, CannotTell."""
-    return list_ports(efa_devices(machine))
+def read_efa_links(machine: CheckedMachine) -> tuple[RdmaPort, ...]:
+    """Read the states. Raises DeviceAbsentError where there is no EFA device,
+    UnknownResultError."""
+    return list_rdma_ports(list_efa_devices(machine))
 
 
-def judge_link(seen: tuple[Port, ...], before: tuple[Port, ...] | None, limits: Limits) -> Judged:
+def judge_efa_links(
+    seen: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...] | None, limits: Limits
+) -> Judged:
     """Return each port that is not active."""
     for port in seen:
         if not port.active:

@@ -5,14 +5,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.counter_rules import counter_rules
-from hpctl.detection.rdma import efa_devices
+from hpctl.detection.counter_rules import list_counter_rules
+from hpctl.detection.rdma import list_efa_devices
 from hpctl.detection.rdma_counters import (
-    CounterFiles,
+    CounterFileReader,
     CounterReading,
     CounterSweep,
+    CounterTrace,
     SweepHistory,
-    Trace,
     count_rise,
 )
 
@@ -34,7 +34,10 @@ SPANS_S = (60.0, 600.0)
 """The longest time over which counters are compared."""
 
 
-PORT = (*("tx_bytes", "tx_pkts", "rx_bytes"), *(rule.name for rule in counter_rules("efa.errors")))
+PORT = (
+    *("tx_bytes", "tx_pkts", "rx_bytes"),
+    *(rule.name for rule in list_counter_rules("efa.errors")),
+)
 """Counters of a port: of the traffic, and those that rows of `efa.errors` compare."""
 
 
@@ -80,25 +83,25 @@ class EfaCounters:
     """The EFA devices below one root. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self._files = CounterFiles(FILES)
+        self._files = CounterFileReader(FILES)
         self._history: SweepHistory = SweepHistory(SPANS_S)
-        self._held: Trace | None = None
+        self._held: CounterTrace | None = None
         self._first = ""
 
-    def trace(self, machine: CheckedMachine) -> Trace:
-        """Return the newest sweep, made now if the last is old enough. Raises NotHere,
-        CannotTell."""
+    def trace(self, machine: CheckedMachine) -> CounterTrace:
+        """Return the newest sweep, made now if the last is old enough. Raises DeviceAbsentError,
+        UnknownResultError."""
         now = machine.monotonic()
         if self._held is not None and 0 <= now - self._held.now.at < HOLD_S:
             return self._held
         sweep = self._read_sweep(machine, now)
         past = self._history.past(now)
         self._history.add(sweep)
-        self._held = Trace(sweep, past)
+        self._held = CounterTrace(sweep, past)
         return self._held
 
     def _read_sweep(self, machine: CheckedMachine, now: float) -> CounterSweep:
-        found = efa_devices(machine)
+        found = list_efa_devices(machine)
         self._files.keep_only([device.folder for device in found])
         # A NIC whose admin queue is dead answers late: the next sweep reads the others.
         start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
@@ -119,6 +122,7 @@ def _open_counters(root: Path) -> EfaCounters:
     return EfaCounters()
 
 
-def read_trace(machine: CheckedMachine) -> Trace:
-    """Return the counters of this machine's EFA devices. Raises NotHere, CannotTell."""
+def read_trace(machine: CheckedMachine) -> CounterTrace:
+    """Return the counters of this machine's EFA devices. Raises DeviceAbsentError,
+    UnknownResultError."""
     return _open_counters(machine.root).trace(machine)

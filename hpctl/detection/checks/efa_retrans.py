@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hpctl.detection.check import Judged, Limits, make_warning
-from hpctl.detection.rdma_counters import Trace
+from hpctl.detection.rdma_counters import CounterTrace
 
 # How much of what a node sends over EFA it has to send again.
 #
@@ -15,7 +15,9 @@ LEAST_PACKETS = 10_000
 """Packets that must have been sent between two gathers before a ratio means anything."""
 
 
-def count_retransmits(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
+def count_retransmits(
+    seen: CounterTrace, before: CounterTrace | None
+) -> dict[str, tuple[int, int]]:
     """Return, for each device with known counters, packets sent again and packets sent since the
     last trace."""
     if before is None:
@@ -25,14 +27,16 @@ def count_retransmits(seen: Trace, before: Trace | None) -> dict[str, tuple[int,
     return {device: (again[device], sent[device]) for device in sent.keys() & again.keys()}
 
 
-def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+def judge_efa_retransmits(
+    seen: CounterTrace, before: CounterTrace | None, limits: Limits
+) -> Judged:
     """Return the devices that send too much again."""
     for device, (again, sent) in sorted(count_retransmits(seen, before).items()):
         if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
             yield make_warning("ratio", device, f"{again} of {sent} packets sent again")
 
 
-def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:
+def measure_efa_retransmits(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:
     """Return the ratios of the node and of its worst device, timeouts and traffic a second."""
     if before is None or (seconds := seen.now.at - before.now.at) <= 0:
         return {}

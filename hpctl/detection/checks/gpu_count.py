@@ -3,21 +3,21 @@
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     list_gpus,
     make_failure,
     make_warning,
 )
-from hpctl.detection.machine import pci_gpus
+from hpctl.detection.machine import list_pci_gpus
 
 # How many GPUs the PCI bus has, the driver lists, and the machine should have.
 
 
-class CountSample(Struct, frozen=True):
+class GpuCountSample(Struct, frozen=True):
     """The three counts; None where unknown."""
 
     pci: tuple[str, ...]
@@ -25,23 +25,23 @@ class CountSample(Struct, frozen=True):
     expected: int | None
 
 
-def gather_count(machine: CheckedMachine) -> CountSample:
-    """Count. Raises NotHere where no source knows of a GPU."""
-    pci, expected = pci_gpus(machine.root), machine.expected.gpus
+def count_gpus(machine: CheckedMachine) -> GpuCountSample:
+    """Count. Raises DeviceAbsentError where no source knows of a GPU."""
+    pci, expected = list_pci_gpus(machine.root), machine.expected.gpus
     nvml: tuple[str, ...] | None
     try:
         nvml = tuple(gpu.device for gpu in list_gpus(machine))
-    except NotHere:
+    except DeviceAbsentError:
         # Without a driver the machine has no usable GPU, which matters where it should have some.
         nvml = () if expected else None
-    except CannotTell:
+    except UnknownResultError:
         nvml = None
     if not pci and not nvml and not expected:
-        raise NotHere("no GPU on the PCI bus, and none expected")
-    return CountSample(pci, nvml, expected)
+        raise DeviceAbsentError("no GPU on the PCI bus, and none expected")
+    return GpuCountSample(pci, nvml, expected)
 
 
-def judge_count(seen: CountSample, before: CountSample | None, limits: Limits) -> Judged:
+def judge_gpu_count(seen: GpuCountSample, before: GpuCountSample | None, limits: Limits) -> Judged:
     """Return the first mismatch: too few on the bus, then too few with the driver, then too
     many."""
     pci, nvml, expected = len(seen.pci), seen.nvml, seen.expected

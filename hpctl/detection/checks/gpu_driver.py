@@ -10,26 +10,26 @@ from hpctl.detection.check import (
     LIB_RM_VERSION_MISMATCH,
     LIBRARY_NOT_FOUND,
     RESET_REQUIRED,
-    CannotTell,
     CheckedMachine,
-    DriverHung,
-    Functions,
+    CheckFunctions,
+    DeviceAbsentError,
+    DriverHungError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     describe_error,
-    latest_sweep,
+    get_gpu_sweep,
+    get_latest_sweep,
     make_failure,
     make_warning,
-    sweep_with_gpus,
 )
-from hpctl.detection.checks.gpu_count import gather_count, judge_count
-from hpctl.detection.checks.gpu_hung import gather_hung, judge_hung
-from hpctl.detection.checks.gpu_lost import gather_lost, judge_lost
+from hpctl.detection.checks.gpu_count import count_gpus, judge_gpu_count
+from hpctl.detection.checks.gpu_hung import judge_nvml_hang, measure_nvml_delay
+from hpctl.detection.checks.gpu_lost import judge_lost_gpus, read_lost_gpus
 from hpctl.detection.checks.gpu_recovery import judge_recovery_action
-from hpctl.detection.checks.gpu_xid import judge_xid
-from hpctl.detection.driver_files import library_version
-from hpctl.detection.machine import pci_gpus
+from hpctl.detection.checks.gpu_xid import judge_xid_events
+from hpctl.detection.driver_files import read_library_version
+from hpctl.detection.machine import list_pci_gpus
 from hpctl.detection.nvml.snapshot import NvmlError
 
 # The NVIDIA driver itself: missing, of another version than its library, or not answering right.
@@ -48,7 +48,7 @@ _VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 _OTHERS_CHECKS = (GPU_IS_LOST, RESET_REQUIRED)
 
 
-class DriverSample(Struct, frozen=True):
+class GpuDriverSample(Struct, frozen=True):
     """`error` is NVML's own; `module` and `library` are versions, empty where unknown."""
 
     gpus: int
@@ -58,30 +58,32 @@ class DriverSample(Struct, frozen=True):
     library: str
 
 
-def gather_driver(machine: CheckedMachine) -> DriverSample:
-    """Ask NVML, the kernel module and the library's file. Raises NotHere without a GPU or a
-    driver."""
-    gpus, no_driver = len(pci_gpus(machine.root)), ""
+def read_gpu_driver(machine: CheckedMachine) -> GpuDriverSample:
+    """Ask NVML, the kernel module and the library's file. Raises DeviceAbsentError without a GPU or
+    a driver."""
+    gpus, no_driver = len(list_pci_gpus(machine.root)), ""
     error: NvmlError | None = None
     try:
-        swept = latest_sweep(machine)
+        swept = get_latest_sweep(machine)
         error, gpus = swept.error, max(gpus, len(swept.gpus))
-    except NotHere as absent:
+    except DeviceAbsentError as absent:
         no_driver = str(absent)
-    except DriverHung:
+    except DriverHungError:
         raise
-    except CannotTell:
+    except UnknownResultError:
         # NVML's child is not ready: the files may still show it.
         pass
     if error is not None and error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
         no_driver, error = describe_error(error), None
     module = _read_module_version(machine)
     if not gpus and error is None and (no_driver or not module):
-        raise NotHere(no_driver or "no NVIDIA GPU")
-    return DriverSample(gpus, error, no_driver, module, library_version(machine.root))
+        raise DeviceAbsentError(no_driver or "no NVIDIA GPU")
+    return GpuDriverSample(gpus, error, no_driver, module, read_library_version(machine.root))
 
 
-def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits) -> Judged:
+def judge_gpu_driver(
+    seen: GpuDriverSample, before: GpuDriverSample | None, limits: Limits
+) -> Judged:
     """Return the driver's trouble, the most certain first; one observation at most."""
     error = seen.error
     if error is not None and error.code == LIB_RM_VERSION_MISMATCH:
@@ -100,17 +102,17 @@ def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits
 def _read_module_version(machine: CheckedMachine) -> str:
     try:
         match = _VERSION.search(machine.text(_MODULE) + " ")
-    except (NotHere, CannotTell):
+    except (DeviceAbsentError, UnknownResultError):
         return ""
     return match[1] if match else ""
 
 
 CHECKS = {
-    "gpu.hung": Functions(gather_hung, judge_hung),
-    "gpu.count": Functions(gather_count, judge_count),
-    "gpu.driver": Functions(gather_driver, judge_driver),
-    "gpu.recovery": Functions(sweep_with_gpus, judge_recovery_action),
-    "gpu.lost": Functions(gather_lost, judge_lost),
-    "gpu.xid": Functions(sweep_with_gpus, judge_xid),
+    "gpu.hung": CheckFunctions(measure_nvml_delay, judge_nvml_hang),
+    "gpu.count": CheckFunctions(count_gpus, judge_gpu_count),
+    "gpu.driver": CheckFunctions(read_gpu_driver, judge_gpu_driver),
+    "gpu.recovery": CheckFunctions(get_gpu_sweep, judge_recovery_action),
+    "gpu.lost": CheckFunctions(read_lost_gpus, judge_lost_gpus),
+    "gpu.xid": CheckFunctions(get_gpu_sweep, judge_xid_events),
 }
 """What the runner calls, by the check's name."""

@@ -6,9 +6,9 @@ from hpctl.detection.check import (
     count_growth,
     make_failure,
     make_warning,
-    pair_gpus,
+    pair_gpu_states,
 )
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
 # Uncorrectable memory errors since the last sweep, and the SRAM threshold flag.
 #
@@ -30,7 +30,7 @@ _CONTAINED = 94
 _LOOKBACK_S = 10.0
 
 
-def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_gpu_ecc(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the SRAM flags, and the GPUs whose volatile uncorrectable count grew since
     `before`."""
     for gpu in seen.gpus:
@@ -38,7 +38,7 @@ def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged
             yield make_failure(
                 "sram-threshold", gpu.device, "the SRAM error count passed its threshold"
             )
-    for gpu, was in pair_gpus(seen, before):
+    for gpu, was in pair_gpu_states(seen, before):
         more = count_growth(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
         if more < limits["uncorrectable"]:
             continue
@@ -49,7 +49,7 @@ def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged
             yield make_failure("uncorrectable", gpu.device, detail)
 
 
-def _is_contained(gpu: GpuState, seen: Snapshot, since: float) -> bool:
+def _is_contained(gpu: GpuState, seen: NvmlSnapshot, since: float) -> bool:
     if gpu.recovery_action is not None:
         return gpu.recovery_action == 0
     return any(

@@ -2,14 +2,14 @@
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    get_gpu_sweep,
     make_failure,
     make_warning,
-    sweep_with_gpus,
 )
-from hpctl.detection.nvml.snapshot import Fabric, GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvlinkFabric, NvmlSnapshot
 
 # Whether each GPU is registered with the NVSwitch fabric: state *and* status.
 #
@@ -51,15 +51,15 @@ _CONFIGURATION_NONE = 1
 _RACK_SCALE = ("NVIDIA GB200", "NVIDIA GB300")
 
 
-def gather_fabric(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. Raises NotHere where no GPU belongs to a fabric."""
-    seen = sweep_with_gpus(machine)
+def read_gpu_fabric(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep. Raises DeviceAbsentError where no GPU belongs to a fabric."""
+    seen = get_gpu_sweep(machine)
     if all(_read_fabric(gpu) is None for gpu in seen.gpus):
-        raise NotHere("no GPU belongs to an NVSwitch fabric")
+        raise DeviceAbsentError("no GPU belongs to an NVSwitch fabric")
     return seen
 
 
-def judge_fabric(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_gpu_fabric(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return what is wrong with each GPU's registration; `mixed` where only some of them have
     it."""
     members = [(gpu, fabric) for gpu in seen.gpus if (fabric := _read_fabric(gpu)) is not None]
@@ -78,17 +78,17 @@ def judge_fabric(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Jud
             yield from _judge_health(gpu, fabric)
 
 
-def _read_fabric(gpu: GpuState) -> Fabric | None:
+def _read_fabric(gpu: GpuState) -> NvlinkFabric | None:
     fabric = gpu.fabric
     return None if fabric is None or gpu.mig or fabric.state == _NOT_SUPPORTED else fabric
 
 
-def _is_ready(fabric: Fabric) -> bool:
+def _is_ready(fabric: NvlinkFabric) -> bool:
     return fabric.state == _COMPLETED and fabric.status == _SUCCESS
 
 
-def _judge_health(gpu: GpuState, fabric: Fabric) -> Judged:
-    if not fabric.cluster_uuid.strip("0-") and _rack_scale(gpu):
+def _judge_health(gpu: GpuState, fabric: NvlinkFabric) -> Judged:
+    if not fabric.cluster_uuid.strip("0-") and _is_rack_scale(gpu):
         yield make_warning("no-cluster", gpu.device, "the fabric's cluster id is 0")
     mask = fabric.health_mask
     if mask is None:
@@ -101,5 +101,5 @@ def _judge_health(gpu: GpuState, fabric: Fabric) -> Judged:
         yield make_warning("health", gpu.device, ", ".join(wrong), f"mask {mask:#x}")
 
 
-def _rack_scale(gpu: GpuState) -> bool:
+def _is_rack_scale(gpu: GpuState) -> bool:
     return gpu.name.startswith(_RACK_SCALE)

@@ -5,10 +5,10 @@ from statistics import mean
 
 from hpctl.detection.check import Judged, Limits
 from hpctl.detection.checks import gpu_pcie
-from hpctl.detection.checks.gpu_clocks import gauges_clocks
-from hpctl.detection.checks.gpu_settings import gauges_settings
-from hpctl.detection.checks.gpu_throttle_slowdown import gauges_throttle
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.checks.gpu_clocks import measure_gpu_clocks
+from hpctl.detection.checks.gpu_settings import measure_gpu_settings
+from hpctl.detection.checks.gpu_throttle_slowdown import measure_gpu_throttling
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # The GPUs' numbers for the head node's comparison of peers, taken often; the check itself has no
 # findings.
@@ -17,22 +17,22 @@ from hpctl.detection.nvml.snapshot import Snapshot
 # and one old number reported three times would count as three.
 
 
-def judge_gauges(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_nothing(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return nothing: one node's numbers mean nothing without its peers'."""
     return ()
 
 
-def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+def measure_gpu_gauges(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return throttle share, slowest clock and PCIe replays since the last run, as their checks
     count them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all
     GPUs, which show which node waits."""
     if before is not None and seen.at <= before.at:
         return {}
     gauges = {
-        **gauges_clocks(seen, before),
-        **gauges_throttle(seen, before),
+        **measure_gpu_clocks(seen, before),
+        **measure_gpu_throttling(seen, before),
         **gpu_pcie.gauges_pcie(seen, before),
-        **gauges_settings(seen, before),
+        **measure_gpu_settings(seen, before),
     }
     used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]
     if used:

@@ -4,10 +4,10 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
-    DriverHung,
+    DriverHungError,
     Judged,
     Limits,
-    latest_sweep,
+    get_latest_sweep,
     make_failure,
 )
 
@@ -21,16 +21,17 @@ class GpuHungSample(Struct, frozen=True):
     call: str = ""
 
 
-def gather_hung(machine: CheckedMachine) -> GpuHungSample:
-    """Return whether the NVML child answers. Raises NotHere, and CannotTell while it starts."""
+def measure_nvml_delay(machine: CheckedMachine) -> GpuHungSample:
+    """Return whether the NVML child answers. Raises DeviceAbsentError, and UnknownResultError while
+    it starts."""
     try:
-        latest_sweep(machine)
-    except DriverHung as hung:
+        get_latest_sweep(machine)
+    except DriverHungError as hung:
         return GpuHungSample(hung.overdue_s, hung.call)
     return GpuHungSample()
 
 
-def judge_hung(seen: GpuHungSample, before: GpuHungSample | None, limits: Limits) -> Judged:
+def judge_nvml_hang(seen: GpuHungSample, before: GpuHungSample | None, limits: Limits) -> Judged:
     """Return an observation once the limit is reached."""
     if seen.overdue_s >= limits["overdue_s"]:
         what = seen.call or "NVML"

@@ -4,16 +4,16 @@ from hpctl.detection.check import (
     GPU_IS_LOST,
     RESET_REQUIRED,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     Observation,
     describe_error,
-    latest_sweep,
+    get_latest_sweep,
     make_failure,
     make_warning,
 )
-from hpctl.detection.nvml.snapshot import NvmlError, Snapshot
+from hpctl.detection.nvml.snapshot import NvmlError, NvmlSnapshot
 
 # GPUs that NVML reports as lost, wait for a reset, or have become unavailable.
 
@@ -23,16 +23,16 @@ _UNAVAILABLE = 0x4000
 _LOST_CODES = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset-required"}
 
 
-def gather_lost(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep, also one that failed as a whole. Raises NotHere where there are no
-    GPUs."""
-    seen = latest_sweep(machine)
+def read_lost_gpus(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep, also one that failed as a whole. Raises DeviceAbsentError where
+    there are no GPUs."""
+    seen = get_latest_sweep(machine)
     if not seen.gpus and (seen.error is None or seen.error.code not in _LOST_CODES):
-        raise NotHere(describe_error(seen.error) if seen.error else "NVML lists no GPU")
+        raise DeviceAbsentError(describe_error(seen.error) if seen.error else "NVML lists no GPU")
     return seen
 
 
-def judge_lost(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_lost_gpus(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return one observation for each GPU (or NVML itself) that answers with an error."""
     if seen.error is not None and seen.error.code in _LOST_CODES:
         yield _judge_error(seen.error, "")

@@ -2,13 +2,13 @@
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    get_gpu_sweep,
     make_failure,
-    sweep_with_gpus,
 )
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
 # NVLinks that are down where they should be up.
 #
@@ -30,15 +30,15 @@ _LINKS = {
 }
 
 
-def gather_nvlink(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. Raises NotHere where no GPU has an NVLink."""
-    seen = sweep_with_gpus(machine)
+def gather_nvlink(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
+    seen = get_gpu_sweep(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
-        raise NotHere("no GPU with NVLink")
+        raise DeviceAbsentError("no GPU with NVLink")
     return seen
 
 
-def judge_nvlink(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_nvlink(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the GPUs with fewer links up than they should have."""
     most: dict[str, int] = {}
     for gpu in seen.gpus:

@@ -2,30 +2,30 @@
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     count_growth,
+    get_gpu_sweep,
     make_warning,
-    pair_gpus,
-    sweep_with_gpus,
+    pair_gpu_states,
 )
-from hpctl.detection.nvml.snapshot import GpuState, NvLink, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvLink, NvmlSnapshot
 
 # NVLinks that are up but faulty: recoveries since the last run, and bit error rates.
 
 
-def gather_nvlink_errors(machine: CheckedMachine) -> Snapshot:
-    """Return the newest sweep. Raises NotHere where no GPU has an NVLink."""
-    seen = sweep_with_gpus(machine)
+def gather_nvlink_errors(machine: CheckedMachine) -> NvmlSnapshot:
+    """Return the newest sweep. Raises DeviceAbsentError where no GPU has an NVLink."""
+    seen = get_gpu_sweep(machine)
     if not any(gpu.nvlinks for gpu in seen.gpus):
-        raise NotHere("no GPU with NVLink")
+        raise DeviceAbsentError("no GPU with NVLink")
     return seen
 
 
-def judge_nvlink_errors(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_nvlink_errors(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return one observation of each kind for each GPU, its links in the detail."""
-    for gpu, was in pair_gpus(seen, before):
+    for gpu, was in pair_gpu_states(seen, before):
         earlier = {link.link: link for link in was.nvlinks}
         both = [(link, earlier[link.link]) for link in gpu.nvlinks if link.link in earlier]
         again = {now.link: count_growth(now.recoveries, then.recoveries) for now, then in both}

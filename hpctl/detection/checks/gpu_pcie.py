@@ -10,10 +10,10 @@ from hpctl.detection.check import (
     count_growth,
     is_busy,
     make_warning,
-    pair_gpus,
+    pair_gpu_states,
 )
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
+from hpctl.vocabulary.model import DeviceVerdict
 
 # The GPUs' PCIe links: narrower or slower than they can be, or repeating packets too often.
 #
@@ -31,7 +31,7 @@ _LANE_GBPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 _GAUGE = "gpu.pcie_replays_per_minute"
 
 
-def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_pcie(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Judge width, generation and replays of each GPU."""
     narrow = [gpu for gpu in seen.gpus if _is_narrow(gpu, limits)]
     slow = [gpu for gpu in seen.gpus if _is_slow(gpu, limits)]
@@ -41,20 +41,20 @@ def judge_pcie(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judge
         yield Observation(
             "width" if others_wide else "width-all",
             gpu.device,
-            Verdict.FAIL if others_wide else Verdict.WARN,
+            DeviceVerdict.FAIL if others_wide else DeviceVerdict.WARN,
             f"PCIe x{gpu.pcie.width}, can do x{gpu.pcie.width_max}",
         )
     for gpu in slow:
         yield Observation(
             "generation" if others_fast else "generation-all",
             gpu.device,
-            Verdict.FAIL if others_fast else Verdict.WARN,
+            DeviceVerdict.FAIL if others_fast else DeviceVerdict.WARN,
             f"PCIe {gpu.pcie.generation} under load, can do {gpu.pcie.generation_max}",
         )
     yield from _judge_replays(seen, before, limits)
 
 
-def gauges_pcie(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+def gauges_pcie(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return `gpu.pcie_replays_per_minute` of the GPU with the most."""
     rates = [rate for _, rate in _replay_rates(seen, before)]
     return {_GAUGE: max(rates)} if rates else {}
@@ -83,7 +83,7 @@ def _full_speed(gpu: GpuState) -> bool:
 
 
 def _judge_replays(
-    seen: Snapshot, before: Snapshot | None, limits: Limits
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
 ) -> Iterator[Observation]:
     rates = list(_replay_rates(seen, before))
     for gpu, rate in rates:
@@ -100,12 +100,14 @@ def _judge_replays(
             yield make_warning("replays-peers", gpu.device, detail)
 
 
-def _replay_rates(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[GpuState, float]]:
+def _replay_rates(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None
+) -> Iterator[tuple[GpuState, float]]:
     """Yield the replays a minute of each GPU that counts them."""
     elapsed = seen.at - before.at if before is not None else 0.0
     if elapsed <= 0:
         return
-    for gpu, was in pair_gpus(seen, before):
+    for gpu, was in pair_gpu_states(seen, before):
         if gpu.pcie.replays is not None and was.pcie.replays is not None:
             yield gpu, 60.0 * count_growth(gpu.pcie.replays, was.pcie.replays) / elapsed
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
-    Functions,
+    CheckFunctions,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    get_gpu_sweep,
     make_warning,
-    sweep_with_gpus,
 )
-from hpctl.detection.slurm_jobs import ProcessJobs, is_slurmstepd
+from hpctl.detection.slurm_jobs import ProcessJobFinder, is_slurmstepd
 
 _MIB = 1024 * 1024
 # Processes that belong on a GPU node without a job: DCGM, its exporter, the persistence daemon.
@@ -46,10 +46,10 @@ class GpuProcessSample(Struct, frozen=True):
 
 
 def gather(machine: CheckedMachine) -> GpuProcessSample:
-    """Return the processes. Raises NotHere where NVML does not list processes."""
-    seen = sweep_with_gpus(machine)
+    """Return the processes. Raises DeviceAbsentError where NVML does not list processes."""
+    seen = get_gpu_sweep(machine)
     if all(gpu.processes is None for gpu in seen.gpus):
-        raise NotHere("NVML does not list processes here")
+        raise DeviceAbsentError("NVML does not list processes here")
     found = []
     for gpu in seen.gpus:
         for process in gpu.processes or ():
@@ -91,11 +91,11 @@ def _has_job(machine: CheckedMachine, holders: Iterable[GpuHolder]) -> bool:
     checks together.
     """
     pids = {holder.pid for holder in holders}
-    jobs = ProcessJobs(machine.path("/proc"))
+    jobs = ProcessJobFinder(machine.path("/proc"))
     return any(_is_of_job(jobs, pid) for pid in pids) or (bool(pids) and _step_runs(machine))
 
 
-def _is_of_job(jobs: ProcessJobs, pid: int) -> bool:
+def _is_of_job(jobs: ProcessJobFinder, pid: int) -> bool:
     try:
         return bool(jobs.holder(pid))
     except (OSError, ValueError, IndexError):
@@ -107,5 +107,5 @@ def _step_runs(machine: CheckedMachine) -> bool:
     return any(is_slurmstepd(process) for process in machine.path("/proc").glob("[0-9]*"))
 
 
-CHECKS = {"gpu.processes": Functions(gather, judge)}
+CHECKS = {"gpu.processes": CheckFunctions(gather, judge)}
 """What the runner calls, by the check's name."""

@@ -1,7 +1,7 @@
 """Check `gpu.recovery`: the driver's own recovery action for a GPU: reset, reboot, drain."""
 
 from hpctl.detection.check import Judged, Limits, make_failure
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # The driver's own recovery action for each GPU (NVML field 230): the first authority.
 #
@@ -23,7 +23,9 @@ _ACTIONS = {
 }
 
 
-def judge_recovery_action(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_recovery_action(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return one observation for each GPU for which the driver requests an action."""
     for gpu in seen.gpus:
         action = gpu.recovery_action

@@ -1,12 +1,12 @@
 """Check `gpu.remap`: row remapping: failed, pending, spare rows used up."""
 
 from hpctl.detection.check import Judged, Limits, make_failure, make_warning
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
 # Row remapping (Ampere and later): failed, pending, and how many spare rows are left.
 
 
-def judge_remap(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_row_remapper(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the state of the row remapper; values that a GPU or driver does not report are left
     out."""
     for gpu in seen.gpus:

@@ -1,12 +1,12 @@
 """Check `gpu.retired`: retired memory pages (GPUs before Ampere)."""
 
 from hpctl.detection.check import Judged, Limits, make_failure, make_warning
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # Retired memory pages: what GPUs before Ampere have in place of row remapping.
 
 
-def judge_retired(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_retired_pages(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return pages that wait for a reset, and GPUs that have none left to retire."""
     for gpu in seen.gpus:
         ecc = gpu.ecc

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from hpctl.detection.check import Judged, Limits, make_failure, make_warning
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 
 # How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
 #
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
 """Five bytes, which a float represents exactly."""
 
 
-def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+def measure_gpu_settings(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return the VBIOS as a number, whether persistence mode is on everywhere, the lowest
     application clock: the head node compares them with those of a job's other nodes."""
     clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]
@@ -31,7 +31,7 @@ def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, flo
     return gauges
 
 
-def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_gpu_settings(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return a corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the
     default."""
     versions = Counter((gpu.name, gpu.vbios) for gpu in seen.gpus if gpu.vbios)

@@ -1,18 +1,21 @@
 """GPUs that are slower than they could be or set up otherwise than others, and their gauges."""
 
-from hpctl.detection.check import Functions, sweep_with_gpus
-from hpctl.detection.checks.gpu_clocks import gauges_clocks, judge_clocks
-from hpctl.detection.checks.gpu_gauges import gauges_gauges, judge_gauges
-from hpctl.detection.checks.gpu_settings import gauges_settings, judge_settings
-from hpctl.detection.checks.gpu_temperature import judge_temperature
-from hpctl.detection.checks.gpu_throttle_slowdown import gauges_throttle, judge_throttle
+from hpctl.detection.check import CheckFunctions, get_gpu_sweep
+from hpctl.detection.checks.gpu_clocks import judge_gpu_clocks, measure_gpu_clocks
+from hpctl.detection.checks.gpu_gauges import judge_nothing, measure_gpu_gauges
+from hpctl.detection.checks.gpu_settings import judge_gpu_settings, measure_gpu_settings
+from hpctl.detection.checks.gpu_temperature import judge_gpu_temperature
+from hpctl.detection.checks.gpu_throttle_slowdown import (
+    judge_gpu_throttling,
+    measure_gpu_throttling,
+)
 
 CHECKS = {
-    "gpu.clocks": Functions(sweep_with_gpus, judge_clocks, gauges_clocks),
-    "gpu.throttle": Functions(sweep_with_gpus, judge_throttle, gauges_throttle),
-    "gpu.slowdown": Functions(sweep_with_gpus, judge_throttle, gauges_throttle),
-    "gpu.temperature": Functions(sweep_with_gpus, judge_temperature),
-    "gpu.settings": Functions(sweep_with_gpus, judge_settings, gauges_settings),
-    "gpu.gauges": Functions(sweep_with_gpus, judge_gauges, gauges_gauges),
+    "gpu.clocks": CheckFunctions(get_gpu_sweep, judge_gpu_clocks, measure_gpu_clocks),
+    "gpu.throttle": CheckFunctions(get_gpu_sweep, judge_gpu_throttling, measure_gpu_throttling),
+    "gpu.slowdown": CheckFunctions(get_gpu_sweep, judge_gpu_throttling, measure_gpu_throttling),
+    "gpu.temperature": CheckFunctions(get_gpu_sweep, judge_gpu_temperature),
+    "gpu.settings": CheckFunctions(get_gpu_sweep, judge_gpu_settings, measure_gpu_settings),
+    "gpu.gauges": CheckFunctions(get_gpu_sweep, judge_nothing, measure_gpu_gauges),
 }
 """What the runner calls, by the check's name."""

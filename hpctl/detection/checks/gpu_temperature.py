@@ -1,24 +1,29 @@
 """Check `gpu.temperature`: no margin left to the temperature at which a GPU slows down."""
 
 from hpctl.detection.check import Judged, Limits, make_warning
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
 
 # How far a GPU and its memory are from the temperature at which they slow themselves down.
 #
 # The margin is the device's own: one limit in degrees for all models would be wrong for most.
 
 
-def judge_temperature(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_gpu_temperature(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits
+) -> Judged:
     """Return the GPUs with no margin left."""
     for gpu in seen.gpus:
-        for code, margin in (("core", _core_margin(gpu)), ("memory", _memory_margin(gpu))):
+        for code, margin in (
+            ("core", _find_core_margin(gpu)),
+            ("memory", _find_memory_margin(gpu)),
+        ):
             if margin is not None and margin <= limits["margin_c"]:
                 yield make_warning(
                     code, gpu.device, f"{margin} °C left before it slows itself down"
                 )
 
 
-def _core_margin(gpu: GpuState) -> int | None:
+def _find_core_margin(gpu: GpuState) -> int | None:
     """Return NVML's own margin, else (before Hopper) the slowdown threshold less the
     temperature."""
     if gpu.temperature_margin_c is not None:
@@ -26,7 +31,7 @@ def _core_margin(gpu: GpuState) -> int | None:
     return _subtract_known(gpu.temperature_slowdown_c, gpu.temperature_c)
 
 
-def _memory_margin(gpu: GpuState) -> int | None:
+def _find_memory_margin(gpu: GpuState) -> int | None:
     return _subtract_known(gpu.memory_temperature_max_c, gpu.memory_temperature_c)
 
 

@@ -2,9 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
-from hpctl.detection.check import Judged, Limits, count_growth, is_busy, make_warning, pair_gpus
+from hpctl.detection.check import (
+    Judged,
+    Limits,
+    count_growth,
+    is_busy,
+    make_warning,
+    pair_gpu_states,
+)
 from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
-from hpctl.detection.nvml.snapshot import ClockThrottleTimes, GpuState, Snapshot
+from hpctl.detection.nvml.snapshot import ClockThrottleTimes, GpuState, NvmlSnapshot
 
 # Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
 #
@@ -20,10 +27,10 @@ _POSSIBLE = 1.1
 _THROTTLE_GAUGE = "gpu.throttle_share"
 
 
-def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the GPUs, busy at both ends of the window, that were held down for more than a
     limit."""
-    for gpu, window_s, shares in _throttle_shares(seen, before, limits["busy_percent"]):
+    for gpu, window_s, shares in _compute_throttle_shares(seen, before, limits["busy_percent"]):
         for name, share in shares.items():
             limit = limits.get(f"{name}_share")
             if limit is not None and share > limit:
@@ -34,31 +41,34 @@ def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
                 )
 
 
-def gauges_throttle(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+def measure_gpu_throttling(seen: NvmlSnapshot, before: NvmlSnapshot | None) -> Mapping[str, float]:
     """Return `gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power
     cap."""
-    totals = [sum(shares.values()) for _, _, shares in _throttle_shares(seen, before, BUSY_PERCENT)]
+    totals = [
+        sum(shares.values())
+        for _, _, shares in _compute_throttle_shares(seen, before, BUSY_PERCENT)
+    ]
     return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
 
 
-def _throttle_shares(
-    seen: Snapshot, before: Snapshot | None, busy_percent: float
+def _compute_throttle_shares(
+    seen: NvmlSnapshot, before: NvmlSnapshot | None, busy_percent: float
 ) -> Iterator[tuple[GpuState, float, dict[str, float]]]:
     window_s = seen.at - before.at if before is not None else 0.0
     if window_s <= 0:
         return
-    for gpu, was in pair_gpus(seen, before):
+    for gpu, was in pair_gpu_states(seen, before):
         if not (is_busy(gpu, busy_percent) and is_busy(was, busy_percent)):
             continue
-        then = _throttle_counters(was.throttle)
+        then = _read_throttle_counters(was.throttle)
         shares = {
             name: count_growth(count, then[name]) / (window_s * 1e9)
-            for name, count in _throttle_counters(gpu.throttle).items()
+            for name, count in _read_throttle_counters(gpu.throttle).items()
         }
         yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}
 
 
-def _throttle_counters(throttle: ClockThrottleTimes) -> dict[str, int | None]:
+def _read_throttle_counters(throttle: ClockThrottleTimes) -> dict[str, int | None]:
     return {
         "hw_thermal": throttle.hw_thermal_ns,
         "power_brake": throttle.power_brake_ns,

@@ -3,8 +3,8 @@
 from itertools import chain
 
 from hpctl.detection.check import Judged, Limits, make_failure
-from hpctl.detection.nvml.snapshot import Snapshot
-from hpctl.faults.table import rows_of
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
+from hpctl.faults.table import list_check_rows
 
 # Xids that NVML's events name: the second source next to the kernel's log.
 #
@@ -14,11 +14,11 @@ from hpctl.faults.table import rows_of
 _XID = 0x8
 
 
-CERTAIN = frozenset(map(int, chain.from_iterable(row.codes for row in rows_of("gpu.xid"))))
+CERTAIN = frozenset(map(int, chain.from_iterable(row.codes for row in list_check_rows("gpu.xid"))))
 """The Xids that act by their number."""
 
 
-def judge_xid(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+def judge_xid_events(seen: NvmlSnapshot, before: NvmlSnapshot | None, limits: Limits) -> Judged:
     """Return the certain Xids among the events that came since `before`."""
     since = max((event.at for event in before.events), default=None) if before else None
     for event in seen.events:

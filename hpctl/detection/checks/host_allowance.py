@@ -7,9 +7,16 @@ import struct
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_warning
-from hpctl.detection.checks.host_nvme_smart import is_refused
-from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    UnknownResultError,
+    make_warning,
+)
+from hpctl.detection.checks.host_nvme_smart import is_nvme_access_denied
+from hpctl.detection.probe import ProbeResult, ProbeRunner
 
 # Traffic that EC2 throttled: network and EBS allowances of the instance that were exceeded.
 #
@@ -51,7 +58,7 @@ _EBS_WORDS = ("the volume's IOPS", "the volume's throughput", "the instance's IO
               "the instance's throughput to EBS")  # fmt: skip
 
 
-_probes = Probes(DEADLINE_S)
+_probes = ProbeRunner(DEADLINE_S)
 
 
 class AllowanceSample(Struct, frozen=True):
@@ -61,8 +68,8 @@ class AllowanceSample(Struct, frozen=True):
     ebs: tuple[tuple[str, str, int], ...]
 
 
-def gather_allowance(machine: CheckedMachine) -> AllowanceSample:
-    """Ask each ENA device and each EBS volume. Raises NotHere, CannotTell."""
+def read_allowance_counters(machine: CheckedMachine) -> AllowanceSample:
+    """Ask each ENA device and each EBS volume. Raises DeviceAbsentError, UnknownResultError."""
     cards = [
         name for name in _list_interfaces(machine, NET) if _read_driver(machine, name) == "ena"
     ]
@@ -71,16 +78,16 @@ def gather_allowance(machine: CheckedMachine) -> AllowanceSample:
         if machine.text(f"{NVME}/{name}/model") == EBS_MODEL
     ]  # fmt: skip
     if not cards and not volumes:
-        raise NotHere("neither ENA nor EBS")
+        raise DeviceAbsentError("neither ENA nor EBS")
     network = _ask_ethtool({name: ("ethtool", "-S", name) for name in cards})
     ebs = _ask_ethtool({name: (*_LOG, f"/dev/{name}") for name in volumes})
     if not network and not ebs:
-        raise NotHere("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
+        raise DeviceAbsentError("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
     exceeded, throttled = [], []
     for name, answer in network.items():
         exceeded += [(name, what, count) for what, count in parse_allowances(answer.out)]
     for name, answer in ebs.items():
-        throttled += [(name, what, count) for what, count in ebs_stats(answer.out)]
+        throttled += [(name, what, count) for what, count in read_ebs_statistics(answer.out)]
     return AllowanceSample(tuple(exceeded), tuple(throttled))
 
 
@@ -99,17 +106,22 @@ def _read_driver(machine: CheckedMachine, name: str) -> str:
 
 
 def _ask_ethtool(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
-    """Return the answers of the devices that answered. Raises CannotTell where none did in time."""
+    """Return the answers of the devices that answered. Raises UnknownResultError where none did in
+    time."""
     if not questions:
         return {}
     try:
         replies = _probes.ask(questions, _probes.wait_s(WAIT_S))
-    except NotHere:
+    except DeviceAbsentError:
         return {}  # the program is not installed: the other one may be
     answers = {name: one for name, one in replies.items() if isinstance(one, ProbeResult)}
     if not answers:
-        raise CannotTell(f"{next(iter(questions.values()))[0]} has not answered")
-    return {name: one for name, one in answers.items() if not one.exit_code and not is_refused(one)}
+        raise UnknownResultError(f"{next(iter(questions.values()))[0]} has not answered")
+    return {
+        name: one
+        for name, one in answers.items()
+        if not one.exit_code and not is_nvme_access_denied(one)
+    }
 
 
 def parse_allowances(text: str) -> list[tuple[str, int]]:
@@ -117,7 +129,7 @@ def parse_allowances(text: str) -> list[tuple[str, int]]:
     return [(name, int(count)) for name, count in _COUNTER.findall(text)]
 
 
-def ebs_stats(text: str) -> list[tuple[str, int]]:
+def read_ebs_statistics(text: str) -> list[tuple[str, int]]:
     """Return the log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); empty for another
     text."""
     data = bytes.fromhex("".join(_ROW.findall(text)))
@@ -127,7 +139,7 @@ def ebs_stats(text: str) -> list[tuple[str, int]]:
     return list(zip(_EBS_WORDS, numbers[6:], strict=True)) if magic == _MAGIC else []
 
 
-def judge_allowance(
+def judge_allowances(
     seen: AllowanceSample, before: AllowanceSample | None, limits: Limits
 ) -> Judged:
     """Return counters that grew since the last run, by their share of the time or traffic."""

@@ -6,15 +6,15 @@ import os
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     make_failure,
     make_warning,
 )
-from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.detection.probe import ProbeResult, ProbeRunner
 
 # The clock: whether a time service keeps it, and its offset. MUNGE refuses credentials of other
 # times.
@@ -38,7 +38,7 @@ _STA_UNSYNC = 0x0040
 _STA_NANO = 0x2000
 
 
-class Timex(ctypes.Structure):
+class KernelTimex(ctypes.Structure):
     """`struct timex`; with `modes` 0 the call only reads. The rest is room for the kernel."""
 
     _fields_ = (
@@ -63,25 +63,27 @@ class ClockReading(Struct, frozen=True):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-_clock_probes = Probes(DEADLINE_S)
+_clock_probes = ProbeRunner(DEADLINE_S)
 
 
-def gather_clock(machine: CheckedMachine) -> ClockReading:
-    """Ask the kernel, and chrony. Raises CannotTell; NotHere where systemd does not run.
+def read_clock(machine: CheckedMachine) -> ClockReading:
+    """Ask the kernel, and chrony. Raises UnknownResultError; DeviceAbsentError where systemd does
+    not run.
 
     In a container another machine keeps the clock.
     """
     if not machine.path("/run/systemd/system").is_dir():
-        raise NotHere("systemd does not run: the clock is not this machine's own")
+        raise DeviceAbsentError("systemd does not run: the clock is not this machine's own")
     kept, offset_s = read_kernel_clock()
     return ClockReading(kept, max(offset_s, read_chrony_offset()))
 
 
 def read_kernel_clock() -> tuple[bool, float]:
-    """Return whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
-    timex = Timex()
+    """Return whether the kernel's clock is kept, and its offset in seconds. Raises
+    UnknownResultError."""
+    timex = KernelTimex()
     if _libc.adjtimex(ctypes.byref(timex)) < 0:
-        raise CannotTell(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+        raise UnknownResultError(f"adjtimex: {os.strerror(ctypes.get_errno())}")
     unit = 1e-9 if timex.status & _STA_NANO else 1e-6
     return not timex.status & _STA_UNSYNC, abs(timex.offset) * unit
 
@@ -91,16 +93,16 @@ def read_chrony_offset() -> float:
     none."""
     try:
         answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
-    except NotHere:
+    except DeviceAbsentError:
         return 0.0
     return (
-        parse_tracking(answer.out)
+        parse_chrony_tracking(answer.out)
         if isinstance(answer, ProbeResult) and not answer.exit_code
         else 0.0
     )
 
 
-def parse_tracking(line: str) -> float:
+def parse_chrony_tracking(line: str) -> float:
     """Return the offset of chronyc's CSV: the fifth field, unless the stratum (third) shows that
     there is no source."""
     fields = line.strip().split(",")
@@ -110,7 +112,7 @@ def parse_tracking(line: str) -> float:
         return 0.0
 
 
-def judge_clock(seen: ClockReading, before: ClockReading | None, limits: Limits) -> Judged:
+def judge_clock_offset(seen: ClockReading, before: ClockReading | None, limits: Limits) -> Judged:
     """Return `skewed` beyond what slewing corrects, `offset` when large, `unsynchronised`."""
     detail = f"{seen.offset_s:.3f} s off"
     if seen.offset_s > limits["skewed_s"]:

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     make_failure,
     make_warning,
 )
@@ -50,12 +50,12 @@ class HostDeviceSample(Struct, frozen=True):
 
 
 @lru_cache(maxsize=4)
-def _remember_devices(root: Path) -> set[str]:
+def _get_seen_devices(root: Path) -> set[str]:
     return set()
 
 
-def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
-    """List every PCI function. Raises NotHere where there is none of either."""
+def list_pci_devices(machine: CheckedMachine) -> HostDeviceSample:
+    """List every PCI function. Raises DeviceAbsentError where there is none of either."""
     disks, cards = [], []
     for folder in sorted(machine.path(PCI).glob("*")):
         try:
@@ -68,16 +68,16 @@ def gather_devices(machine: CheckedMachine) -> HostDeviceSample:
             disks.append(folder.name)
         elif kind.startswith(_NETWORK) and (vendor == MELLANOX or device in _ENA):
             cards.append(folder.name)
-    seen = _remember_devices(machine.root)
+    seen = _get_seen_devices(machine.root)
     gone = tuple(sorted(seen - set(cards)))
     seen.update(cards)
     expected = find_shape(machine.expected.instance_type).nvme_disks
     if not disks and not cards and not gone:
-        raise NotHere("no network card, and no disk of an instance")
+        raise DeviceAbsentError("no network card, and no disk of an instance")
     return HostDeviceSample(tuple(disks), tuple(cards), gone, expected)
 
 
-def judge_devices(
+def judge_pci_devices(
     seen: HostDeviceSample, before: HostDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return too few disks, and network cards that have disappeared.

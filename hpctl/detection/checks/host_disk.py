@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
     Judged,
     Limits,
+    UnknownResultError,
     make_failure,
     make_warning,
 )
-from hpctl.detection.procs import Scan
+from hpctl.detection.procs import ProcessScanner
 
 # Disks and /dev/shm that are full, by space or by inodes.
 #
@@ -62,14 +62,14 @@ class DiskSpaceSample(Struct, frozen=True):
     jobs: bool | None = None
 
 
-_scan = Scan()
+_scan = ProcessScanner()
 
 
-def gather_full(machine: CheckedMachine) -> DiskSpaceSample:
-    """Call statvfs for each. All are local, so that none can hang. Raises CannotTell."""
+def read_disk_space(machine: CheckedMachine) -> DiskSpaceSample:
+    """Call statvfs for each. All are local, so that none can hang. Raises UnknownResultError."""
     disks = tuple(_list_disks(machine))
     if not disks:
-        raise CannotTell("no file system can be looked at")
+        raise UnknownResultError("no file system can be looked at")
     crowded = any(d.scratch and max(d.used_pct, d.inodes_pct) > 50 for d in disks)
     jobs = _scan.a_step_runs(machine) if crowded else None
     return DiskSpaceSample(disks, jobs)
@@ -98,13 +98,15 @@ def _list_disks(machine: CheckedMachine) -> Iterator[DiskSpace]:
         )
 
 
-def judge_full(seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Limits) -> Judged:
+def judge_disk_space(
+    seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Limits
+) -> Judged:
     """Return `full`, `inodes`, `leftovers` (full scratch between jobs), and `filling` before
     `full`."""
     for disk in seen.disks:
         if disk.scratch and seen.jobs:
             continue
-        full = _is_full(disk, limits)
+        full = _is_disk_full(disk, limits)
         inodes = disk.inodes_pct >= limits["full_pct"]
         what = f"{disk.used_pct:.0f} % used, {disk.free / _GIB:.1f} GiB free"
         if disk.scratch and (full or inodes):
@@ -114,19 +116,19 @@ def judge_full(seen: DiskSpaceSample, before: DiskSpaceSample | None, limits: Li
             yield make_failure("full", disk.point, what)
         elif inodes:
             yield make_failure("inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used")
-        elif _used_up(disk, limits["filling_pct"], limits["roomy_gib"]):
+        elif _is_limit_reached(disk, limits["filling_pct"], limits["roomy_gib"]):
             yield make_warning("filling", disk.point, what)
 
 
-def _is_full(disk: DiskSpace, limits: Limits) -> bool:
+def _is_disk_full(disk: DiskSpace, limits: Limits) -> bool:
     """Return whether a disk is full by percent, unless much space is left; or has too little left
     where it had more.
 
     /dev/shm is memory: what is left there does not count as much space.
     """
     bare = disk.free < limits["least_mib"] * 2**20 and disk.size >= 20 * limits["least_mib"] * 2**20
-    return bare or _used_up(disk, limits["full_pct"], limits["roomy_gib"])
+    return bare or _is_limit_reached(disk, limits["full_pct"], limits["roomy_gib"])
 
 
-def _used_up(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
+def _is_limit_reached(disk: DiskSpace, percent: float, roomy_gib: float) -> bool:
     return disk.used_pct >= percent and (disk.point == SHM or disk.free < roomy_gib * _GIB)

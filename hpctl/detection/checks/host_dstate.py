@@ -7,15 +7,15 @@ from itertools import chain
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
-    latest_sweep,
+    UnknownResultError,
+    get_latest_sweep,
     make_failure,
 )
-from hpctl.detection.procs import ProcTask, Scan, list_threads
+from hpctl.detection.procs import ProcessScanner, ProcTask, list_threads
 
 # Tasks that have slept in the kernel for a minute without running, and in whose code.
 #
@@ -58,7 +58,7 @@ _WORDS = {name: re.compile(word, re.MULTILINE) for name, (_, word) in DRIVERS.it
 _FRAME = re.compile(r"^\[<[^>]*>\]\s*", re.MULTILINE)
 
 
-class Stuck(Struct, frozen=True):
+class StuckTask(Struct, frozen=True):
     """A task in D that has not run for `asleep_s`, and where in the kernel it sleeps."""
 
     pid: int
@@ -72,20 +72,20 @@ class _SleepRecord(Struct, frozen=True):
     switches: str
 
 
-SCAN = Scan()
+SCAN = ProcessScanner()
 
 
 KNOWN: dict[tuple[int, int], _SleepRecord] = {}
 """Tasks in D at the last look, by pid and start: when they were first seen, and their switches."""
 
 
-def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
-    """Return all tasks in D, longest first. Raises CannotTell without a /proc."""
+def list_stuck_tasks(machine: CheckedMachine) -> tuple[StuckTask, ...]:
+    """Return all tasks in D, longest first. Raises UnknownResultError without a /proc."""
     now = machine.monotonic()
     found: dict[tuple[int, int], _SleepRecord] = {}
     stuck = []
-    for task in _list_sleepers(machine):
-        key, switches = (task.pid, task.start), _read_switches(machine, task)
+    for task in _list_sleeping_tasks(machine):
+        key, switches = (task.pid, task.start), _read_context_switches(machine, task)
         known = KNOWN.get(key)
         if known is None or known.switches != switches:
             known = _SleepRecord(now, switches)
@@ -96,13 +96,13 @@ def gather_dstate(machine: CheckedMachine) -> tuple[Stuck, ...]:
     stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
     # A task that was not in D at the last look cannot have been so for long: its place is not read.
     return tuple(
-        Stuck(task.pid, task.comm, age, read_wait_place(machine, task.pid) if age else "")
+        StuckTask(task.pid, task.comm, age, read_kernel_stack(machine, task.pid) if age else "")
         for age, task in stuck[:MOST_STUCK]
     )
 
 
-def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
-    on_gpus = _on_gpus(machine)
+def _list_sleeping_tasks(machine: CheckedMachine) -> Iterator[ProcTask]:
+    on_gpus = _list_gpu_processes(machine)
     for task in SCAN.tasks(machine):
         if task.state == "D":
             yield task
@@ -110,39 +110,39 @@ def _list_sleepers(machine: CheckedMachine) -> Iterator[ProcTask]:
             yield from (t for t in list_threads(machine, task, MOST_THREADS) if t.state == "D")
 
 
-def _on_gpus(machine: CheckedMachine) -> frozenset[int]:
+def _list_gpu_processes(machine: CheckedMachine) -> frozenset[int]:
     """Return the processes that NVML saw last; none where it hangs, which `gpu.hung` reports."""
     try:
-        seen = latest_sweep(machine)
-    except (NotHere, CannotTell):
+        seen = get_latest_sweep(machine)
+    except (DeviceAbsentError, UnknownResultError):
         return frozenset()
     processes = chain.from_iterable(gpu.processes or () for gpu in seen.gpus)
     return frozenset(process.pid for process in processes)
 
 
-def _read_switches(machine: CheckedMachine, task: ProcTask) -> str:
+def _read_context_switches(machine: CheckedMachine, task: ProcTask) -> str:
     """Return how often a task has run, as text to compare. Empty once it has ended."""
     try:
         text = machine.text(f"/proc/{task.pid}/status")
-    except (NotHere, CannotTell):
+    except (DeviceAbsentError, UnknownResultError):
         return ""
     return text.partition("\nvoluntary_ctxt_switches")[2]
 
 
-def read_wait_place(machine: CheckedMachine, pid: int) -> str:
+def read_kernel_stack(machine: CheckedMachine, pid: int) -> str:
     """Return the kernel's stack of a task, else the function it sleeps in; empty where neither
     shows."""
     for name in ("stack", "wchan"):
         try:
             text = machine.text(f"/proc/{pid}/{name}")
-        except (NotHere, CannotTell):
+        except (DeviceAbsentError, UnknownResultError):
             continue
         if text and text != "0":
             return "\n".join(_FRAME.sub("", text).splitlines()[:FRAMES])
     return ""
 
 
-def name_driver(where: str) -> str:
+def find_stack_driver(where: str) -> str:
     """Return the driver of a stack, by the topmost frame that names one; empty for any other."""
     for frame in where.splitlines():
         for name in DRIVERS:
@@ -151,13 +151,13 @@ def name_driver(where: str) -> str:
     return ""
 
 
-def judge_dstate(
-    seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
+def judge_stuck_tasks(
+    seen: tuple[StuckTask, ...], before: tuple[StuckTask, ...] | None, limits: Limits
 ) -> Judged:
     """Return one observation a driver, with the task that has slept longest in it as evidence."""
     reported: set[str] = set()
     for stuck in seen:
-        name = name_driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        name = find_stack_driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
         if name and name not in reported:
             reported.add(name)
             detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"

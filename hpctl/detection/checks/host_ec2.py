@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpctl.detection.check import Functions
-from hpctl.detection.checks.host_allowance import gather_allowance, judge_allowance
-from hpctl.detection.checks.host_devices import gather_devices, judge_devices
-from hpctl.detection.checks.host_spot import gather_spot, judge_spot
+from hpctl.detection.check import CheckFunctions
+from hpctl.detection.checks.host_allowance import judge_allowances, read_allowance_counters
+from hpctl.detection.checks.host_devices import judge_pci_devices, list_pci_devices
+from hpctl.detection.checks.host_spot import fetch_spot_notice, judge_spot_notice
 
 CHECKS = {
-    "host.devices": Functions(gather_devices, judge_devices),
-    "host.allowance": Functions(gather_allowance, judge_allowance),
-    "host.spot": Functions(gather_spot, judge_spot),
+    "host.devices": CheckFunctions(list_pci_devices, judge_pci_devices),
+    "host.allowance": CheckFunctions(read_allowance_counters, judge_allowances),
+    "host.spot": CheckFunctions(fetch_spot_notice, judge_spot_notice),
 }
 """What the runner calls, by the check's name."""

@@ -2,7 +2,14 @@
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    UnknownResultError,
+    make_failure,
+)
 
 # Uncorrected memory errors, as the kernel's EDAC drivers have counted them since boot.
 
@@ -17,14 +24,15 @@ class EdacCounts(Struct, frozen=True):
     corrected: int
 
 
-def gather_edac(machine: CheckedMachine) -> tuple[EdacCounts, ...]:
-    """Read sysfs. Raises NotHere where no EDAC driver has a controller (most virtual machines)."""
+def read_edac_counts(machine: CheckedMachine) -> tuple[EdacCounts, ...]:
+    """Read sysfs. Raises DeviceAbsentError where no EDAC driver has a controller (most virtual
+    machines)."""
     try:
         places = sorted(p.name for p in machine.path(FOLDER).iterdir() if p.name[:2] == "mc")
     except OSError as error:
-        raise NotHere(f"no {FOLDER}") from error
+        raise DeviceAbsentError(f"no {FOLDER}") from error
     if not places:
-        raise NotHere("no memory controller is watched")
+        raise DeviceAbsentError("no memory controller is watched")
     return tuple(
         EdacCounts(
             name, _read_count(machine, name, "ue_count"), _read_count(machine, name, "ce_count")
@@ -38,10 +46,10 @@ def _read_count(machine: CheckedMachine, controller: str, name: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise CannotTell(f"{controller}/{name} holds {text[:32]!r}") from error
+        raise UnknownResultError(f"{controller}/{name} holds {text[:32]!r}") from error
 
 
-def judge_edac(
+def judge_edac_errors(
     seen: tuple[EdacCounts, ...], before: tuple[EdacCounts, ...] | None, limits: Limits
 ) -> Judged:
     """Return `ue` for any uncorrected error. `host.memory` judges corrected ones, by their rate."""

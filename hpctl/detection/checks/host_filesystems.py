@@ -1,11 +1,11 @@
 """File systems: local ones that went read-only, network ones that hang or fail."""
 
-from hpctl.detection.check import Functions
-from hpctl.detection.checks.host_mounts import gather_mounts, judge_mounts
-from hpctl.detection.checks.host_readonly import gather_readonly, judge_readonly
+from hpctl.detection.check import CheckFunctions
+from hpctl.detection.checks.host_mounts import judge_network_mounts, probe_network_mounts
+from hpctl.detection.checks.host_readonly import judge_readonly_mounts, probe_writable_mounts
 
 CHECKS = {
-    "host.readonly": Functions(gather_readonly, judge_readonly),
-    "host.mounts": Functions(gather_mounts, judge_mounts),
+    "host.readonly": CheckFunctions(probe_writable_mounts, judge_readonly_mounts),
+    "host.mounts": CheckFunctions(probe_network_mounts, judge_network_mounts),
 }
 """What the runner calls, by the check's name."""

@@ -34,8 +34,8 @@ class MountedFilesystem(Struct, frozen=True):
 
 
 def read_mounts(machine: CheckedMachine) -> tuple[MountedFilesystem, ...]:
-    """Return all mounts in this process's namespace, in the kernel's order. Raises CannotTell,
-    NotHere."""
+    """Return all mounts in this process's namespace, in the kernel's order. Raises
+    UnknownResultError, DeviceAbsentError."""
     found = []
     for line in machine.text("/proc/self/mountinfo").splitlines():
         columns = line.split(" ")

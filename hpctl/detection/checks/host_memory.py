@@ -6,18 +6,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
-    Functions,
+    CheckFunctions,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     make_failure,
     make_warning,
 )
-from hpctl.detection.checks.host_edac import EdacCounts, gather_edac, judge_edac
+from hpctl.detection.checks.host_edac import EdacCounts, judge_edac_errors, read_edac_counts
 from hpctl.detection.instance_shapes import find_shape
-from hpctl.detection.procs import Scan
+from hpctl.detection.procs import ProcessScanner
 
 # Main memory: too little, almost none left, left in use, frequent corrected errors.
 
@@ -46,18 +46,19 @@ _LOOK_PCT = 20.0
 """Memory in use above which all processes are searched for a job's."""
 
 
-_scan = Scan()
+_scan = ProcessScanner()
 
 
-def gather_memory(machine: CheckedMachine) -> MemorySample:
-    """Read /proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
+def read_memory(machine: CheckedMachine) -> MemorySample:
+    """Read /proc/meminfo, and EDAC's counters where there are any. Raises UnknownResultError,
+    DeviceAbsentError."""
     found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
     if len(found) < 2:
-        raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
+        raise UnknownResultError("/proc/meminfo lacks MemTotal or MemAvailable")
     nominal = find_shape(machine.expected.instance_type).memory_gib
     try:
-        errors = gather_edac(machine)
-    except (NotHere, CannotTell):
+        errors = read_edac_counts(machine)
+    except (DeviceAbsentError, UnknownResultError):
         errors = ()
     seen = MemorySample(
         machine.monotonic(),
@@ -71,7 +72,7 @@ def gather_memory(machine: CheckedMachine) -> MemorySample:
     return replace(seen, jobs=_scan.a_step_runs(machine))
 
 
-def judge_memory(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
+def judge_memory_use(seen: MemorySample, before: MemorySample | None, limits: Limits) -> Judged:
     """Return `short` against the instance type, `low` when almost none is left, `leftovers`,
     `ce-rate`."""
     if seen.nominal_mib is not None:
@@ -98,7 +99,7 @@ def judge_memory(seen: MemorySample, before: MemorySample | None, limits: Limits
 
 
 CHECKS = {
-    "host.edac": Functions(gather_edac, judge_edac),
-    "host.memory": Functions(gather_memory, judge_memory),
+    "host.edac": CheckFunctions(read_edac_counts, judge_edac_errors),
+    "host.memory": CheckFunctions(read_memory, judge_memory_use),
 }
 """What the runner calls, by the check's name."""

@@ -5,7 +5,14 @@ from itertools import cycle
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    UnknownResultError,
+    make_failure,
+)
 from hpctl.detection.checks.host_filesystems_reading import (
     NETWORK,
     MountedFilesystem,
@@ -13,7 +20,7 @@ from hpctl.detection.checks.host_filesystems_reading import (
     read_mounts,
 )
 from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
-from hpctl.detection.probe import ProbePending, ProbeResult, Probes
+from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
 
 # Network file systems that hang or fail: Lustre (FSx), NFS (EFS) and the like.
 #
@@ -50,20 +57,20 @@ class MountAnswer(Struct, frozen=True):
     error: str = ""
 
 
-PROBES = Probes(DEADLINE_S)
+PROBES = ProbeRunner(DEADLINE_S)
 
 
 TURNS = cycle((STATFS, STAT_ROOT))
 
 
-def gather_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
-    """Ask each network file system, in children. Raises NotHere where none is mounted."""
+def probe_network_mounts(machine: CheckedMachine) -> tuple[MountAnswer, ...]:
+    """Ask each network file system, in children. Raises DeviceAbsentError where none is mounted."""
     chosen = {
         mount.point: mount for mount in list_file_systems(read_mounts(machine), NETWORK, MOST)
     }
     PROBES.forget(frozenset(chosen))
     if not chosen:
-        raise NotHere("no network file system is mounted")
+        raise DeviceAbsentError("no network file system is mounted")
     return probe_mounts(machine, chosen, next(TURNS), PROBES)
 
 
@@ -71,14 +78,14 @@ def probe_mounts(
     machine: CheckedMachine,
     chosen: Mapping[str, MountedFilesystem],
     command: Sequence[str],
-    probes: Probes,
+    probes: ProbeRunner,
 ) -> tuple[MountAnswer, ...]:
     """Ask all of them the same question. Those that have not answered yet get no new one."""
     questions = {point: (*command, str(machine.path(point))) for point in chosen}
     try:
         answers = probes.ask(questions, probes.wait_s(WAIT_S))
-    except NotHere as error:
-        raise CannotTell(str(error)) from error
+    except DeviceAbsentError as error:
+        raise UnknownResultError(str(error)) from error
     return tuple(_read_answer(mount, answers[point]) for point, mount in chosen.items())
 
 
@@ -92,7 +99,7 @@ def _find_error(answer: ProbeResult) -> str:
     return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 
-def judge_mounts(
+def judge_network_mounts(
     seen: tuple[MountAnswer, ...], before: tuple[MountAnswer, ...] | None, limits: Limits
 ) -> Judged:
     """Return `hangs` for silence of `silent_s` and longer, `error` for a server that has

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     make_failure,
     make_warning,
 )
@@ -21,7 +21,7 @@ NVME = "/sys/class/nvme"
 _DEAD = frozenset({"dead", "deleting", "deleting (no IO)"})
 
 
-class Controller(Struct, frozen=True):
+class NvmeController(Struct, frozen=True):
     """One controller on PCIe: the driver's name of its state; `hot` by its own threshold."""
 
     name: str
@@ -30,19 +30,19 @@ class Controller(Struct, frozen=True):
     hot: bool = False
 
 
-def gather_nvme(machine: CheckedMachine) -> tuple[Controller, ...]:
+def read_nvme_controllers(machine: CheckedMachine) -> tuple[NvmeController, ...]:
     """Read sysfs, which never waits for the device except for its temperature, where it has one.
 
-    Raises NotHere where there is no NVMe. Controllers reached over a network are left out: a
-    reconnect is not a fault of this machine.
+    Raises DeviceAbsentError where there is no NVMe. Controllers reached over a network are left
+    out: a reconnect is not a fault of this machine.
     """
     folder = machine.path(NVME)
     try:
         places = sorted(place for place in folder.iterdir() if _read_word(place / "state"))
     except OSError as error:
-        raise NotHere(f"no {NVME}") from error
+        raise DeviceAbsentError(f"no {NVME}") from error
     found = tuple(
-        Controller(
+        NvmeController(
             place.name, _read_word(place / "model"), state, state == "live" and _has_alarm(place)
         )
         for place in places
@@ -50,7 +50,7 @@ def gather_nvme(machine: CheckedMachine) -> tuple[Controller, ...]:
         and (state := _read_word(place / "state"))
     )
     if not found:
-        raise NotHere("no NVMe controller")
+        raise DeviceAbsentError("no NVMe controller")
     return found
 
 
@@ -67,8 +67,8 @@ def _read_word(path: Path) -> str:
         return ""
 
 
-def judge_nvme(
-    seen: tuple[Controller, ...], before: tuple[Controller, ...] | None, limits: Limits
+def judge_nvme_controllers(
+    seen: tuple[NvmeController, ...], before: tuple[NvmeController, ...] | None, limits: Limits
 ) -> Judged:
     """Return `dead`, `not-live` for a reset that does not end, `hot`."""
     for one in seen:

@@ -5,16 +5,16 @@ import json
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     make_failure,
     make_warning,
 )
 from hpctl.detection.checks.host_nvme import NVME
-from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.detection.probe import ProbeResult, ProbeRunner
 
 # What NVMe disks report of their health (`critical_warning`), where nvme-cli is installed.
 #
@@ -53,11 +53,12 @@ class SmartHealth(Struct, frozen=True):
     warning: int
 
 
-PROBES = Probes(DEADLINE_S)
+PROBES = ProbeRunner(DEADLINE_S)
 
 
-def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
-    """Ask each controller. Raises NotHere without NVMe, nvme-cli or leave; CannotTell."""
+def read_smart_health(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
+    """Ask each controller. Raises DeviceAbsentError without NVMe, nvme-cli or leave;
+    UnknownResultError."""
     try:
         live = [
             place.name
@@ -65,29 +66,31 @@ def gather_smart(machine: CheckedMachine) -> tuple[SmartHealth, ...]:
             if machine.text(f"{NVME}/{place.name}/state") == "live"
         ][:MOST]
     except OSError as error:
-        raise NotHere(f"no {NVME}") from error
+        raise DeviceAbsentError(f"no {NVME}") from error
     if not live:
-        raise NotHere("no live NVMe controller")
+        raise DeviceAbsentError("no live NVMe controller")
     answers = PROBES.ask({name: (*COMMAND, f"/dev/{name}") for name in live}, PROBES.wait_s(WAIT_S))
     found = [
         SmartHealth(name, warning)
         for name, answer in answers.items()
-        if isinstance(answer, ProbeResult) and (warning := parse_smart(answer)) is not None
+        if isinstance(answer, ProbeResult) and (warning := parse_smart_warning(answer)) is not None
     ]
-    if not found and any(isinstance(a, ProbeResult) and is_refused(a) for a in answers.values()):
+    if not found and any(
+        isinstance(a, ProbeResult) and is_nvme_access_denied(a) for a in answers.values()
+    ):
         # Not allowed, as in hpctl's own unit, is not a failure: it would leave the node Unknown.
-        raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
+        raise DeviceAbsentError("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
-        raise CannotTell("no NVMe controller reported its health")
+        raise UnknownResultError("no NVMe controller reported its health")
     return tuple(found)
 
 
-def is_refused(answer: ProbeResult) -> bool:
+def is_nvme_access_denied(answer: ProbeResult) -> bool:
     """Return whether the kernel denied nvme-cli the command."""
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
 
-def parse_smart(answer: ProbeResult) -> int | None:
+def parse_smart_warning(answer: ProbeResult) -> int | None:
     """Return the warning in nvme-cli's JSON: a number, or in verbose builds an object with
     `value`."""
     try:
@@ -97,7 +100,7 @@ def parse_smart(answer: ProbeResult) -> int | None:
         return None
 
 
-def judge_smart(
+def judge_smart_health(
     seen: tuple[SmartHealth, ...], before: tuple[SmartHealth, ...] | None, limits: Limits
 ) -> Judged:
     """Return `failing` for a disk that is failing, `hot` for only its temperature."""

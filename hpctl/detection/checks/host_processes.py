@@ -1,11 +1,11 @@
 """Tasks that hang in a driver or a file server, zombies, the limits of tasks and files."""
 
-from hpctl.detection.check import Functions
-from hpctl.detection.checks.host_dstate import gather_dstate, judge_dstate
-from hpctl.detection.checks.host_zombies import gather_zombies, judge_zombies
+from hpctl.detection.check import CheckFunctions
+from hpctl.detection.checks.host_dstate import judge_stuck_tasks, list_stuck_tasks
+from hpctl.detection.checks.host_zombies import count_zombie_processes, judge_process_counts
 
 CHECKS = {
-    "host.dstate": Functions(gather_dstate, judge_dstate),
-    "host.zombies": Functions(gather_zombies, judge_zombies),
+    "host.dstate": CheckFunctions(list_stuck_tasks, judge_stuck_tasks),
+    "host.zombies": CheckFunctions(count_zombie_processes, judge_process_counts),
 }
 """What the runner calls, by the check's name."""

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     make_failure,
     make_warning,
 )
@@ -19,7 +19,7 @@ from hpctl.detection.checks.host_filesystems_reading import (
     list_file_systems,
     read_mounts,
 )
-from hpctl.detection.probe import ProbePending, ProbeResult, Probes
+from hpctl.detection.probe import ProbePending, ProbeResult, ProbeRunner
 
 # Local file systems that the kernel took out of service after an error.
 #
@@ -82,27 +82,28 @@ class ReadonlySample(Struct, frozen=True):
     write_s: float = 0.0
 
 
-PROBES = Probes(DEADLINE_S)
+PROBES = ProbeRunner(DEADLINE_S)
 
 
-def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
-    """Read the mounts, ask them, write one byte. Raises NotHere without a local file system."""
+def probe_writable_mounts(machine: CheckedMachine) -> ReadonlySample:
+    """Read the mounts, ask them, write one byte. Raises DeviceAbsentError without a local file
+    system."""
     found = read_mounts(machine)
     local = list_file_systems(found, LOCAL, MOST)
     if not local:
-        raise NotHere("no local file system is mounted")
+        raise DeviceAbsentError("no local file system is mounted")
     state = machine.path(STATE)
     questions = {"stat": (*STAT, *(str(machine.path(mount.point)) for mount in local))}
     if state.is_dir():
         questions["write"] = (*WRITE, f"of={state / WRITTEN}")
     try:
         answers = PROBES.ask(questions, PROBES.wait_s(WAIT_S))
-    except NotHere as error:
-        raise CannotTell(str(error)) from error
+    except DeviceAbsentError as error:
+        raise UnknownResultError(str(error)) from error
     written = answers.get("write")
     holder = _find_mount(found)
     return ReadonlySample(
-        judge_disks(machine, local, answers["stat"]),
+        judge_disk_states(machine, local, answers["stat"]),
         # A view that is read-only only for this service is no evidence about the disk.
         "" if "ro" in holder.options else _write_error(written),
         holder.point,
@@ -110,7 +111,7 @@ def gather_readonly(machine: CheckedMachine) -> ReadonlySample:
     )
 
 
-def judge_disks(
+def judge_disk_states(
     machine: CheckedMachine, local: Iterable[MountedFilesystem], answer: ProbeResult | ProbePending
 ) -> tuple[WatchedDisk, ...]:
     """Return each file system with the sign that it is out of service, if there is one."""
@@ -134,7 +135,7 @@ def _find_mount(found: Iterable[MountedFilesystem]) -> MountedFilesystem:
     """Return the mount that the agent's folder is on."""
     above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
     if not above:
-        raise CannotTell("no mount holds the agent's folder")
+        raise UnknownResultError("no mount holds the agent's folder")
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
@@ -147,13 +148,15 @@ def _write_error(answer: ProbeResult | ProbePending | None) -> str:
 def _read_fstab(machine: CheckedMachine) -> dict[str, frozenset[str]]:
     try:
         lines = machine.text("/etc/fstab").splitlines()
-    except (NotHere, CannotTell):
+    except (DeviceAbsentError, UnknownResultError):
         return {}
     rows = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return {row[1]: frozenset(row[3].split(",")) for row in rows if len(row) >= 4}
 
 
-def judge_readonly(seen: ReadonlySample, before: ReadonlySample | None, limits: Limits) -> Judged:
+def judge_readonly_mounts(
+    seen: ReadonlySample, before: ReadonlySample | None, limits: Limits
+) -> Judged:
     """Return `readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
     signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}
     if seen.write_error:

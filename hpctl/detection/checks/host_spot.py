@@ -8,7 +8,14 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, make_failure
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    UnknownResultError,
+    make_failure,
+)
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -42,16 +49,17 @@ class SpotNotice(Struct, frozen=True):
     raw: str = ""
 
 
-class SessionToken:
+class MetadataSessionToken:
     """The session's token, kept between runs."""
 
     value = ""
 
 
-def gather_spot(machine: CheckedMachine) -> SpotNotice:
-    """Ask for a notice. Raises NotHere where spot is not expected, CannotTell without an answer."""
+def fetch_spot_notice(machine: CheckedMachine) -> SpotNotice:
+    """Ask for a notice. Raises DeviceAbsentError where spot is not expected, UnknownResultError
+    without an answer."""
     if not machine.expected.spot:
-        raise NotHere("not expected to be a spot instance")
+        raise DeviceAbsentError("not expected to be a spot instance")
     # Only a spot instance loads the module: two megabytes.
     from http.client import HTTPConnection, HTTPException
 
@@ -60,34 +68,36 @@ def gather_spot(machine: CheckedMachine) -> SpotNotice:
     try:
         status, body = _fetch_notice(connection)
     except (OSError, HTTPException) as error:
-        SessionToken.value = ""
-        raise CannotTell(f"the metadata service does not answer: {error}") from error
+        MetadataSessionToken.value = ""
+        raise UnknownResultError(f"the metadata service does not answer: {error}") from error
     finally:
         connection.close()
     if status == 404:
         return SpotNotice()
     if status != 200:
-        raise CannotTell(f"the metadata service answered {status}")
+        raise UnknownResultError(f"the metadata service answered {status}")
     return _parse_notice(body)
 
 
 def _fetch_notice(connection: HTTPConnection) -> tuple[int, str]:
     """Return the answer, with a fresh token where the kept one is no longer valid."""
     for _ in range(2):
-        if not SessionToken.value:
+        if not MetadataSessionToken.value:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
             connection.request("PUT", TOKEN, headers=lifetime)
             answer = connection.getresponse()
             token = answer.read(LARGEST).decode("ascii", "replace")
             if answer.status != 200:
-                raise CannotTell(f"the metadata service gives no token: {answer.status}")
-            SessionToken.value = token
-        connection.request("GET", ACTION, headers={"X-aws-ec2-metadata-token": SessionToken.value})
+                raise UnknownResultError(f"the metadata service gives no token: {answer.status}")
+            MetadataSessionToken.value = token
+        connection.request(
+            "GET", ACTION, headers={"X-aws-ec2-metadata-token": MetadataSessionToken.value}
+        )
         answer = connection.getresponse()
         body = answer.read(LARGEST).decode("utf-8", "replace")
         if answer.status != 401:
             return answer.status, body
-        SessionToken.value = ""
+        MetadataSessionToken.value = ""
     return 401, ""
 
 
@@ -98,10 +108,10 @@ def _parse_notice(body: str) -> SpotNotice:
             str(notice["action"]), str(notice.get("time", "")), " ".join(body.split())
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CannotTell(f"the notice cannot be read: {body[:200]!r}") from error
+        raise UnknownResultError(f"the notice cannot be read: {body[:200]!r}") from error
 
 
-def judge_spot(seen: SpotNotice, before: SpotNotice | None, limits: Limits) -> Judged:
+def judge_spot_notice(seen: SpotNotice, before: SpotNotice | None, limits: Limits) -> Judged:
     """Return `interruption` for any action on the instance: its jobs end in all cases."""
     if seen.action:
         when = f" at {seen.at}" if seen.at else ""

@@ -4,9 +4,16 @@ import re
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, NotHere, Observation
-from hpctl.detection.probe import ProbeResult, Probes
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    Judged,
+    Limits,
+    Observation,
+    UnknownResultError,
+)
+from hpctl.detection.probe import ProbeResult, ProbeRunner
+from hpctl.vocabulary.model import DeviceVerdict
 
 # The systemd units that a compute node needs.
 #
@@ -56,7 +63,7 @@ _STARTED_BY_OTHERS = frozenset({"nvidia"})
 _RUNS = frozenset({"active", "reloading", "refreshing"})
 
 
-PROBES = Probes(TIMEOUT_S)
+PROBES = ProbeRunner(TIMEOUT_S)
 
 
 class UnitState(Struct, frozen=True):
@@ -72,16 +79,19 @@ class UnitState(Struct, frozen=True):
     needed: bool = True
 
 
-def gather_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
-    """Call systemctl once for all units. Raises CannotTell; NotHere where systemd does not run."""
+def read_systemd_units(machine: CheckedMachine) -> tuple[UnitState, ...]:
+    """Call systemctl once for all units. Raises UnknownResultError; DeviceAbsentError where systemd
+    does not run."""
     if not machine.path("/run/systemd/system").is_dir():
-        raise NotHere("systemd does not run")
+        raise DeviceAbsentError("systemd does not run")
     answer = PROBES.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
     if not isinstance(answer, ProbeResult):
-        raise CannotTell(f"systemctl has not answered for {answer.age_s:.0f} s")
+        raise UnknownResultError(f"systemctl has not answered for {answer.age_s:.0f} s")
     if answer.exit_code:
-        raise CannotTell(f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}")
-    return parse_units(answer.out, nvswitch=has_nvswitch(machine))
+        raise UnknownResultError(
+            f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}"
+        )
+    return parse_systemd_units(answer.out, nvswitch=has_nvswitch(machine))
 
 
 def has_nvswitch(machine: CheckedMachine) -> bool:
@@ -93,7 +103,7 @@ def has_nvswitch(machine: CheckedMachine) -> bool:
     return bound or _HAS_NVSWITCH.fullmatch(machine.expected.instance_type) is not None
 
 
-def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
+def parse_systemd_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
     """Return the blocks of `systemctl show`, one a unit."""
     found = []
     for block in text.strip().split("\n\n"):
@@ -115,7 +125,7 @@ def parse_units(text: str, *, nvswitch: bool) -> tuple[UnitState, ...]:
     return tuple(found)
 
 
-def judge_units(
+def judge_systemd_units(
     seen: tuple[UnitState, ...], before: tuple[UnitState, ...] | None, limits: Limits
 ) -> Judged:
     """Return the unit's code when it does not run; `stopped` when it was stopped without an
@@ -133,4 +143,6 @@ def judge_units(
         detail = f"{unit.active} ({unit.sub}), result {unit.result}"
         stopped = unit.active == "inactive" and unit.result == "success" and not fabric
         code = "stopped" if stopped else UNITS[unit.name]
-        yield Observation(code, unit.name, Verdict.WARN if stopped else Verdict.FAIL, detail)
+        yield Observation(
+            code, unit.name, DeviceVerdict.WARN if stopped else DeviceVerdict.FAIL, detail
+        )

@@ -3,15 +3,15 @@
 from msgspec import Struct
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
     Judged,
     Limits,
     Observation,
+    UnknownResultError,
     make_warning,
 )
-from hpctl.detection.procs import Scan
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.procs import ProcessScanner
+from hpctl.vocabulary.model import DeviceVerdict
 
 # Zombies, and the use of the machine's limits of tasks and of open files.
 
@@ -26,23 +26,23 @@ class ZombieSample(Struct, frozen=True):
     files_max: int
 
 
-SCAN = Scan()
+SCAN = ProcessScanner()
 
 
-def gather_zombies(machine: CheckedMachine) -> ZombieSample:
-    """Count zombies, tasks and open files. Raises CannotTell, NotHere."""
+def count_zombie_processes(machine: CheckedMachine) -> ZombieSample:
+    """Count zombies, tasks and open files. Raises UnknownResultError, DeviceAbsentError."""
     try:
         tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
         # pid_max bounds the ids and threads-max the tasks: the smaller is reached first.
         most = min(int(machine.text(f"/proc/sys/kernel/{n}")) for n in ("pid_max", "threads-max"))
         files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
     except (ValueError, IndexError) as error:
-        raise CannotTell(f"/proc is not as it should be: {error}") from error
+        raise UnknownResultError(f"/proc is not as it should be: {error}") from error
     zombies = sum(task.state == "Z" for task in SCAN.tasks(machine))
     return ZombieSample(zombies, tasks, most, files, files_max)
 
 
-def judge_zombies(seen: ZombieSample, before: ZombieSample | None, limits: Limits) -> Judged:
+def judge_process_counts(seen: ZombieSample, before: ZombieSample | None, limits: Limits) -> Judged:
     """Return `zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
     if seen.zombies >= limits["zombies"]:
         yield make_warning("zombies", "", f"{seen.zombies} zombies")
@@ -52,4 +52,4 @@ def judge_zombies(seen: ZombieSample, before: ZombieSample | None, limits: Limit
         if percent >= limits["warn_pct"]:
             bad = percent >= limits["fail_pct"]
             detail = f"{used} of {most} ({percent:.0f} %)"
-            yield Observation(code, "", Verdict.FAIL if bad else Verdict.WARN, detail)
+            yield Observation(code, "", DeviceVerdict.FAIL if bad else DeviceVerdict.WARN, detail)

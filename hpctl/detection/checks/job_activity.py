@@ -24,17 +24,17 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from hpctl.detection.check import (
-    CannotTell,
     CheckedMachine,
-    Functions,
+    CheckFunctions,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
+    UnknownResultError,
     list_gpus,
 )
 from hpctl.detection.nvml.snapshot import GpuState
-from hpctl.detection.procs import KERNEL_THREAD, stat_fields
-from hpctl.detection.slurm_jobs import ProcessJobs
+from hpctl.detection.procs import KERNEL_THREAD, read_stat_fields
+from hpctl.detection.slurm_jobs import ProcessJobFinder
 
 RANK_S = 2.0
 """Importing torch takes this much."""
@@ -111,7 +111,7 @@ def forget_processes() -> None:
     _crowd.clear()
 
 
-def forget_all() -> None:
+def forget_samples() -> None:
     """Forget all that earlier samples showed, as a start of the agent does."""
     global _runs
     _runs = 0
@@ -120,8 +120,8 @@ def forget_all() -> None:
     _signs.clear()
 
 
-def gather(machine: CheckedMachine) -> JobActivitySample:
-    """Examine the processes of all jobs. Raises CannotTell without a /proc."""
+def sample_job_processes(machine: CheckedMachine) -> JobActivitySample:
+    """Examine the processes of all jobs. Raises UnknownResultError without a /proc."""
     global _runs
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
@@ -130,11 +130,11 @@ def gather(machine: CheckedMachine) -> JobActivitySample:
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
-        raise CannotTell(f"/proc: {error.strerror}") from error
+        raise UnknownResultError(f"/proc: {error.strerror}") from error
     _strangers.intersection_update(pids)
     for pid in _crowd.keys() - set(pids):
         del _crowd[pid]
-    jobs, found = ProcessJobs(machine.path("/proc")), dict[tuple[int, int], ActiveProcess]()
+    jobs, found = ProcessJobFinder(machine.path("/proc")), dict[tuple[int, int], ActiveProcess]()
     count = Counter[str]()
     for pid in pids:
         if pid not in _strangers and pid not in _crowd:
@@ -151,11 +151,11 @@ def gather(machine: CheckedMachine) -> JobActivitySample:
 def _read_process(
     proc: str,
     pid: int,
-    jobs: ProcessJobs,
+    jobs: ProcessJobFinder,
     found: dict[tuple[int, int], ActiveProcess],
     count: Counter[str],
 ) -> None:
-    fields = stat_fields(f"{proc}/{pid}/stat")
+    fields = read_stat_fields(f"{proc}/{pid}/stat")
     if fields is None:
         return
     rest = fields[1]
@@ -256,7 +256,7 @@ def _assign_gpus(
     process."""
     try:
         gpus = list_gpus(machine)
-    except (CannotTell, NotHere):
+    except (UnknownResultError, DeviceAbsentError):
         return {}
     holders = {pid: process.job for (pid, _), process in found.items()}
     used: dict[str, list[GpuState]] = {}
@@ -272,12 +272,16 @@ def _assign_gpus(
     return means
 
 
-def judge(seen: JobActivitySample, before: JobActivitySample | None, limits: Limits) -> Judged:
+def judge_nothing(
+    seen: JobActivitySample, before: JobActivitySample | None, limits: Limits
+) -> Judged:
     """Return nothing: only all nodes of a job together show whether it hangs."""
     return ()
 
 
-def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping[str, float]:
+def measure_job_activity(
+    seen: JobActivitySample, before: JobActivitySample | None
+) -> Mapping[str, float]:
     """Return `job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out.
     `jobs`: how many there are; where it is present, a job that is not named has no process here."""
     if before is None or seen.at <= before.at:
@@ -305,10 +309,10 @@ def gauges(seen: JobActivitySample, before: JobActivitySample | None) -> Mapping
         counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
     _signs.clear()
     _signs.update(dict.fromkeys(moved, seen.at))
-    return _fit_numbers(counts, seen, len(jobs))
+    return _select_gauges(counts, seen, len(jobs))
 
 
-def _fit_numbers(
+def _select_gauges(
     counts: Mapping[str, Mapping[str, float]], seen: JobActivitySample, jobs: int
 ) -> Mapping[str, float]:
     """Return the numbers that fit into a report. Of a job that works, no other number of its
@@ -350,5 +354,5 @@ def classify_process(now: ActiveProcess, before: ActiveProcess | None, seconds: 
     return "waiting" if now.futex else "asleep"
 
 
-CHECKS = {"job.activity": Functions(gather, judge, gauges)}
+CHECKS = {"job.activity": CheckFunctions(sample_job_processes, judge_nothing, measure_job_activity)}
 """What the runner calls, by the check's name."""

@@ -1,11 +1,11 @@
 """AWS Neuron devices: all present, and without uncorrected memory errors."""
 
-from hpctl.detection.check import Functions
-from hpctl.detection.checks.neuron_devices import gather_devices, judge_devices
-from hpctl.detection.checks.neuron_errors import gather_errors, judge_errors
+from hpctl.detection.check import CheckFunctions
+from hpctl.detection.checks.neuron_devices import count_neuron_devices, judge_neuron_devices
+from hpctl.detection.checks.neuron_errors import judge_neuron_errors, read_neuron_errors
 
 CHECKS = {
-    "neuron.devices": Functions(gather_devices, judge_devices),
-    "neuron.errors": Functions(gather_errors, judge_errors),
+    "neuron.devices": CheckFunctions(count_neuron_devices, judge_neuron_devices),
+    "neuron.errors": CheckFunctions(read_neuron_errors, judge_neuron_errors),
 }
 """What the runner calls, by the check's name."""

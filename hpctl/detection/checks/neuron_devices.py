@@ -4,15 +4,15 @@ from msgspec import Struct
 
 from hpctl.detection.check import (
     CheckedMachine,
+    DeviceAbsentError,
     Judged,
     Limits,
-    NotHere,
     make_failure,
     make_warning,
 )
-from hpctl.detection.checks.neuron_reading import PCI_ID, list_devices
+from hpctl.detection.checks.neuron_reading import PCI_ID, list_neuron_devices
 from hpctl.detection.instance_shapes import find_shape
-from hpctl.detection.rdma import pci_functions
+from hpctl.detection.rdma import count_amazon_pci_functions
 
 # Whether all Neuron devices are present: as many as configured, or as the type has.
 
@@ -25,18 +25,19 @@ class NeuronDeviceSample(Struct, frozen=True):
     wanted: int | None
 
 
-def gather_devices(machine: CheckedMachine) -> NeuronDeviceSample:
-    """Count Neuron devices. Raises NotHere where there is none and none is expected, CannotTell."""
-    found, bus = tuple(list_devices(machine)), pci_functions(machine, PCI_ID)
+def count_neuron_devices(machine: CheckedMachine) -> NeuronDeviceSample:
+    """Count Neuron devices. Raises DeviceAbsentError where there is none and none is expected,
+    UnknownResultError."""
+    found, bus = tuple(list_neuron_devices(machine)), count_amazon_pci_functions(machine, PCI_ID)
     wanted = machine.expected.neuron_devices
     if wanted is None:
         wanted = find_shape(machine.expected.instance_type).neuron_devices
     if not found and not bus and not wanted:
-        raise NotHere("no Neuron device")
+        raise DeviceAbsentError("no Neuron device")
     return NeuronDeviceSample(found, bus, wanted)
 
 
-def judge_devices(
+def judge_neuron_devices(
     seen: NeuronDeviceSample, before: NeuronDeviceSample | None, limits: Limits
 ) -> Judged:
     """Return devices that are fewer than expected, more, or on the bus and unknown to the

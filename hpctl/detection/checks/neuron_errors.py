@@ -4,8 +4,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.checks.neuron_reading import ErrorCounters, NeuronDevice
-from hpctl.detection.counter_rules import counter_rules
+from hpctl.detection.checks.neuron_reading import NeuronDevice, NeuronErrorCounters
+from hpctl.detection.counter_rules import list_counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
 #
@@ -13,20 +13,21 @@ from hpctl.detection.counter_rules import counter_rules
 # whether the agent ran then or not. AWS recommends replacing the instance for HBM and SRAM errors,
 # and a reboot for repairable ones (Neuron Runtime troubleshooting guide).
 
-RULES = counter_rules("neuron.errors")
+RULES = list_counter_rules("neuron.errors")
 
 
 @lru_cache(maxsize=4)
-def _open_counters(root: Path) -> ErrorCounters:
-    return ErrorCounters()
+def _open_counters(root: Path) -> NeuronErrorCounters:
+    return NeuronErrorCounters()
 
 
-def gather_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
-    """Read the error counters. Raises NotHere where there is no Neuron device, CannotTell."""
+def read_neuron_errors(machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
+    """Read the error counters. Raises DeviceAbsentError where there is no Neuron device,
+    UnknownResultError."""
     return _open_counters(machine.root).read(machine)
 
 
-def judge_errors(
+def judge_neuron_errors(
     seen: tuple[NeuronDevice, ...], before: tuple[NeuronDevice, ...] | None, limits: Limits
 ) -> Judged:
     """Return each device and kind of error that reaches the limit."""

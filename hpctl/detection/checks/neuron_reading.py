@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from hpctl.detection.check import CannotTell, CheckedMachine, NotHere
-from hpctl.detection.counter_rules import counter_rules
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, UnknownResultError
+from hpctl.detection.counter_rules import list_counter_rules
 
 # AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
 
@@ -21,7 +21,7 @@ PCI_ID = re.compile(r"0x7[0-9]64")
 """PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and later ones."""
 
 
-COUNTERS = tuple(rule.name for rule in counter_rules("neuron.errors"))
+COUNTERS = tuple(rule.name for rule in list_counter_rules("neuron.errors"))
 """Names of the driver (Neuron Sysfs User Guide); the last is missing from older drivers."""
 
 
@@ -43,7 +43,7 @@ class NeuronDevice(Struct, frozen=True):
     errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def list_devices(machine: CheckedMachine) -> dict[str, str]:
+def list_neuron_devices(machine: CheckedMachine) -> dict[str, str]:
     """Return the devices that the driver shows, and their folders. Empty where there is no
     driver."""
     for place in PLACES:
@@ -53,28 +53,29 @@ def list_devices(machine: CheckedMachine) -> dict[str, str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise CannotTell(f"{place}: {error.strerror}") from error
+            raise UnknownResultError(f"{place}: {error.strerror}") from error
         return {name: f"{folder}/{name}" for name in found}
     return {}
 
 
-class ErrorCounters:
+class NeuronErrorCounters:
     """The places of each device's error counters, found once. Not for several threads at once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Mapping[str, str]] = {}
 
     def read(self, machine: CheckedMachine) -> tuple[NeuronDevice, ...]:
-        """Return every device with its counters. Raises NotHere where there is no Neuron device."""
-        folders = list_devices(machine)
+        """Return every device with its counters. Raises DeviceAbsentError where there is no Neuron
+        device."""
+        folders = list_neuron_devices(machine)
         if not folders:
-            raise NotHere("no Neuron device")
+            raise DeviceAbsentError("no Neuron device")
         return tuple(
             NeuronDevice(name, self._read_device(folder)) for name, folder in folders.items()
         )
 
     def _read_device(self, folder: str) -> dict[str, int]:
-        found = self._found.get(folder) or find_counters(folder)
+        found = self._found.get(folder) or find_counter_files(folder)
         errors = {}
         for name, path in found.items():
             try:
@@ -89,9 +90,9 @@ class ErrorCounters:
         return errors
 
 
-def find_counters(folder: str) -> Mapping[str, str]:
+def find_counter_files(folder: str) -> Mapping[str, str]:
     """Return the files of COUNTERS below a device, wherever this driver's release keeps them."""
-    found = _counters_in(f"{folder}/{OLD_FOLDER}")
+    found = _list_counters(f"{folder}/{OLD_FOLDER}")
     return found or _walk_folders(folder)
 
 
@@ -103,13 +104,13 @@ def _walk_folders(folder: str) -> dict[str, str]:
     while waiting and looked < MOST_FOLDERS:
         here, depth = waiting.pop(0)
         looked += 1
-        found = {**_counters_in(here), **found}
+        found = {**_list_counters(here), **found}
         if depth < MOST_DEPTH:
-            waiting += [(below, depth + 1) for below in list_folders(here)]
+            waiting += [(below, depth + 1) for below in list_subfolders(here)]
     return found
 
 
-def _counters_in(folder: str) -> dict[str, str]:
+def _list_counters(folder: str) -> dict[str, str]:
     """Return the counters in a folder. A counter is a file, or a folder with its number in
     `total`."""
     found = {}
@@ -122,7 +123,7 @@ def _counters_in(folder: str) -> dict[str, str]:
     return found
 
 
-def list_folders(folder: str) -> list[str]:
+def list_subfolders(folder: str) -> list[str]:
     """Return the folders of a folder, without links; none of one that cannot be read."""
     try:
         with os.scandir(folder) as entries:

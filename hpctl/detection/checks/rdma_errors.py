@@ -6,14 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.counter_rules import counter_rules, find_worst
-from hpctl.detection.rdma import RdmaDevice, other_devices
+from hpctl.detection.counter_rules import find_worst_device, list_counter_rules
+from hpctl.detection.rdma import RdmaDevice, list_infiniband_devices
 from hpctl.detection.rdma_counters import (
-    CounterFiles,
+    CounterFileReader,
     CounterReading,
     CounterSweep,
+    CounterTrace,
     SweepHistory,
-    Trace,
 )
 
 # Errors that InfiniBand and RoCE ports count (thresholds of facts/detection 1.2).
@@ -25,7 +25,7 @@ SPANS_S = (60.0, 3600.0)
 
 
 _PORTS, _INTERFACES = "ports", "device/net"
-RULES = counter_rules("rdma.errors")
+RULES = list_counter_rules("rdma.errors")
 _FOR_GAUGES = ("ports/*/hw_counters/out_of_sequence",)
 """Counters without a row, which only become gauges."""
 
@@ -40,29 +40,29 @@ def _list_counter_files(below: str) -> dict[str, Sequence[str]]:
     return files
 
 
-class PortCounters:
+class RdmaPortCounters:
     """The ports and network interfaces of all devices below one root. Not for several threads."""
 
     def __init__(self) -> None:
-        self._ports = CounterFiles(_list_counter_files(_PORTS))
-        self._interfaces = CounterFiles(_list_counter_files(_INTERFACES))
+        self._ports = CounterFileReader(_list_counter_files(_PORTS))
+        self._interfaces = CounterFileReader(_list_counter_files(_INTERFACES))
         self._history = SweepHistory(SPANS_S)
 
-    def trace(self, machine: CheckedMachine) -> Trace:
-        """Read all counters. Raises NotHere, CannotTell."""
+    def trace(self, machine: CheckedMachine) -> CounterTrace:
+        """Read all counters. Raises DeviceAbsentError, UnknownResultError."""
         now = machine.monotonic()
-        found = other_devices(machine)
+        found = list_infiniband_devices(machine)
         seen = {
             **_read_folders(self._ports, found, _PORTS),
             **_read_folders(self._interfaces, found, _INTERFACES),
         }
         past = self._history.past(now)
         self._history.add(CounterSweep(now, seen))
-        return Trace(CounterSweep(now, seen), past)
+        return CounterTrace(CounterSweep(now, seen), past)
 
 
 def _read_folders(
-    files: CounterFiles, found: Iterable[RdmaDevice], below: str
+    files: CounterFileReader, found: Iterable[RdmaDevice], below: str
 ) -> dict[str, CounterReading]:
     """Return the readings of each folder in `below`: ports as `mlx5_0`, `mlx5_0/2`, else by
     name."""
@@ -81,24 +81,25 @@ def _read_folders(
 
 
 @lru_cache(maxsize=4)
-def _open_counters(root: Path) -> PortCounters:
-    return PortCounters()
+def _open_counters(root: Path) -> RdmaPortCounters:
+    return RdmaPortCounters()
 
 
-def gather_errors(machine: CheckedMachine) -> Trace:
-    """Read the counters. Raises NotHere where there is no InfiniBand or RoCE device, CannotTell."""
+def read_rdma_errors(machine: CheckedMachine) -> CounterTrace:
+    """Read the counters. Raises DeviceAbsentError where there is no InfiniBand or RoCE device,
+    UnknownResultError."""
     return _open_counters(machine.root).trace(machine)
 
 
-def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+def judge_rdma_errors(seen: CounterTrace, before: CounterTrace | None, limits: Limits) -> Judged:
     """Return one observation for each rule and port, with the window that shows most."""
     for rule in RULES:
-        for port, (grown, age) in find_worst(seen, rule, limits).items():
+        for port, (grown, age) in find_worst_device(seen, rule, limits).items():
             detail = f"{rule.name} +{grown} in {age:.0f} s"
             yield Observation(rule.code, port, rule.verdict, detail)
 
 
-def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:
+def measure_rdma_errors(seen: CounterTrace, before: CounterTrace | None) -> Mapping[str, float]:
     """Return errors and retransmissions a second, all ports together."""
     return seen.rates(
         before,

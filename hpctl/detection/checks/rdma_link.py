@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CheckedMachine, Judged, Limits, NotHere, make_failure
-from hpctl.detection.rdma import Port, list_ports, other_devices
+from hpctl.detection.check import CheckedMachine, DeviceAbsentError, Judged, Limits, make_failure
+from hpctl.detection.rdma import RdmaPort, list_infiniband_devices, list_rdma_ports
 
 # Whether InfiniBand and RoCE ports that worked still do, at the same rate.
 #
@@ -17,7 +17,7 @@ from hpctl.detection.rdma import Port, list_ports, other_devices
 class RdmaLinkSample(Struct, frozen=True):
     """The ports now, those that were active once, and the devices that have disappeared since."""
 
-    ports: tuple[Port, ...]
+    ports: tuple[RdmaPort, ...]
     were_active: frozenset[str] = frozenset()
     gone: tuple[str, ...] = ()
     fastest: tuple[tuple[str, float], ...] = ()
@@ -33,20 +33,21 @@ class _SeenPorts(Struct):
 
 
 @lru_cache(maxsize=4)
-def _remember_ports(root: Path) -> _SeenPorts:
+def _get_seen_ports(root: Path) -> _SeenPorts:
     return _SeenPorts(set(), set(), {})
 
 
-def gather_link(machine: CheckedMachine) -> RdmaLinkSample:
-    """Read the states. Raises NotHere where there never was such a device, CannotTell."""
-    seen = _remember_ports(machine.root)
+def read_rdma_links(machine: CheckedMachine) -> RdmaLinkSample:
+    """Read the states. Raises DeviceAbsentError where there never was such a device,
+    UnknownResultError."""
+    seen = _get_seen_ports(machine.root)
     try:
-        found = other_devices(machine)
-    except NotHere:
+        found = list_infiniband_devices(machine)
+    except DeviceAbsentError:
         if not seen.devices:
             raise
         found = ()
-    now = list_ports(found)
+    now = list_rdma_ports(found)
     gone = tuple(sorted(seen.devices - {device.name for device in found}))
     sample = RdmaLinkSample(now, frozenset(seen.active), gone, tuple(seen.fastest.items()))
     for port in now:
@@ -57,13 +58,13 @@ def gather_link(machine: CheckedMachine) -> RdmaLinkSample:
     return sample
 
 
-def gauges_link(seen: RdmaLinkSample, before: RdmaLinkSample | None) -> Mapping[str, float]:
+def measure_rdma_links(seen: RdmaLinkSample, before: RdmaLinkSample | None) -> Mapping[str, float]:
     """Return `rdma.gbps`: the rate of the slowest port in use."""
     rates = [port.gbps for port in seen.ports if port.active and port.gbps > 0]
     return {"rdma.gbps": min(rates)} if rates else {}
 
 
-def judge_link(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits) -> Judged:
+def judge_rdma_links(seen: RdmaLinkSample, before: RdmaLinkSample | None, limits: Limits) -> Judged:
     """Return ports that are no longer active or became slower, and devices that disappeared."""
     fastest = dict(seen.fastest)
     for port in seen.ports:

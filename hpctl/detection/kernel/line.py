@@ -10,10 +10,10 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.detection.kmsg import Record
-from hpctl.faults.decode import find_line_row
-from hpctl.faults.table import KERNEL_CHECKS, FaultRow, rows_of
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.detection.kmsg import KernelRecord
+from hpctl.faults.decode import find_fault_row
+from hpctl.faults.table import KERNEL_CHECKS, FaultRow, list_check_rows
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 ENDED = "ok:"
 """A prefix of a code: the line that ends the condition of the code."""
@@ -44,16 +44,16 @@ _NUMBERED = ("kernel.xid", "kernel.sxid")
 """Checks whose row depends on more than the number: see `hpctl.faults.decode`."""
 
 
-def _index_rows() -> dict[tuple[str, str], FaultRow]:
+def _group_rows_by_code() -> dict[tuple[str, str], FaultRow]:
     """Return the rows of the kernel's checks by check and code."""
     index: dict[tuple[str, str], FaultRow] = {}
     for spec in KERNEL_CHECKS:
-        for row in rows_of(spec.name):
+        for row in list_check_rows(spec.name):
             index |= {(row.check, code): row for code in row.codes}
     return index
 
 
-_ROWS = _index_rows()
+_ROWS = _group_rows_by_code()
 
 
 class KernelLine(Struct, frozen=True):
@@ -70,7 +70,7 @@ class KernelLine(Struct, frozen=True):
     count: int = 1
 
 
-def of_a_process(text: str) -> bool:
+def has_process_name(text: str) -> bool:
     """Return whether a line begins with the name of a process, which may begin like any family's
     lines.
 
@@ -81,7 +81,7 @@ def of_a_process(text: str) -> bool:
 
 
 def make_line(
-    check: str, code: str, record: Record, device: str = "", pid: str | None = None
+    check: str, code: str, record: KernelRecord, device: str = "", pid: str | None = None
 ) -> KernelLine:
     """Return the line of a record: its time and its text, cut to what a report carries."""
     number = int(pid) if pid else None
@@ -90,13 +90,13 @@ def make_line(
     )
 
 
-def _find_row(check: str, code: str, found: KernelLine) -> FaultRow:
+def _find_fault_row(check: str, code: str, found: KernelLine) -> FaultRow:
     if check in _NUMBERED:
-        return find_line_row(check, code, found.detail, found.text)
+        return find_fault_row(check, code, found.detail, found.text)
     return _ROWS.get((check, code)) or _ROWS[check, ""]
 
 
-def judge(found: KernelLine) -> Finding:
+def judge_kernel_line(found: KernelLine) -> Finding:
     """Return the finding of a line, with the verdict of its row in the fault table.
 
     OK for a line that ends what an earlier one began. The job of the line's `pid` is looked up by
@@ -104,10 +104,10 @@ def judge(found: KernelLine) -> Finding:
     """
     ended = found.code.startswith(ENDED)
     code = found.code.removeprefix(ENDED)
-    row = _find_row(found.check, code, found)
+    row = _find_fault_row(found.check, code, found)
     return Finding(
         check=found.check,
-        verdict=Verdict.OK if ended else row.verdict,
+        verdict=DeviceVerdict.OK if ended else row.verdict,
         first=found.at,
         last=found.at,
         device=found.device,

@@ -25,7 +25,7 @@ PAUSE = timedelta(minutes=10)
 """A complaint later than this after the one before it begins another start."""
 
 
-class LinkComplaints:
+class LinkErrorDuration:
     """How long the driver has been complaining, over batches. It holds two times."""
 
     def __init__(self) -> None:

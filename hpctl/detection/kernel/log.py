@@ -19,102 +19,104 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.findings import merge_findings
-from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, judge, of_a_process
-from hpctl.detection.kernel.link_detection import LinkComplaints
-from hpctl.detection.kernel.out_of_memory import gather_oom
-from hpctl.detection.kernel.patterns import LinePatterns
-from hpctl.detection.kernel.processor_errors import gather_errors
+from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, has_process_name, judge_kernel_line
+from hpctl.detection.kernel.link_detection import LinkErrorDuration
+from hpctl.detection.kernel.out_of_memory import parse_oom_kill
+from hpctl.detection.kernel.patterns import KernelLinePatterns
+from hpctl.detection.kernel.processor_errors import parse_processor_error
 from hpctl.detection.kernel.split_messages import LONGEST_PART, PART_HEAD, MessageJoiner
-from hpctl.detection.kernel.traces import TRACE_CHECKS, ends_trace, has_trace, in_driver
-from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, gather_driver
-from hpctl.detection.kernel.xid import gather_numbered
-from hpctl.detection.kmsg import KERNEL_FACILITY, Record
+from hpctl.detection.kernel.traces import TRACE_CHECKS, add_driver_name, has_trace, is_end_of_trace
+from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, parse_driver_line
+from hpctl.detection.kernel.xid import parse_numbered_error
+from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
 from hpctl.faults.health import Key, make_finding_key
 from hpctl.faults.table import KERNEL_CHECKS
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 LONGEST = 2048
 """Characters of a message that are judged: the kernel makes none longer (PRINTK_MESSAGE_MAX), and
 no pattern is slow on as many."""
 
 JobOf = Callable[[int, datetime], str]
-Gather = Callable[[Record], KernelLine | None]
-Found = dict[tuple[Key, Verdict], Finding]
+Gather = Callable[[KernelRecord], KernelLine | None]
+Found = dict[tuple[Key, DeviceVerdict], Finding]
 
 _PROCESS_CHECK = "kernel.process"
 """Its lines begin with the name of a process, and are matched against no other check."""
 _READ_BY_CODE: Mapping[str, Gather] = {
-    "kernel.xid": gather_numbered,
-    "kernel.sxid": gather_numbered,
-    "kernel.memory": gather_errors,
-    "kernel.oom": gather_oom,
+    "kernel.xid": parse_numbered_error,
+    "kernel.sxid": parse_numbered_error,
+    "kernel.memory": parse_processor_error,
+    "kernel.oom": parse_oom_kill,
 }
 """The readers of a check's lines that come before the patterns of its rows."""
 _CHECKS = tuple(spec for spec in KERNEL_CHECKS if spec.name != _PROCESS_CHECK)
 
 
-def _order_readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
+def _list_readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
     """Return what reads the lines of these checks, in the order in which it is asked."""
     by_code = dict.fromkeys(_READ_BY_CODE[check] for check in checks if check in _READ_BY_CODE)
-    return (*by_code, LinePatterns(checks).gather)
+    return (*by_code, KernelLinePatterns(checks).gather)
 
 
-def _by_head() -> dict[str, tuple[Gather, ...]]:
+def _group_readers_by_prefix() -> dict[str, tuple[Gather, ...]]:
     checks: dict[str, tuple[str, ...]] = {}
     for spec in _CHECKS:
         for head in spec.heads if spec.name not in TRACE_CHECKS else ():
             checks[head] = (*checks.get(head, ()), spec.name)
-    readers = {names: _order_readers(names) for names in set(checks.values())}
+    readers = {names: _list_readers(names) for names in set(checks.values())}
     table = {head: readers[names] for head, names in checks.items()}
     for head in DRIVER_HEADS:
-        table[head] = (*table.get(head, ()), gather_driver)
+        table[head] = (*table.get(head, ()), parse_driver_line)
     return table
 
 
-def _by_word() -> dict[str, tuple[Gather, ...]]:
+def _group_readers_by_word() -> dict[str, tuple[Gather, ...]]:
     table: dict[str, tuple[Gather, ...]] = {}
     for spec in _CHECKS:
         for word in spec.words:
-            table[word] = _order_readers((spec.name,))
+            table[word] = _list_readers((spec.name,))
     return table
 
 
-_BY_HEAD = _by_head()
-_BY_WORD = _by_word()
+_BY_HEAD = _group_readers_by_prefix()
+_BY_WORD = _group_readers_by_word()
 _AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _PAGES, _NRT, _SWIOTLB, _AMD_VI = chain.from_iterable(
     spec.words for spec in KERNEL_CHECKS
 )
-_PROCESS = (LinePatterns([_PROCESS_CHECK]).gather,)
-_TRACED = LinePatterns(TRACE_CHECKS)
+_PROCESS = (KernelLinePatterns([_PROCESS_CHECK]).gather,)
+_TRACED = KernelLinePatterns(TRACE_CHECKS)
 _TROUBLE = frozenset(
     chain.from_iterable(spec.heads for spec in _CHECKS if spec.name in TRACE_CHECKS)
 )
 
 
-class _Equal(Struct):
+class _EqualLines(Struct):
     """Equal lines of one batch: the first of them, the time of the last, and how many."""
 
-    first: Record
+    first: KernelRecord
     last: datetime
     count: int = 1
 
 
-class KernelJudge:
+class KernelLineJudge:
     """A judge of batches, one after the other: a trace may be split between two of them."""
 
     def __init__(self, job_of: JobOf) -> None:
         self._job_of = job_of
         self._trouble: KernelLine | None = None
         self._joiner = MessageJoiner()
-        self._complaints = LinkComplaints()
+        self._complaints = LinkErrorDuration()
 
-    def findings(self, records: Iterable[Record], *, accept_user: bool = False) -> list[Finding]:
+    def findings(
+        self, records: Iterable[KernelRecord], *, accept_user: bool = False
+    ) -> list[Finding]:
         """Return the findings of a batch, equal ones folded, in the order of their first lines.
 
         OK marks a line that ends the condition of an earlier one. `accept_user` accepts lines that
         the kernel did not write, for tests on the real device.
         """
-        equal: dict[str, _Equal] = {}
+        equal: dict[str, _EqualLines] = {}
         found: Found = {}
         for record in records:
             if record.facility != KERNEL_FACILITY and not accept_user:
@@ -147,7 +149,7 @@ class KernelJudge:
             ):
                 known = equal.get(text)
                 if known is None:
-                    equal[text] = _Equal(record, record.at)
+                    equal[text] = _EqualLines(record, record.at)
                 else:
                     known.count += 1
                     known.last = max(known.last, record.at)
@@ -155,49 +157,49 @@ class KernelJudge:
             self._read_lines(lines, found)
         return list(found.values())
 
-    def _read_lines(self, lines: _Equal, found: Found) -> None:
+    def _read_lines(self, lines: _EqualLines, found: Found) -> None:
         text = lines.first.text
-        if of_a_process(text):
-            self._ask(_PROCESS, lines, found)
+        if has_process_name(text):
+            self._try_readers(_PROCESS, lines, found)
             return
         for word, readers in _BY_WORD.items():
-            if word in text and self._ask(readers, lines, found):
+            if word in text and self._try_readers(readers, lines, found):
                 return
-        self._ask(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
+        self._try_readers(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
 
-    def _ask(self, readers: Iterable[Gather], lines: _Equal, found: Found) -> bool:
+    def _try_readers(self, readers: Iterable[Gather], lines: _EqualLines, found: Found) -> bool:
         """Keep the result of the first reader that recognizes the lines."""
         for gather in readers:
             line = gather(lines.first)
             if line is None:
                 continue
-            finding = judge(self._complaints.judge_duration(line, lines.last))
+            finding = judge_kernel_line(self._complaints.judge_duration(line, lines.last))
             if lines.count > 1:
                 finding = replace(finding, last=lines.last, count=finding.count * lines.count)
-            self._keep(finding, line.pid, found)
+            self._add_line(finding, line.pid, found)
             return True
         return False
 
-    def _judge_lockup(self, record: Record, found: Found) -> None:
+    def _judge_lockup(self, record: KernelRecord, found: Found) -> None:
         """Judge a lockup or a crash: the next lines may name the place."""
-        if of_a_process(record.text):
+        if has_process_name(record.text):
             return
         line = _TRACED.gather(record)
         if line is not None:
-            self._keep(judge(line), line.pid, found)
+            self._add_line(judge_kernel_line(line), line.pid, found)
             self._trouble = line if has_trace(line) else None
 
-    def _follow_trace(self, record: Record, found: Found) -> None:
+    def _follow_trace(self, record: KernelRecord, found: Found) -> None:
         trouble = self._trouble
         if trouble is None:
             return
-        if ends_trace(trouble, record):
+        if is_end_of_trace(trouble, record):
             self._trouble = None
-        elif (line := in_driver(trouble, record)) is not None:
+        elif (line := add_driver_name(trouble, record)) is not None:
             self._trouble = None
-            self._keep(judge(line), line.pid, found)
+            self._add_line(judge_kernel_line(line), line.pid, found)
 
-    def _keep(self, finding: Finding, pid: int | None, found: Found) -> None:
+    def _add_line(self, finding: Finding, pid: int | None, found: Found) -> None:
         if pid is not None and not finding.job:
             job = self._job_of(pid, finding.first)
             finding = replace(finding, job=job) if job else finding

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hpctl.detection.kernel.line import ENDED, KernelLine, make_line
 from hpctl.detection.kernel.xid import normalize_address
-from hpctl.detection.kmsg import Record
-from hpctl.faults.table import FaultRow, rows_of, with_fragments
+from hpctl.detection.kmsg import KernelRecord
+from hpctl.faults.table import FaultRow, expand_pattern_fragments, list_check_rows
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _LEAD = re.compile(r"\{[a-z_]+\}")
@@ -31,24 +31,24 @@ class _NamedGroup(Struct, frozen=True):
     means: str
 
 
-class _Alternative(Struct, frozen=True):
+class _RowPattern(Struct, frozen=True):
     """One pattern of a row within the joined pattern."""
 
     row: FaultRow
     groups: tuple[_NamedGroup, ...]
 
 
-class LinePatterns:
+class KernelLinePatterns:
     """A reader of the lines of some checks by the patterns of their rows."""
 
     def __init__(self, checks: Iterable[str]) -> None:
-        self._alternatives: dict[str, _Alternative] = {}
+        self._alternatives: dict[str, _RowPattern] = {}
         patterns: list[tuple[FaultRow, str]] = []
-        for row in chain.from_iterable(map(rows_of, checks)):
+        for row in chain.from_iterable(map(list_check_rows, checks)):
             patterns += [(row, pattern) for pattern in row.line]
         parts = [
             self._join_patterns(lead, tuple(alike))
-            for lead, alike in groupby(patterns, key=lambda one: _find_lead(one[1]))
+            for lead, alike in groupby(patterns, key=lambda one: _find_literal_prefix(one[1]))
         ]
         self._pattern = re.compile("|".join(parts)) if parts else None
 
@@ -61,7 +61,7 @@ class LinePatterns:
             name = f"p{len(self._alternatives)}"
             own: list[_NamedGroup] = []
             text = self._rename_groups(pattern.removeprefix(lead), own, name)
-            self._alternatives[name] = _Alternative(row, (*shared, *own))
+            self._alternatives[name] = _RowPattern(row, (*shared, *own))
             parts.append(f"(?P<{name}>{text})")
         return f"{begins}(?:{'|'.join(parts)})"
 
@@ -72,9 +72,9 @@ class LinePatterns:
             groups.append(_NamedGroup(name, found[1]))
             return f"(?P<{name}>"
 
-        return _GROUP.sub(rename_group, with_fragments(pattern))
+        return _GROUP.sub(rename_group, expand_pattern_fragments(pattern))
 
-    def gather(self, record: Record) -> KernelLine | None:
+    def gather(self, record: KernelRecord) -> KernelLine | None:
         """Return the values of a record by the first pattern that matches it; None where none
         does."""
         if self._pattern is None or (match := self._pattern.match(record.text)) is None:
@@ -89,7 +89,7 @@ class LinePatterns:
         )
 
 
-def _find_lead(pattern: str) -> str:
+def _find_literal_prefix(pattern: str) -> str:
     """Return the fragment that a pattern begins with."""
     found = _LEAD.match(pattern)
     return found[0] if found else ""

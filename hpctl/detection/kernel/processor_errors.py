@@ -13,7 +13,7 @@ import re
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import KernelLine, make_line
-from hpctl.detection.kmsg import Record
+from hpctl.detection.kmsg import KernelRecord
 
 MEMORY_CHECK = "kernel.memory"
 
@@ -52,13 +52,13 @@ _TASK_CORRUPT_BIT = 1 << 55
 _DEFERRED_BIT = 1 << 44
 
 
-def gather_errors(record: Record) -> KernelLine | None:
+def parse_processor_error(record: KernelRecord) -> KernelLine | None:
     """Return which DIMM or processor, and whether the error was corrected."""
     text = record.text
     match = _EDAC.match(text)
     if match is not None:
         code = "uncorrected" if match["kind"] == "UE" else "corrected"
-        found = make_line(MEMORY_CHECK, code, record, _name_dimm(match))
+        found = make_line(MEMORY_CHECK, code, record, _format_dimm_name(match))
         return replace(found, count=max(1, int((match["count"] or "1")[:9])))
     match = _BANK.match(text)
     if match is not None:
@@ -69,7 +69,7 @@ def gather_errors(record: Record) -> KernelLine | None:
     return None
 
 
-def _name_dimm(match: re.Match[str]) -> str:
+def _format_dimm_name(match: re.Match[str]) -> str:
     """Return `MC0 CPU_SrcID#0_MC#0_Chan#0_DIMM#0`."""
     where = match["where"] or ""
     name = where.rpartition(" on ")[2] if " on " in where else ""

@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from hpctl.detection.kmsg import Record
+from hpctl.detection.kmsg import KernelRecord
 
 PART_HEAD = "NVRM"
 """The first four characters of each part."""
@@ -42,10 +42,10 @@ class MessageJoiner:
     """Join the parts of a message as they come. It holds the text of one message at most."""
 
     def __init__(self) -> None:
-        self._first: Record | None = None
+        self._first: KernelRecord | None = None
         self._text = ""
 
-    def join(self, record: Record) -> Record:
+    def join(self, record: KernelRecord) -> KernelRecord:
         """Return the record, with the text of the parts before it where it is the last part."""
         text = record.text.rstrip()
         if _FIRST.fullmatch(text):
@@ -54,7 +54,7 @@ class MessageJoiner:
         first = self._first
         if first is None:
             return record
-        if not _follows(first, record):
+        if not _is_next_part(first, record):
             self._first = None
         elif _MIDDLE.fullmatch(text) and len(self._text) < 2 * LONGEST_PART:
             self._text = f"{self._text} {text}"
@@ -64,5 +64,5 @@ class MessageJoiner:
         return record
 
 
-def _follows(first: Record, record: Record) -> bool:
+def _is_next_part(first: KernelRecord, record: KernelRecord) -> bool:
     return record.seq - first.seq <= APART and abs(record.at - first.at) <= FOLLOWS

@@ -12,7 +12,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import KernelLine, make_line
-from hpctl.detection.kmsg import Record
+from hpctl.detection.kmsg import KernelRecord
 
 TRACE_CHECKS = ("kernel.lockup", "kernel.crash")
 """Checks of lines that a trace may follow."""
@@ -35,12 +35,12 @@ def has_trace(trouble: KernelLine) -> bool:
     return trouble.code in _HAS_TRACE
 
 
-def ends_trace(trouble: KernelLine, record: Record) -> bool:
+def is_end_of_trace(trouble: KernelLine, record: KernelRecord) -> bool:
     """Return whether a record is too late to be of the trace, or begins another one."""
     return record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: ")
 
 
-def in_driver(trouble: KernelLine, record: Record) -> KernelLine | None:
+def add_driver_name(trouble: KernelLine, record: KernelRecord) -> KernelLine | None:
     """Return `trouble` as one inside a driver where this record names one."""
     match = _FRAME.match(record.text)
     if match is None:

@@ -8,7 +8,7 @@ import re
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import HEAD_CHARS, KernelLine, make_line
-from hpctl.detection.kmsg import Record
+from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
 # Phrases of drivers and file systems that no other family recognizes.
@@ -92,10 +92,10 @@ _GPU_ADDRESS = re.compile(
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)
 
 
-def gather_driver(record: Record) -> KernelLine | None:
+def parse_driver_line(record: KernelRecord) -> KernelLine | None:
     """Read a line that no other family recognizes: which driver prints it, and of which GPU."""
     text = record.text
-    if not (text.startswith(_ALWAYS) or _is_complaint(text.lower())):
+    if not (text.startswith(_ALWAYS) or _is_error_line(text.lower())):
         return None
     if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
         return None
@@ -104,6 +104,6 @@ def gather_driver(record: Record) -> KernelLine | None:
     return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
 
 
-def _is_complaint(text: str) -> bool:
+def _is_error_line(text: str) -> bool:
     tokens = _WORD.findall(text)
     return not _FAILS.isdisjoint(tokens) or any(phrase in text for phrase in _PHRASES)

@@ -17,8 +17,8 @@ import re
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import KernelLine, make_line
-from hpctl.detection.kernel.xid74 import nvlink_kind
-from hpctl.detection.kmsg import Record
+from hpctl.detection.kernel.xid74 import name_nvlink_error
+from hpctl.detection.kmsg import KernelRecord
 from hpctl.faults.decode import strip_process_name
 
 CHECK_XID = "kernel.xid"
@@ -89,7 +89,7 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-def gather_numbered(record: Record) -> KernelLine | None:
+def parse_numbered_error(record: KernelRecord) -> KernelLine | None:
     """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
     match = _XID.match(text)
@@ -98,13 +98,13 @@ def gather_numbered(record: Record) -> KernelLine | None:
         found = make_line(
             CHECK_XID, code, record, normalize_address(match["pci"]), _find_pid(code, rest)
         )
-        return replace(found, detail=_xid_detail(code, rest), count=_count_errors(rest))
+        return replace(found, detail=_describe_xid(code, rest), count=_count_errors(rest))
     match = _SXID.match(text)
     if match is not None and not match["rest"].startswith(_SXID_COMPANION):
         rest = match["rest"]
         device, pid = normalize_address(match["pci"]), _find_pid(match["code"], rest)
         found = make_line(CHECK_SXID, match["code"], record, device, pid)
-        return replace(found, detail=_sxid_detail(rest), count=_count_errors(rest))
+        return replace(found, detail=_describe_sxid(rest), count=_count_errors(rest))
     return None
 
 
@@ -131,14 +131,14 @@ def normalize_address(pci: str) -> str:
     return address if "." in address else f"{address}.0"
 
 
-def _sxid_detail(rest: str) -> str:
+def _describe_sxid(rest: str) -> str:
     word = rest.partition(",")[0].strip()
     return {"fatal": "Fatal", "non-fatal": "Non-fatal", "nonfatal": "Non-fatal"}.get(
         word.lower(), ""
     )
 
 
-def _xid_detail(code: str, text: str) -> str:
+def _describe_xid(code: str, text: str) -> str:
     """Return the details beyond the code, as far as the catalogue can use them."""
     if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
@@ -151,7 +151,7 @@ def _xid_detail(code: str, text: str) -> str:
         return ""
     rest = strip_process_name(text)
     if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
-        kind = nvlink_kind([int(word, 16) for word in match["registers"].split(",")])
+        kind = name_nvlink_error([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
     match = _NVLINK5.search(rest)
     if match is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # first, third, fourth and fifth registers have meaning; the others have none.
 
 
-def _build_mask(*bits: int) -> int:
+def _make_bit_mask(*bits: int) -> int:
     return sum(1 << bit for bit in bits)
 
 
@@ -20,26 +20,26 @@ _KINDS: tuple[tuple[str, dict[int, int]], ...] = (
     (
         "parity",
         {
-            0: _build_mask(4, 5),
-            2: _build_mask(0, 1, 2, 6),
-            4: _build_mask(18, 19, 21, 22, 24, 25, 27, 28),
+            0: _make_bit_mask(4, 5),
+            2: _make_bit_mask(0, 1, 2, 6),
+            4: _make_bit_mask(18, 19, 21, 22, 24, 25, 27, 28),
         },
     ),
-    ("hardware", {0: _build_mask(8, 9, 12, 16, 17, 24, 28), 2: _build_mask(16, 19)}),
-    ("signal", {0: _build_mask(21, 22)}),
-    ("repeats-matter", {0: _build_mask(27, 29), 2: _build_mask(17, 18)}),
-    ("unexpected", {2: _build_mask(13)}),
-    ("fabric", {3: _build_mask(18)}),
-    ("side-effect", {0: _build_mask(1, 20), 3: _build_mask(16, 17)}),
-    ("corrected", {4: _build_mask(20, 23, 26, 29)}),
-    ("harmless", {0: _build_mask(0, 23, 30)}),
+    ("hardware", {0: _make_bit_mask(8, 9, 12, 16, 17, 24, 28), 2: _make_bit_mask(16, 19)}),
+    ("signal", {0: _make_bit_mask(21, 22)}),
+    ("repeats-matter", {0: _make_bit_mask(27, 29), 2: _make_bit_mask(17, 18)}),
+    ("unexpected", {2: _make_bit_mask(13)}),
+    ("fabric", {3: _make_bit_mask(18)}),
+    ("side-effect", {0: _make_bit_mask(1, 20), 3: _make_bit_mask(16, 17)}),
+    ("corrected", {4: _make_bit_mask(20, 23, 26, 29)}),
+    ("harmless", {0: _make_bit_mask(0, 23, 30)}),
 )
 
 
 _READ = (0, 2, 3, 4)
 
 
-def nvlink_kind(registers: Sequence[int]) -> str:
+def name_nvlink_error(registers: Sequence[int]) -> str:
     """Return the meaning of the registers as one word.
 
     - `parity`     ECC or parity, likely hardware

@@ -5,7 +5,7 @@ loaded where the loader finds no libnvidia-ml.so.1.
 
 The only process that loads NVIDIA's library. It sweeps all GPUs at a fixed interval and writes each
 sweep, and each event immediately, to the socket that is its standard input. The agent, not the
-child, decides that a call takes too long, from the shared page (`InFlight`). It ends when the
+child, decides that a call takes too long, from the shared page (`CallsInFlight`). It ends when the
 agent's end of the socket is closed, but never inside a call into the driver, because a process
 killed there can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that is
 killed by any signal, SIGKILL included, leaves no child behind.
@@ -36,10 +36,10 @@ from hpctl.detection.nvml.driver import (
     SWEEP,
     TIMEOUT,
     WHOLE,
-    Driver,
-    InFlight,
+    CallsInFlight,
+    NvmlCallError,
     NvmlDevice,
-    NvmlFailed,
+    NvmlDriver,
 )
 
 TYPE_CHECKING = False
@@ -72,28 +72,28 @@ if TYPE_CHECKING:
 CORRUPTED_INFOROM = 14
 
 
-class OtherGpus(Exception):
+class GpuCountChanged(Exception):
     """The error of a changed number of GPUs since the session began: its handles are invalid."""
 
 
 class AllGpusReader:
     """A reader of all GPUs, with the handles and identities of one NVML session.
 
-    `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
+    `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlCallError if NVML cannot count.
     """
 
-    def __init__(self, driver: Driver, slow_every_s: float = SLOW_EVERY_S) -> None:
+    def __init__(self, driver: NvmlDriver, slow_every_s: float = SLOW_EVERY_S) -> None:
         self._driver, self._slow_every_s = driver, slow_every_s
         self._count: int = driver.call("nvmlDeviceGetCount")
         self._slow_at: float | None = None
-        self.gpus = [OneGpu(driver, index) for index in range(self._count)]
+        self.gpus = [GpuReader(driver, index) for index in range(self._count)]
 
     def read(self) -> Fields:
-        """Read all GPUs and return a `snapshot.Snapshot`. Raises NvmlFailed when the driver is
-        gone, and OtherGpus."""
+        """Read all GPUs and return a `snapshot.Snapshot`. Raises NvmlCallError when the driver is
+        gone, and GpuCountChanged."""
         at = time.monotonic()
         if self._driver.call("nvmlDeviceGetCount") != self._count:
-            raise OtherGpus
+            raise GpuCountChanged
         slow = self._slow_at is None or at - self._slow_at >= self._slow_every_s
         gpus = [gpu.read(slow=slow) for gpu in self.gpus]
         if slow:
@@ -101,10 +101,10 @@ class AllGpusReader:
         return {"at": at, "gpus": gpus, "slow_at": self._slow_at}
 
 
-class OneGpu:
+class GpuReader:
     """One GPU: its identity, and the last values that are read seldom."""
 
-    def __init__(self, driver: Driver, index: int) -> None:
+    def __init__(self, driver: NvmlDriver, index: int) -> None:
         self._driver, self._index = driver, index
         self.handle: Any = None
         self._device: NvmlDevice | None = None
@@ -112,7 +112,7 @@ class OneGpu:
         self._seldom: Fields = {}
 
     def open(self) -> None:
-        """Get the handle and the identity. Raises NvmlFailed."""
+        """Get the handle and the identity. Raises NvmlCallError."""
         if self._device is not None:
             return
         handle = self._driver.call("nvmlDeviceGetHandleByIndex", self._index, gpu=self._index)
@@ -122,29 +122,29 @@ class OneGpu:
         self.identity["uuid"] = device.ask("nvmlDeviceGetUUID") or ""
         self.identity["name"] = device.ask("nvmlDeviceGetName") or ""
         self.identity["vbios"] = device.ask("nvmlDeviceGetVbiosVersion") or ""
-        self.identity["inforom_corrupt"] = self._inforom_corrupt(handle)
+        self.identity["inforom_corrupt"] = self._is_inforom_corrupt(handle)
         self.handle, self._device = handle, device
 
-    def _inforom_corrupt(self, handle: Any) -> bool | None:
+    def _is_inforom_corrupt(self, handle: Any) -> bool | None:
         """Return whether the InfoROM is corrupt. Called once a session, because it reads the
         flash."""
         try:
             self._driver.call("nvmlDeviceValidateInforom", handle, gpu=self._index)
-        except NvmlFailed as failed:
+        except NvmlCallError as failed:
             return True if failed.code == CORRUPTED_INFOROM else None
         return False
 
     def read(self, *, slow: bool) -> Fields:
-        """Read the GPU and return a `snapshot.GpuState`. Raises NvmlFailed when the driver is
+        """Read the GPU and return a `snapshot.GpuState`. Raises NvmlCallError when the driver is
         gone."""
         found: Fields = {}
         try:
             self.open()
             assert self._device is not None
-            _read_often(self._device, found)
+            _read_frequent_values(self._device, found)
             if slow or not self._seldom:
-                self._seldom = _read_seldom(self._device)
-        except NvmlFailed as failed:
+                self._seldom = _read_infrequent_values(self._device)
+        except NvmlCallError as failed:
             if failed.code in OF_THE_LIBRARY:
                 raise
             # Earlier links and processes do not describe a GPU that is lost now.
@@ -161,15 +161,15 @@ class OneGpu:
         }
 
 
-def _read_often(device: NvmlDevice, found: Fields) -> None:
+def _read_frequent_values(device: NvmlDevice, found: Fields) -> None:
     """Read frequent values into `found`, so that those read before a GPU was lost are kept."""
     values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
     found["recovery_action"] = values[RECOVERY_ACTION]
     found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
-    found["throttle"] = _name_fields(THROTTLE, values)
-    found["remap"] = _name_fields(REMAP, values)
+    found["throttle"] = _name_field_values(THROTTLE, values)
+    found["remap"] = _name_field_values(REMAP, values)
     found["pcie"] = {
-        **_name_fields(REPLAY, values),
+        **_name_field_values(REPLAY, values),
         "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
@@ -188,7 +188,7 @@ def _read_often(device: NvmlDevice, found: Fields) -> None:
     }
 
 
-def _read_seldom(device: NvmlDevice) -> Fields:
+def _read_infrequent_values(device: NvmlDevice) -> Fields:
     count, *pages = device.fields((NVLINKS, *RETIRED.values()))
     banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
     sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
@@ -205,7 +205,7 @@ def _read_seldom(device: NvmlDevice) -> Fields:
         "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
         "ecc": {
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
-            **_name_fields(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+            **_name_field_values(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
         },
         "mig": None if mig is None else bool(mig[0]),
         "nvlinks": _read_links(device, count),
@@ -231,7 +231,7 @@ def _read_links(device: NvmlDevice, count: int | None) -> list[Fields]:
         values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
         recoveries = values[LINK_RECOVERIES_5]
         one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
-        one.update(_name_fields(LINK, values))
+        one.update(_name_field_values(LINK, values))
         one.update({name: _decode_rate(values[field]) for name, field in LINK_BER.items()})
     return links
 
@@ -254,7 +254,7 @@ def _read_fabric(device: NvmlDevice) -> Fields | None:
     }
 
 
-def _name_fields(names: dict[str, int], values: dict[int, Any]) -> Fields:
+def _name_field_values(names: dict[str, int], values: dict[int, Any]) -> Fields:
     found = {}
     for name, number in names.items():
         value = values[number]
@@ -281,7 +281,7 @@ WANTED_EVENTS = 0x2 | 0x8 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 action. Not single-bit errors, clocks and power states: they are counters or noise."""
 
 
-class Gone(Exception):
+class AgentGoneError(Exception):
     """The error of an agent that has closed its end."""
 
 
@@ -301,18 +301,18 @@ class AgentPipe:
             with self._lock:
                 self._connection.sendall(LENGTH.pack(len(frame)) + frame)
         except OSError as error:
-            raise Gone from error
+            raise AgentGoneError from error
 
     def wait(self, seconds: float) -> None:
         """Wait so long. The agent never writes: any input means that it has ended. Raises Gone."""
         if self._poll.poll(max(0.0, seconds) * 1000):
-            raise Gone
+            raise AgentGoneError
 
 
-class EventThread(threading.Thread):
+class NvmlEventThread(threading.Thread):
     """A thread that waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
 
-    def __init__(self, driver: Driver, agent: AgentPipe, sweep: AllGpusReader) -> None:
+    def __init__(self, driver: NvmlDriver, agent: AgentPipe, sweep: AllGpusReader) -> None:
         """Register for the events of all GPUs. Does not raise: the child also works without
         events."""
         super().__init__(name="events", daemon=True)
@@ -326,7 +326,7 @@ class EventThread(threading.Thread):
     def _register_events(self, sweep: AllGpusReader) -> Any:
         try:
             chosen = self._driver.call("nvmlEventSetCreate")
-        except NvmlFailed:
+        except NvmlCallError:
             return None
         for gpu in sweep.gpus:
             try:
@@ -334,9 +334,9 @@ class EventThread(threading.Thread):
                 kinds = self._driver.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
                 register = "nvmlDeviceRegisterEvents"
                 self._driver.call(register, gpu.handle, kinds & WANTED_EVENTS, chosen)
-            except NvmlFailed:
+            except NvmlCallError:
                 continue  # the sweep shows what is wrong with this GPU; the others have events
-            self._places[_handle_address(gpu.handle)] = gpu.identity["pci"]
+            self._places[_read_handle_address(gpu.handle)] = gpu.identity["pci"]
         return chosen if self._places else None
 
     @property
@@ -356,17 +356,17 @@ class EventThread(threading.Thread):
             try:
                 wait = "nvmlEventSetWait"
                 lasts_s = WAIT_MS / 1000
-                self._pass_on(self._driver.call(wait, self._set, WAIT_MS, lasts_s=lasts_s))
-            except NvmlFailed as failed:
+                self._send_event(self._driver.call(wait, self._set, WAIT_MS, lasts_s=lasts_s))
+            except NvmlCallError as failed:
                 if failed.code != TIMEOUT:
                     self._stopping.wait(PAUSE_S)
-            except Gone:
+            except AgentGoneError:
                 break
         self._ended = True
 
-    def _pass_on(self, data: Any) -> None:
+    def _send_event(self, data: Any) -> None:
         now = time.monotonic()
-        pci = self._places.get(_handle_address(data.device), "")
+        pci = self._places.get(_read_handle_address(data.device), "")
         event = (pci, data.eventType, data.eventData)
         if now - self._last_reported.get(event, float("-inf")) < SAME_EVENT_S:
             return
@@ -378,18 +378,19 @@ class EventThread(threading.Thread):
         self._agent.send("event", event=happened)
 
 
-def _handle_address(handle: Any) -> int:
+def _read_handle_address(handle: Any) -> int:
     """Return the address of a handle. Handles are opaque pointers, and pynvml makes a new object
     around each."""
     # No cast of pynvml's: its star import is the only ctypes that this process has loaded.
     return int.from_bytes(bytes(handle), sys.byteorder)
 
 
-def begin_session(driver: Driver, library: str) -> None:
-    """Start NVML, with the library at that path where the loader finds none. Raises NvmlFailed."""
+def start_nvml_session(driver: NvmlDriver, library: str) -> None:
+    """Start NVML, with the library at that path where the loader finds none. Raises
+    NvmlCallError."""
     try:
         driver.call("nvmlInit")
-    except NvmlFailed as failed:
+    except NvmlCallError as failed:
         if failed.code != LIBRARY_NOT_FOUND or not library:
             raise
         try:
@@ -400,18 +401,18 @@ def begin_session(driver: Driver, library: str) -> None:
         driver.call("nvmlInit")
 
 
-def run_session(
-    nvml: Any, agent: AgentPipe, inflight: InFlight, every_s: float, library: str = ""
+def run_nvml_session(
+    nvml: Any, agent: AgentPipe, inflight: CallsInFlight, every_s: float, library: str = ""
 ) -> None:
     """Run one NVML session: sweep until the agent is gone (Gone) or the session is over."""
-    driver = Driver(nvml, inflight, SWEEP)
+    driver = NvmlDriver(nvml, inflight, SWEEP)
     try:
-        begin_session(driver, library)
+        start_nvml_session(driver, library)
         sweep = AllGpusReader(driver)
-    except NvmlFailed as failed:
+    except NvmlCallError as failed:
         _send_error(agent, failed)
         return
-    events = EventThread(Driver(nvml, inflight, EVENTS), agent, sweep)
+    events = NvmlEventThread(NvmlDriver(nvml, inflight, EVENTS), agent, sweep)
     events.start()
     try:
         due, given_back = time.monotonic(), False
@@ -420,28 +421,28 @@ def run_session(
             snapshot = sweep.read()
             inflight.end(WHOLE)
             if not given_back:
-                give_back_memory(nvml)
+                trim_heap(nvml)
                 given_back = True
             agent.send("sweep", snapshot=snapshot, done=time.monotonic())
             due = max(due + every_s, time.monotonic())
             agent.wait(due - time.monotonic())
             if events.has_died:
                 raise RuntimeError("the thread that waits for events died")
-    except NvmlFailed as failed:
+    except NvmlCallError as failed:
         _send_error(agent, failed)
-    except OtherGpus:
+    except GpuCountChanged:
         return
     finally:
         inflight.end(WHOLE)
         events.stop()
 
 
-def _send_error(agent: AgentPipe, failed: NvmlFailed) -> None:
+def _send_error(agent: AgentPipe, failed: NvmlCallError) -> None:
     now = time.monotonic()
     agent.send("sweep", snapshot={"at": now, "error": failed.as_error()}, done=now)
 
 
-def give_back_memory(nvml: Any) -> None:
+def trim_heap(nvml: Any) -> None:
     """Give what is free in the heap back to the kernel.
 
     Compiling nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
@@ -467,9 +468,9 @@ def main() -> int:
         except ImportError as error:
             agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
             return 1
-        give_back_memory(pynvml)
-        run_session(pynvml, agent, InFlight(page), every_s, library)
-    except Gone:
+        trim_heap(pynvml)
+        run_nvml_session(pynvml, agent, CallsInFlight(page), every_s, library)
+    except AgentGoneError:
         pass
     except Exception as error:
         agent.send("failed", text=f"{type(error).__name__}: {error}")

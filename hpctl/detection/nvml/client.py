@@ -29,12 +29,17 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell, DriverHung, NotHere
+from hpctl.detection.check import DeviceAbsentError, DriverHungError, UnknownResultError
 from hpctl.detection.driver_files import find_library
-from hpctl.detection.machine import pci_gpus
-from hpctl.detection.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, DriverCall, InFlight
-from hpctl.detection.nvml.pauses import Pauses, sample_thread
-from hpctl.detection.nvml.snapshot import NvmlEvent, Snapshot
+from hpctl.detection.machine import list_pci_gpus
+from hpctl.detection.nvml.driver import (
+    DRIVER_NOT_LOADED,
+    LIBRARY_NOT_FOUND,
+    CallsInFlight,
+    DriverCall,
+)
+from hpctl.detection.nvml.pauses import ChildPauses, sample_thread
+from hpctl.detection.nvml.snapshot import NvmlEvent, NvmlSnapshot
 from hpctl.toolkit.compat import SAFE_PATH
 
 #
@@ -52,7 +57,7 @@ CHUNKS_A_READ = 16
 class SweepMessage(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
     """A sweep, and when it ended: a hung call may lie between its `at` and that."""
 
-    snapshot: Snapshot
+    snapshot: NvmlSnapshot
     done: float
 
 
@@ -72,7 +77,7 @@ Message = SweepMessage | EventMessage | FailureMessage
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-class Closed(Exception):
+class ChildClosedError(Exception):
     """The error of a child that sent its last message, or an invalid one; the text names which."""
 
 
@@ -86,7 +91,7 @@ class NvmlChild:
         finds none.
         """
         self.started = time.monotonic()
-        self._page = InFlight.create()
+        self._page = CallsInFlight.create()
         self._buffer = bytearray()
         self.last_output = ""
         """The failure that it reported."""
@@ -103,7 +108,7 @@ class NvmlChild:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[self._page.fd],
-                    env=_child_environment(env),
+                    env=_make_child_environment(env),
                     cwd="/",
                     start_new_session=True,
                 )
@@ -120,12 +125,13 @@ class NvmlChild:
         return self._process.pid
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages since the last call. Raises Closed after the last message."""
+        """Yield the messages since the last call. Raises ChildClosedError after the last
+        message."""
         ended = self._fill_buffer()
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)
             if length > LARGEST:
-                raise Closed(f"announced a message of {length} bytes")
+                raise ChildClosedError(f"announced a message of {length} bytes")
             if len(self._buffer) < LENGTH.size + length:
                 break
             frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
@@ -133,12 +139,12 @@ class NvmlChild:
             try:
                 message = _decoder.decode(frame)
             except msgspec.DecodeError as error:
-                raise Closed(f"sent no message: {error}") from error
+                raise ChildClosedError(f"sent no message: {error}") from error
             if isinstance(message, FailureMessage):
                 self.last_output = message.text
             yield message
         if ended:
-            raise Closed("has ended")
+            raise ChildClosedError("has ended")
 
     def _fill_buffer(self) -> bool:
         """Read what is available; return whether the end was reached."""
@@ -189,7 +195,7 @@ class NvmlChild:
         return self.exit_status() is not None
 
 
-def _child_environment(env: Mapping[str, str]) -> dict[str, str]:
+def _make_child_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the given environment with the agent's import paths, and one heap for both threads."""
     paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
     return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
@@ -246,10 +252,10 @@ class NvmlClient:
         self._abandoned = self._closed = self._held = False
         self._hung_since: float | None = None
         """The call that was found to hang, until it returns."""
-        self._pauses = Pauses(self._hung_after_s / LOOKS)
+        self._pauses = ChildPauses(self._hung_after_s / LOOKS)
         self._pause_logged, self._pause_logged_at = False, float("-inf")
         self._start_at, self._failures, self._why = 0.0, 0, ""
-        self._snapshot: Snapshot | None = None
+        self._snapshot: NvmlSnapshot | None = None
         self._done = 0.0
         self._recent: deque[NvmlEvent] = deque(maxlen=RECENT_EVENTS)
         self._waiting: deque[NvmlEvent] = deque(maxlen=WAITING_EVENTS)
@@ -259,34 +265,34 @@ class NvmlClient:
         same."""
         return self._epoll.fileno()
 
-    def newest(self) -> Snapshot:
+    def newest(self) -> NvmlSnapshot:
         """Return the newest sweep, with the newest events.
 
-        Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
-        not return, and CannotTell while there is no sweep, or none that is new enough. The message
-        mentions a child that is stopped, frozen or starved.
+        Raises DeviceAbsentError on a machine without an NVIDIA GPU or driver, DriverHungError while
+        a call does not return, and UnknownResultError while there is no sweep, or none that is new
+        enough. The message mentions a child that is stopped, frozen or starved.
         """
         with self._lock:
             if self._closed:
-                raise CannotTell("NVML is closed")
+                raise UnknownResultError("NVML is closed")
             self._check_child()
             hung = self._find_hung_call()
             if hung is not None:
                 overdue_s, call = hung
-                raise DriverHung(overdue_s, call)
+                raise DriverHungError(overdue_s, call)
             halted = self._explain_halt()
             if halted is not None:
-                raise CannotTell(halted)
+                raise UnknownResultError(halted)
             snapshot = self._snapshot
             if snapshot is None:
-                raise CannotTell(self._why or "the first sweep of NVML is under way")
+                raise UnknownResultError(self._why or "the first sweep of NVML is under way")
             if self._is_driver_absent(snapshot):
-                raise NotHere("no NVIDIA GPU, driver or library")
+                raise DeviceAbsentError("no NVIDIA GPU, driver or library")
             age_s = time.monotonic() - self._done
             pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
             if age_s > self._every_s + pause_s + self._hung_after_s:
                 why = f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}"
-                raise CannotTell(self._pauses.reason or why)
+                raise UnknownResultError(self._pauses.reason or why)
             return replace(snapshot, events=tuple(self._recent))
 
     def events(self) -> tuple[NvmlEvent, ...]:
@@ -297,13 +303,13 @@ class NvmlClient:
             self._waiting.clear()
             return events
 
-    def wait(self, seconds: float) -> Snapshot:
+    def wait(self, seconds: float) -> NvmlSnapshot:
         """Return the newest sweep, waiting so long for a first one. Raises as `newest`."""
         until = time.monotonic() + seconds
         while True:
             try:
                 return self.newest()
-            except CannotTell:
+            except UnknownResultError:
                 left = until - time.monotonic()
                 if left <= 0 or self._closed:
                     raise
@@ -316,7 +322,7 @@ class NvmlClient:
             self._held, self._snapshot, child = True, None, self._child
             self._why = "a GPU is being reset"
             if child is not None:
-                self._release(child)
+                self._release_child(child)
         if child is not None:
             child.wait(END_S)
         try:
@@ -341,7 +347,7 @@ class NvmlClient:
             for child in (self._child, self._leaving):
                 if child is not None:
                     child.let_go()
-                    if not child.wait(0.0 if self._age_of_call(child) > END_S else END_S):
+                    if not child.wait(0.0 if self._measure_call_age(child) > END_S else END_S):
                         log.warning("the NVML child %d hangs in the driver; left", child.pid)
                     child.forget()
             self._child = self._leaving = None
@@ -349,14 +355,14 @@ class NvmlClient:
 
     def _check_child(self) -> None:
         if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
-            self._handle_exit(self._leaving, status)
+            self._handle_child_exit(self._leaving, status)
         if self._child is not None:
-            self._listen(self._child)
+            self._read_child_messages(self._child)
         elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
-            self._start()
+            self._start_child()
         self._watch_late_child()
 
-    def _start(self) -> None:
+    def _start_child(self) -> None:
         library = find_library(self._root, self._env)
         try:
             child = NvmlChild(self._every_s, self._env, "" if library is None else str(library))
@@ -366,7 +372,7 @@ class NvmlClient:
         self._epoll.register(child.socket, select.EPOLLIN)
         self._child, self._abandoned, self._hung_since = child, False, None
 
-    def _listen(self, child: NvmlChild) -> None:
+    def _read_child_messages(self, child: NvmlChild) -> None:
         try:
             for message in child.messages():
                 match message:
@@ -380,22 +386,22 @@ class NvmlClient:
                         log.error("the NVML child failed: %s", text)
                 if self._abandoned and isinstance(message, SweepMessage):
                     log.warning("the driver's call came back: a fresh NVML child takes over")
-                    self._release(child)
+                    self._release_child(child)
                     return
-        except Closed as closed:
+        except ChildClosedError as closed:
             self._why = f"the NVML child {closed}"
-            self._release(child)
+            self._release_child(child)
             return
 
-    def _release(self, child: NvmlChild) -> None:
+    def _release_child(self, child: NvmlChild) -> None:
         self._epoll.unregister(child.socket)
         child.let_go()
         self._child, self._leaving, self._left_at = None, child, time.monotonic()
         status = child.exit_status()
         if status is not None:
-            self._handle_exit(child, status)
+            self._handle_child_exit(child, status)
 
-    def _handle_exit(self, child: NvmlChild, status: int) -> None:
+    def _handle_child_exit(self, child: NvmlChild, status: int) -> None:
         """Handle its exit: set when the next may start."""
         self._leaving = None
         child.forget()
@@ -419,22 +425,22 @@ class NvmlClient:
 
     def _watch_late_child(self) -> None:
         """Examine a late child: whether it can run, and for how long it could."""
-        now, call = time.monotonic(), self._late_call()
+        now, call = time.monotonic(), self._find_late_call()
         longest_s = self._hung_after_s / LOOKS
         if call is None or now - call.since < longest_s / 5:
             self._pauses.calm(now)
-            self._log_pause("", now)
+            self._log_child_pause("", now)
             return
         if self._pauses.since_last_look_s(now) < longest_s / 20:
             return
         child = self._child or self._leaving
         self._pauses.overdue(now, None if child is None else sample_thread(child.pid, call.thread))
-        self._log_pause(self._pauses.reason, now)
+        self._log_child_pause(self._pauses.reason, now)
         if child is self._child and not self._abandoned and self._find_hung_call() is not None:
             self._abandoned = True
             log.error("the driver hangs in %s", call.name)
 
-    def _log_pause(self, reason: str, now: float) -> None:
+    def _log_child_pause(self, reason: str, now: float) -> None:
         """Log that the child does not run, at a limited rate, and that it runs again."""
         if not reason:
             if self._pause_logged:
@@ -458,7 +464,7 @@ class NvmlClient:
 
     def _explain_halt(self) -> str | None:
         """Return why the child is late, where it is so late that the driver would count as hung."""
-        call = self._late_call()
+        call = self._find_late_call()
         if call is None or time.monotonic() - call.since <= self._hung_after_s:
             return None
         return self._pauses.reason or None
@@ -472,7 +478,7 @@ class NvmlClient:
             call = DriverCall(self._left_at, "the child's exit", self._leaving.pid)
         return call
 
-    def _late_call(self) -> DriverCall | None:
+    def _find_late_call(self) -> DriverCall | None:
         """Return the call that the child is in, or the sweep that it does not begin."""
         call = self._find_call()
         if call is None and self._child is not None:
@@ -480,14 +486,14 @@ class NvmlClient:
             call = DriverCall(begun + self._every_s, "a sweep", self._child.pid)
         return call
 
-    def _age_of_call(self, child: NvmlChild) -> float:
+    def _measure_call_age(self, child: NvmlChild) -> float:
         call = child.in_call()
         return 0.0 if call is None else time.monotonic() - call.since
 
-    def _is_driver_absent(self, snapshot: Snapshot) -> bool:
+    def _is_driver_absent(self, snapshot: NvmlSnapshot) -> bool:
         """Return whether neither a driver nor a GPU is present: with a GPU, a missing driver is a
         fault."""
         error = snapshot.error
         if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
             return False
-        return not pci_gpus(self._root)
+        return not list_pci_gpus(self._root)

@@ -45,7 +45,7 @@ class DriverCall:
         self.since, self.name, self.thread = since, name, thread
 
 
-class InFlight:
+class CallsInFlight:
     """The shared page behind a file descriptor; three slots: `since`, the call, and the thread."""
 
     def __init__(self, fd: int) -> None:
@@ -53,7 +53,7 @@ class InFlight:
         self._page = mmap.mmap(fd, _SIZE)
 
     @classmethod
-    def create(cls) -> InFlight:
+    def create(cls) -> CallsInFlight:
         """Return a new page without a call under way. Raises OSError."""
         fd = os.memfd_create("hpctl-nvml", os.MFD_CLOEXEC)
         os.ftruncate(fd, _SIZE)
@@ -118,7 +118,7 @@ BATCH = 32
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-class NvmlFailed(Exception):
+class NvmlCallError(Exception):
     """The error of a call that answered `code`, an nvmlReturn_t other than success."""
 
     def __init__(self, code: int, call: str) -> None:
@@ -139,17 +139,17 @@ ERRORS = {
 }
 
 
-class Driver:
+class NvmlDriver:
     """NVML as one thread of the child calls it; `slot` is that thread's in `inflight`."""
 
-    def __init__(self, nvml: Any, inflight: InFlight, slot: int) -> None:
+    def __init__(self, nvml: Any, inflight: CallsInFlight, slot: int) -> None:
         self.nvml = nvml
         self._inflight, self._slot = inflight, slot
 
     def call(
         self, name: str, *arguments: object, gpu: int | None = None, lasts_s: float = 0.0
     ) -> Any:
-        """Call pynvml's function of that name. Raises NvmlFailed.
+        """Call pynvml's function of that name. Raises NvmlCallError.
 
         `gpu` is for the record; `lasts_s` is how long the call is meant to wait.
         """
@@ -157,9 +157,9 @@ class Driver:
         try:
             return getattr(self.nvml, name)(*arguments)
         except self.nvml.NVMLError as error:
-            raise NvmlFailed(error.value, name) from error
+            raise NvmlCallError(error.value, name) from error
         except AttributeError as error:  # an nvidia-ml-py that is older than the function
-            raise NvmlFailed(FUNCTION_NOT_FOUND, name) from error
+            raise NvmlCallError(FUNCTION_NOT_FOUND, name) from error
         finally:
             self._inflight.end(self._slot)
 
@@ -167,14 +167,14 @@ class Driver:
 class NvmlDevice:
     """One GPU's handle. What the device or driver does not report is None."""
 
-    def __init__(self, driver: Driver, index: int, handle: Any) -> None:
+    def __init__(self, driver: NvmlDriver, index: int, handle: Any) -> None:
         self._driver, self._index, self._handle = driver, index, handle
 
     def ask(self, name: str, *arguments: object) -> Any:
-        """Make one call about the GPU. Raises NvmlFailed only for a lost GPU or driver."""
+        """Make one call about the GPU. Raises NvmlCallError only for a lost GPU or driver."""
         try:
             return self._driver.call(name, self._handle, *arguments, gpu=self._index)
-        except NvmlFailed as failed:
+        except NvmlCallError as failed:
             if failed.code in OF_THE_GPU or failed.code in OF_THE_LIBRARY:
                 raise
             return None
@@ -201,7 +201,7 @@ class NvmlDevice:
 
 def _decode_value(field: Any) -> int | None:
     if field.nvmlReturn in OF_THE_GPU:
-        raise NvmlFailed(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
+        raise NvmlCallError(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
     if field.nvmlReturn != 0 or field.valueType >= len(_MEMBERS):
         return None
     return int(getattr(field.value, _MEMBERS[field.valueType]))

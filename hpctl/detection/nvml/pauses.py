@@ -25,7 +25,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.procs import stat_fields
+from hpctl.detection.procs import read_stat_fields
 
 STOPPED = "the NVML child is stopped (SIGSTOP or a debugger)"
 FROZEN = "the NVML child is frozen by its cgroup"
@@ -53,7 +53,7 @@ class ThreadSample(Struct, frozen=True):
 
 def sample_thread(pid: int, thread: int, proc: Path = PROC) -> ThreadSample | None:
     """Sample one thread of a process (`thread` is its kernel id); None once it has ended."""
-    stat = stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
+    stat = read_stat_fields(str(proc / str(pid) / "task" / str(thread) / "stat"))
     if stat is None:
         return None
     _name, fields = stat
@@ -78,7 +78,7 @@ def is_frozen(pid: int, proc: Path = PROC) -> bool:
         if controllers and "freezer" not in controllers.split(","):
             continue
         folder = _find_cgroup(path, v2=not controllers, mounts=mounts)
-        if folder is not None and _reads_as_frozen(folder):
+        if folder is not None and _has_frozen_state(folder):
             return True
     return False
 
@@ -101,7 +101,7 @@ def _find_cgroup(path: str, *, v2: bool, mounts: str) -> Path | None:
     return None
 
 
-def _reads_as_frozen(folder: Path) -> bool:
+def _has_frozen_state(folder: Path) -> bool:
     for file, frozen in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")):
         try:
             lines = (folder / file).read_text().splitlines()
@@ -112,7 +112,7 @@ def _reads_as_frozen(folder: Path) -> bool:
     return False
 
 
-class Pauses:
+class ChildPauses:
     """The time that does not count, as the client's observations of the child find it.
 
     `longest_s`: no pause between two observations counts for longer. The class reads no clock.

@@ -29,7 +29,7 @@ class ClockThrottleTimes(Struct, frozen=True):
     """[271]"""
 
 
-class Remap(Struct, frozen=True):
+class RowRemapping(Struct, frozen=True):
     """Row remapping, Ampere and later: fields [142-145] and the banks with few or no rows left."""
 
     correctable: int | None = None
@@ -40,7 +40,7 @@ class Remap(Struct, frozen=True):
     banks_none: int | None = None
 
 
-class Ecc(Struct, frozen=True):
+class EccCounters(Struct, frozen=True):
     """Memory errors. Volatile counters start at 0 when the driver is loaded or the GPU reset.
 
     The totals are nvmlDeviceGetTotalEccErrors with VOLATILE_ECC; `sram_threshold_exceeded` is
@@ -56,7 +56,7 @@ class Ecc(Struct, frozen=True):
     retired_pending: bool | None = None
 
 
-class Pcie(Struct, frozen=True):
+class PcieLinkState(Struct, frozen=True):
     """The GPU's own PCIe link, as nvmlDeviceGet(Curr|Max)PcieLink(Generation|Width) say."""
 
     generation: int | None = None
@@ -89,7 +89,7 @@ class NvLink(Struct, frozen=True):
     """[222]"""
 
 
-class Fabric(Struct, frozen=True):
+class NvlinkFabric(Struct, frozen=True):
     """nvmlDeviceGetGpuFabricInfoV. None in `Gpu.fabric` where the call is not supported.
 
     `state`: 0 not supported, 1 not started, 2 in progress, 3 completed. `status` is the
@@ -148,13 +148,13 @@ class GpuState(Struct, frozen=True):
     memory_temperature_max_c: int | None = None
     """NVML_TEMPERATURE_THRESHOLD_MEM_MAX, an absolute temperature."""
     throttle: ClockThrottleTimes = ClockThrottleTimes()
-    remap: Remap = Remap()
-    ecc: Ecc = Ecc()
-    pcie: Pcie = Pcie()
+    remap: RowRemapping = RowRemapping()
+    ecc: EccCounters = EccCounters()
+    pcie: PcieLinkState = PcieLinkState()
     mig: bool | None = None
     """nvmlDeviceGetMigMode of now: in MIG mode the driver removes a GPU from NVLink and fabric."""
     nvlinks: tuple[NvLink, ...] = ()
-    fabric: Fabric | None = None
+    fabric: NvlinkFabric | None = None
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
@@ -176,7 +176,7 @@ class NvmlEvent(Struct, frozen=True):
     data: int = 0
 
 
-class Snapshot(Struct, frozen=True):
+class NvmlSnapshot(Struct, frozen=True):
     """One sweep. `at` is the monotonic time in seconds at which it began.
 
     `error` is set where NVML itself did not start or count (then there are no GPUs). `slow_at` is

@@ -17,7 +17,7 @@ TIMEOUT_S = 0.5
 _ANSWER_BYTES = 256 * 1024
 
 
-class AgentRefused(HpctlError):
+class AgentRefusedError(HpctlError):
     """The error of an agent that refuses a request. `code` is its reason."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -30,7 +30,7 @@ def ask_agent(
 ) -> dict[str, Any]:
     """Return the agent's answer to one request, in `timeout_s` at most.
 
-    Raises Unavailable where no agent answers, AgentRefused where it refuses.
+    Raises Unavailable where no agent answers, AgentRefusedError where it refuses.
     """
     line = json.dumps(request).encode() + b"\n"
     end = time.monotonic() + timeout_s
@@ -40,7 +40,7 @@ def ask_agent(
             link.connect(os.fspath(path))
             with contextlib.suppress(BrokenPipeError):  # it has already refused
                 link.sendall(line)
-            answer = _read_answer(link, end)
+            answer = _read_whole_answer(link, end)
     except TimeoutError as error:
         raise Unavailable(
             f"hpctl's agent on this node did not answer within {timeout_s:g} s at the socket "
@@ -61,7 +61,7 @@ def ask_agent(
     try:
         reply = json.loads(answer)
         if "error" in reply:
-            raise AgentRefused(
+            raise AgentRefusedError(
                 str(reply["error"]), str(reply["message"]), str(reply.get("hint", ""))
             )
         return dict(reply)
@@ -75,7 +75,7 @@ def ask_agent(
 _START = "Check that the agent runs: systemctl status hpctl-agent"
 
 
-def _read_answer(link: socket.socket, end: float) -> bytes:
+def _read_whole_answer(link: socket.socket, end: float) -> bytes:
     """Return everything up to the end of the answer. Raises TimeoutError at `end`."""
     got = bytearray()
     while not got.endswith(b"\n") and len(got) < _ANSWER_BYTES:

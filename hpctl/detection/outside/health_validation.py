@@ -34,17 +34,17 @@ def find_exit_code(severity: str) -> int:
     return int(severity in _TAKES_OUT_OF_SERVICE)
 
 
-def make_document(verdict: Mapping[str, Any]) -> dict[str, Any]:
+def make_validation_document(verdict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agent's answer to `verdict` as their object, one component for each finding.
 
     A component is at most as severe as the node: a finding without a rule closes no node.
     """
     overall = str(verdict["overall_severity"])
-    components = [_make_component(finding, overall) for finding in verdict["findings"]]
+    components = [_make_validation_component(finding, overall) for finding in verdict["findings"]]
     return {"overall_severity": overall, "affected_components": components}
 
 
-def _make_component(finding: Mapping[str, Any], overall: str) -> dict[str, Any]:
+def _make_validation_component(finding: Mapping[str, Any], overall: str) -> dict[str, Any]:
     severity = _SEVERITIES.get(finding["verdict"], "UNKNOWN")
     check, code, device = finding["check"], finding["code"], finding["device"]
     return {

@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.outside.trust import why_not, why_not_directory
-from hpctl.toolkit.bounds import at_stamp
+from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
+from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.errors import Unavailable
 
 UNIT = "sagemaker-health-monitoring-agent.service"
@@ -61,7 +61,7 @@ class HealthAgentLine(Struct, frozen=True):
     at: datetime | None = None
 
 
-class Untrusted(Unavailable):
+class UntrustedLogError(Unavailable):
     """The error of a log that others than root could have written."""
 
 
@@ -154,19 +154,19 @@ class HealthAgentFile(_HealthLogReader):
                 self.close()
 
     def _open_log(self) -> None:
-        trouble = why_not_directory(self._path.parent)
+        trouble = explain_directory_distrust(self._path.parent)
         if trouble:
-            raise Untrusted(
+            raise UntrustedLogError(
                 f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
-        trouble = why_not(self._path, status)
+        trouble = explain_distrust(self._path, status)
         if not trouble and not stat.S_ISREG(status.st_mode):
             trouble = f"{self._path} is no regular file"
         if trouble:
             os.close(fd)
-            raise Untrusted(
+            raise UntrustedLogError(
                 f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
@@ -275,12 +275,12 @@ class HealthAgentJournal(_HealthLogReader):
         if isinstance(text, list):
             text = bytes(b & 0xFF for b in text).decode(errors="replace")
         stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
-        return HealthAgentLine(text, at_stamp(int(stamp) / 1e6))
+        return HealthAgentLine(text, parse_timestamp(int(stamp) / 1e6))
 
 
 Source = HealthAgentFile | HealthAgentJournal
 
 
-def open_source(path: Path | None) -> Source:
+def open_health_agent_log(path: Path | None) -> Source:
     """Return the file at `path`, or the journal where None."""
     return HealthAgentJournal() if path is None else HealthAgentFile(path)

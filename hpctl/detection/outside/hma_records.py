@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from hpctl.detection.kernel.xid import normalize_address
 from hpctl.toolkit.bounds import EARLIEST, LATEST
-from hpctl.toolkit.compat import UTC, iso_time
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.toolkit.compat import UTC, parse_iso_time
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 # The lines of HyperPod's health monitoring agent, in the shapes that its releases write.
 #
@@ -54,11 +54,11 @@ _NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
 _NO_ACTION = frozenset({"XidUserAppError", "KernelDeadlock", "NvidiaGpuXidRestartApp"})
 
 
-class Malformed(ValueError):
+class MalformedDetectionError(ValueError):
     """The error of a detection that cannot be parsed: truncated, or of an unknown release."""
 
 
-class Detection(Struct, frozen=True):
+class HealthAgentDetection(Struct, frozen=True):
     """One detection. `at` is None where the record names no time that can be read."""
 
     what: str
@@ -74,19 +74,20 @@ class Detection(Struct, frozen=True):
         at = heard if self.at is None else min(self.at, heard)
         return Finding(
             f"hma.{self.what}",
-            Verdict.WARN if self.action == "none" else Verdict.FAIL,
+            DeviceVerdict.WARN if self.action == "none" else DeviceVerdict.FAIL,
             at,
             at,
             device=self.device,
             code=self.code,
             detail=": ".join(part for part in (self.action, self.message) if part)[:256],
             evidence=self.line[:EVIDENCE_CHARS],
-            clears=Clears.BOOT,
+            clears=ClearCondition.BOOT,
         )
 
 
-def read_detection(line: str) -> Detection | None:
-    """Return the detection in a line of the log; None for its other lines. Raises Malformed."""
+def read_detection(line: str) -> HealthAgentDetection | None:
+    """Return the detection in a line of the log; None for its other lines. Raises
+    MalformedDetectionError."""
     if not any(sign in line for sign in _SIGNS):
         return None
     try:
@@ -94,24 +95,26 @@ def read_detection(line: str) -> Detection | None:
         begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
         record = msgspec.json.decode(line[begin:])
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        raise Malformed(f"a detection that is not JSON: {error}") from error
+        raise MalformedDetectionError(f"a detection that is not JSON: {error}") from error
     if not isinstance(record, dict):
-        raise Malformed("a detection that is no JSON object")
-    fields = _plain_keys(record)
+        raise MalformedDetectionError("a detection that is no JSON object")
+    fields = _normalize_keys(record)
     if fields.get(MARK) != "HealthEvent":
         return None
     for name, reader in _SHAPES.items():
         inner = fields.get(name)
         if isinstance(inner, dict):
-            return reader(_plain_keys(inner), fields, line)
+            return reader(_normalize_keys(inner), fields, line)
     if isinstance(fields.get("condition"), str):
         return _parse_dcgm(fields, line)
-    raise Malformed(f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}")
+    raise MalformedDetectionError(
+        f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}"
+    )
 
 
 def _parse_npd(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
-) -> Detection | None:
+) -> HealthAgentDetection | None:
     """Return an event of the node problem detector: its reason, and the condition that it leads
     to."""
     message, reason = _read_text(details, "message"), _read_code(details, "reason")
@@ -120,15 +123,15 @@ def _parse_npd(
     action = _find_action(reason, condition[1] if condition else message)
     xid = _XID.search(message)
     if xid is None:
-        return Detection("npd", reason, line, at, action=action, message=message)
-    return Detection(
+        return HealthAgentDetection("npd", reason, line, at, action=action, message=message)
+    return HealthAgentDetection(
         "npd", reason, line, at, normalize_address(xid["pci"]), action, f"Xid {xid['code']}"
     )
 
 
 def _parse_event(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
-) -> Detection | None:
+) -> HealthAgentDetection | None:
     """Return an event with its action, as clusters on EKS have it."""
     reason, kind = _read_code(details, "Reason"), _read_text(details, "Type")
     asked = _read_text(details, "Action").lower()
@@ -137,19 +140,23 @@ def _parse_event(
     )
     xid = _XID.search(_read_text(details, "Message"))
     device = normalize_address(xid["pci"]) if xid else ""
-    return Detection("event", reason, line, _parse_time(fields.get("ts")), device, action, kind)
+    return HealthAgentDetection(
+        "event", reason, line, _parse_time(fields.get("ts")), device, action, kind
+    )
 
 
 def _parse_condition(
     details: Mapping[str, Any], fields: Mapping[str, Any], line: str
-) -> Detection | None:
+) -> HealthAgentDetection | None:
     """Return a condition of the node; None for one whose status is not True."""
     if str(details.get("status", "True")).lower() != "true":
         return None
     kind = _read_code(details, "type")
     at = _parse_time(fields.get("ts"))
     message = _read_text(details, "message")
-    return Detection("condition", kind, line, at, action=_find_action(kind, kind), message=message)
+    return HealthAgentDetection(
+        "condition", kind, line, at, action=_find_action(kind, kind), message=message
+    )
 
 
 _SHAPES = {
@@ -159,26 +166,27 @@ _SHAPES = {
 }
 
 
-def _parse_dcgm(fields: Mapping[str, Any], line: str) -> Detection:
+def _parse_dcgm(fields: Mapping[str, Any], line: str) -> HealthAgentDetection:
     """Return a DCGM policy violation. It names no action, and none is inferred."""
     at, condition = _parse_time(fields.get("ts")), _read_text(fields, "condition")
     data = fields.get("data")
-    values = _plain_keys(data) if isinstance(data, dict) else {}
+    values = _normalize_keys(data) if isinstance(data, dict) else {}
     if condition.lower().startswith("xid"):
-        return Detection("xid", _parse_xid(values.get("ErrNum")), line, at)
+        return HealthAgentDetection("xid", _parse_xid(values.get("ErrNum")), line, at)
     message = msgspec.json.encode(data).decode() if data else ""
-    return Detection("dcgm", _make_slug(condition), line, at, message=message)
+    return HealthAgentDetection("dcgm", _make_code_slug(condition), line, at, message=message)
 
 
 def _parse_xid(value: object) -> str:
-    """Return an Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
+    """Return an Xid as JSON may spell it: 79, 79.0 or "79". Raises MalformedDetectionError for all
+    else."""
     text = str(value).removesuffix(".0")
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
-        raise Malformed(f"an Xid whose ErrNum is no number: {value!r:.80}")
+        raise MalformedDetectionError(f"an Xid whose ErrNum is no number: {value!r:.80}")
     return str(int(text))
 
 
-def _plain_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
+def _normalize_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).rstrip(": "): value for key, value in record.items()}
 
 
@@ -188,14 +196,15 @@ def _read_text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _read_code(fields: Mapping[str, Any], key: str) -> str:
-    """Return the word that names the detection. Raises Malformed where there is none."""
-    slug = _make_slug(_read_text(fields, key))
+    """Return the word that names the detection. Raises MalformedDetectionError where there is
+    none."""
+    slug = _make_code_slug(_read_text(fields, key))
     if not slug:
-        raise Malformed(f"a detection without {key!r}")
+        raise MalformedDetectionError(f"a detection without {key!r}")
     return slug
 
 
-def _make_slug(text: str) -> str:
+def _make_code_slug(text: str) -> str:
     return _NO_CODE.sub("_", text.strip())[:64]
 
 
@@ -219,7 +228,7 @@ def _parse_time(value: object) -> datetime | None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             at = datetime.fromtimestamp(value, UTC)
         else:
-            at = iso_time(str(value))
+            at = parse_iso_time(str(value))
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None

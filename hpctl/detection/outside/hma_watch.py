@@ -8,12 +8,16 @@ from datetime import datetime, timedelta
 
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.findings import merge_findings
-from hpctl.detection.outside.hma_log import HealthAgentLine, Source, Untrusted
-from hpctl.detection.outside.hma_records import Detection, Malformed, read_detection
+from hpctl.detection.outside.hma_log import HealthAgentLine, Source, UntrustedLogError
+from hpctl.detection.outside.hma_records import (
+    HealthAgentDetection,
+    MalformedDetectionError,
+    read_detection,
+)
 from hpctl.faults.health import Key, make_finding_key
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 #
 # The findings of HyperPod's health monitoring agent, followed on a separate thread.
@@ -73,7 +77,7 @@ class HealthAgentWatch(threading.Thread):
         """Read once. Return False where there is no source."""
         try:
             lines = self._source.read(wait_s)
-        except Untrusted as error:
+        except UntrustedLogError as error:
             self._note_problem("untrusted", str(error))
             return False
         except Unavailable:
@@ -100,13 +104,21 @@ class HealthAgentWatch(threading.Thread):
     def _judge_line(self, line: HealthAgentLine, heard: datetime) -> None:
         try:
             detection = read_detection(line.text)
-        except (Malformed, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (
+            MalformedDetectionError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
             self._note_problem("malformed", str(error) or type(error).__name__, line.text)
             return
         if detection is not None:
             self._add_detection(detection, line, heard)
 
-    def _add_detection(self, detection: Detection, line: HealthAgentLine, heard: datetime) -> None:
+    def _add_detection(
+        self, detection: HealthAgentDetection, line: HealthAgentLine, heard: datetime
+    ) -> None:
         at = detection.at or line.at
         if at is not None and at < self._booted:
             return
@@ -129,13 +141,13 @@ class HealthAgentWatch(threading.Thread):
         now = datetime.now(UTC)
         new = Finding(
             CHECK_LOG,
-            Verdict.UNKNOWN,
+            DeviceVerdict.UNKNOWN,
             now,
             now,
             code=code,
             detail=detail[:256],
             evidence=evidence[:512],
-            clears=Clears.GONE,
+            clears=ClearCondition.GONE,
         )
         with self._lock:
             old = self._trouble
@@ -144,6 +156,6 @@ class HealthAgentWatch(threading.Thread):
             self._listener.note_change()
 
 
-def booted_at() -> datetime:
+def compute_boot_time() -> datetime:
     """Return when this machine booted, by its own clocks."""
     return datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)

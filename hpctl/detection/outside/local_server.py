@@ -16,16 +16,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from hpctl.detection.outside.node_verdict import NodeVerdict, write_line
+from hpctl.detection.outside.node_verdict import NodeVerdict, format_verdict_line
 from hpctl.detection.outside.report_request import (
     MAX_REQUEST,
-    AskLine,
-    AskVerdict,
-    BadRequest,
+    MalformedRequestError,
+    VerdictLineRequest,
+    VerdictRequest,
     decode_request,
 )
-from hpctl.detection.outside.reported import MAX_REPORTED, Reported, TooManyReports
-from hpctl.detection.outside.trust import trusted_owners
+from hpctl.detection.outside.reported import MAX_REPORTED, ReportTable, TooManyReportsError
+from hpctl.detection.outside.trust import list_trusted_owners
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.token_bucket import TokenBucket
 
@@ -56,13 +56,15 @@ class _LocalClient(Struct):
     answer: bytes = b""
 
 
-class LocalServer:
+class AgentSocketServer:
     """A server of the socket, on a separate thread, from `start` to `stop`.
 
     `verdict` is called from that thread, for each peer that asks.
     """
 
-    def __init__(self, path: Path, reported: Reported, verdict: Callable[[], NodeVerdict]) -> None:
+    def __init__(
+        self, path: Path, reported: ReportTable, verdict: Callable[[], NodeVerdict]
+    ) -> None:
         self._path, self._reported, self._verdict = path, reported, verdict
         self._reports = TokenBucket(REPORT_BURST, REPORTS_A_SECOND)
         self._peers: dict[socket.socket, _LocalClient] = {}
@@ -100,7 +102,7 @@ class LocalServer:
                         self._accept_client(self._listener)
                     else:
                         self._serve_client(self._peers[key.fileobj])  # type: ignore[index]
-                self._drop_slow()
+                self._drop_slow_clients()
         finally:
             for peer in list(self._peers.values()):
                 self._drop_client(peer)
@@ -121,7 +123,7 @@ class LocalServer:
         self._peers[link] = peer
         self._selector.register(link, selectors.EVENT_READ)
         uid = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        if uid not in trusted_owners():
+        if uid not in list_trusted_owners():
             self._send_answer(
                 peer, _encode_error("forbidden", f"uid {uid} may not speak to the agent")
             )
@@ -130,7 +132,7 @@ class LocalServer:
 
     def _serve_client(self, peer: _LocalClient) -> None:
         if peer.answer:
-            self._write_pending(peer)
+            self._send_pending_answers(peer)
             return
         try:
             chunk = peer.link.recv(MAX_REQUEST)
@@ -153,16 +155,16 @@ class LocalServer:
     def _answer_request(self, line: bytes) -> bytes:
         try:
             request = decode_request(line)
-            if isinstance(request, AskLine):
-                return write_line(self._verdict())
-            if isinstance(request, AskVerdict):
+            if isinstance(request, VerdictLineRequest):
+                return format_verdict_line(self._verdict())
+            if isinstance(request, VerdictRequest):
                 return msgspec.json.encode({"verdict": self._verdict()})
             if not self._reports.take(time.monotonic()):
                 return _encode_error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
             return msgspec.json.encode(self._reported.take(request))
-        except BadRequest as error:
+        except MalformedRequestError as error:
             return _encode_error("malformed", str(error))
-        except TooManyReports:
+        except TooManyReportsError:
             return _encode_error(
                 "full",
                 f"{MAX_REPORTED} failures are reported already, this one is not kept",
@@ -178,9 +180,9 @@ class LocalServer:
     def _send_answer(self, peer: _LocalClient, answer: bytes) -> None:
         peer.answer = answer + b"\n"
         self._selector.modify(peer.link, selectors.EVENT_WRITE)
-        self._write_pending(peer)
+        self._send_pending_answers(peer)
 
-    def _write_pending(self, peer: _LocalClient) -> None:
+    def _send_pending_answers(self, peer: _LocalClient) -> None:
         try:
             peer.answer = peer.answer[peer.link.send(peer.answer) :]
         except BlockingIOError:
@@ -190,7 +192,7 @@ class LocalServer:
         if not peer.answer:
             self._drop_client(peer)
 
-    def _drop_slow(self) -> None:
+    def _drop_slow_clients(self) -> None:
         now = time.monotonic()
         for peer in [p for p in self._peers.values() if p.deadline < now]:
             self._drop_client(peer)
@@ -211,7 +213,7 @@ def _open_listener(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _clear_away(path)
+        _remove_dead_socket(path)
         # Before bind: Linux gives the socket's file the mode that the socket has at that time.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(os.fspath(path))
@@ -226,7 +228,7 @@ def _open_listener(path: Path) -> socket.socket:
     return listener
 
 
-def _clear_away(path: Path) -> None:
+def _remove_dead_socket(path: Path) -> None:
     """Remove a dead agent's socket. Raises OSError where another process listens there."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

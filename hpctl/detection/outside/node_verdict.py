@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import Rules
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.identity import Generation, NodeName
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.identity import NodeGeneration, NodeName
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 
 #
 # The agent's verdict on its own node, for prologs and epilogs, by hpctl's own rules.
@@ -24,10 +24,10 @@ LINE = "hpctl.line/1"
 
 
 SEVERITIES = {
-    Condition.HEALTHY: "PASS",
-    Condition.SUSPECT: "WARNING",
-    Condition.FAULTY: "CRITICAL",
-    Condition.UNKNOWN: "UNKNOWN",
+    NodeCondition.HEALTHY: "PASS",
+    NodeCondition.SUSPECT: "WARNING",
+    NodeCondition.FAULTY: "CRITICAL",
+    NodeCondition.UNKNOWN: "UNKNOWN",
 }
 """A condition in the levels of NVIDIA Health Validation's verdict, which has INFO besides.
 
@@ -51,7 +51,7 @@ class ShownFinding(Struct, frozen=True):
     check: str
     code: str
     device: str
-    verdict: Verdict
+    verdict: DeviceVerdict
     detail: str
     evidence: str
     count: int
@@ -63,7 +63,7 @@ class NodeVerdict(Struct, frozen=True):
     """The answer. `as_of` is when the agent last looked; `rule` is empty unless FAULTY."""
 
     node: NodeName
-    condition: Condition
+    condition: NodeCondition
     overall_severity: str
     as_of: datetime
     since: datetime
@@ -73,7 +73,7 @@ class NodeVerdict(Struct, frozen=True):
 
 
 def judge_node(
-    generation: Generation,
+    generation: NodeGeneration,
     findings: Sequence[Finding],
     as_of: datetime,
     rules: Rules,
@@ -84,7 +84,7 @@ def judge_node(
     UNKNOWN for an agent without results for longer than `rules.silent_after`, except for a fault
     that is proven.
     """
-    found = assess_health(Health(generation, as_of, tuple(findings)), rules, now)
+    found = assess_health(NodeHealth(generation, as_of, tuple(findings)), rules, now)
     return NodeVerdict(
         node=generation.node,
         condition=found.condition,
@@ -93,11 +93,11 @@ def judge_node(
         since=found.since,
         rule=found.fault.rule if found.fault else "",
         why=found.why,
-        findings=tuple(_view_finding(finding) for finding in found.findings[:MAX_SHOWN]),
+        findings=tuple(_make_shown_finding(finding) for finding in found.findings[:MAX_SHOWN]),
     )
 
 
-def write_line(verdict: NodeVerdict) -> bytes:
+def format_verdict_line(verdict: NodeVerdict) -> bytes:
     """Return the verdict as one line: LINE, the severity and a text without control characters."""
     text = f"{verdict.node} is {verdict.condition}"
     if verdict.why:
@@ -106,7 +106,7 @@ def write_line(verdict: NodeVerdict) -> bytes:
     return f"{LINE} {verdict.overall_severity} {plain[:_LINE_CHARS]}".encode("ascii", "replace")
 
 
-def _view_finding(f: Finding) -> ShownFinding:
+def _make_shown_finding(f: Finding) -> ShownFinding:
     evidence = f.evidence[:_EVIDENCE_CHARS]
     return ShownFinding(
         f.check, f.code, f.device, f.verdict, f.detail, evidence, f.count, f.first, f.last

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell
+from hpctl.detection.check import UnknownResultError
 from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
 
 MAX_OUTPUT = 64 * 1024
@@ -22,7 +22,7 @@ END_S = 1.0
 _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 
-class Ended(Struct, frozen=True):
+class ProgramResult(Struct, frozen=True):
     """The end of a program: its exit status (negative: the signal) and what it printed."""
 
     status: int
@@ -47,18 +47,18 @@ class PluginProcess:
         self._environment, self._most = environment, most
         self._stuck: subprocess.Popen[bytes] | None = None
 
-    def run(self) -> Ended:
+    def run(self) -> ProgramResult:
         """Run it to its end; then kill what it leaves in its process group.
 
-        Raises CannotTell where it cannot be started, prints more than it may, is not done in
-        time, or still hangs from an earlier run.
+        Raises UnknownResultError where it cannot be started, prints more than it may, is not done
+        in time, or still hangs from an earlier run.
         """
         if self._stuck is not None and self._stuck.poll() is None:
-            raise CannotTell("still hangs from an earlier run and cannot be killed")
+            raise UnknownResultError("still hangs from an earlier run and cannot be killed")
         try:
             child = BoundedChild(self._command, environment=self._environment)
         except OSError as error:
-            raise CannotTell(f"cannot be run: {error.strerror}") from error
+            raise UnknownResultError(f"cannot be run: {error.strerror}") from error
         output, complaint = bytearray(), bytearray()
         status: int | None = None
         try:
@@ -67,14 +67,18 @@ class PluginProcess:
                 into = output if pipe is child.process.stdout else complaint
                 into += chunk
         except ChildTooSlow as error:
-            raise CannotTell(f"was not done within {self._timeout_s:g} s and is killed") from error
+            raise UnknownResultError(
+                f"was not done within {self._timeout_s:g} s and is killed"
+            ) from error
         except ChildTooLoud as error:
-            raise CannotTell(f"prints more than {self._most} bytes and is killed") from error
+            raise UnknownResultError(
+                f"prints more than {self._most} bytes and is killed"
+            ) from error
         finally:
             status = child.end(END_S)
             if status is None:
                 self._stuck = child.process
         if status is None:
-            raise CannotTell("has ended, and its process cannot be reaped")
+            raise UnknownResultError("has ended, and its process cannot be reaped")
         said = complaint[-_STDERR_KEPT:].decode(errors="replace").strip()
-        return Ended(status, bytes(output), said)
+        return ProgramResult(status, bytes(output), said)

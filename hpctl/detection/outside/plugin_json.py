@@ -5,9 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.detection.check import CannotTell, Observation
+from hpctl.detection.check import Observation, UnknownResultError
 from hpctl.detection.outside.verdict_formats import FormatName
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from hpctl.wire import reports as wire
 
 #
@@ -33,12 +33,12 @@ _Word = Annotated[str, Meta(max_length=256)]
 
 class _PluginFinding(Struct, frozen=True, forbid_unknown_fields=True):
     code: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:+-]{0,64}\Z")] = ""
-    verdict: Verdict = Verdict.FAIL
+    verdict: DeviceVerdict = DeviceVerdict.FAIL
     device: _Word = ""
     detail: _Word = ""
     evidence: Annotated[str, Meta(max_length=wire.MAX_EVIDENCE)] = ""
     job: Annotated[str, Meta(pattern=r"^[0-9_+]{0,32}\Z")] = ""
-    clears: Clears | None = None
+    clears: ClearCondition | None = None
     gone_s: _Seconds | None = None
 
 
@@ -46,7 +46,7 @@ class _PluginFindings(Struct, frozen=True, forbid_unknown_fields=True):
     findings: Annotated[tuple[_PluginFinding, ...], Meta(max_length=MAX_FINDINGS)]
 
 
-class Description(Struct, frozen=True, forbid_unknown_fields=True):
+class PluginDescription(Struct, frozen=True, forbid_unknown_fields=True):
     """A plugin's description; each part may be left out. Times in seconds.
 
     `seen` is N of M: reported when N of the last M runs saw it. `timeout_s` is its deadline.
@@ -57,7 +57,7 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     every_s: Annotated[float, Meta(ge=5, le=WEEK_S)] = 60.0
     timeout_s: Annotated[float, Meta(ge=0.1, le=20)] = 10.0
     seen: tuple[Annotated[int, Meta(ge=1, le=20)], Annotated[int, Meta(ge=1, le=20)]] = (1, 1)
-    clears: Clears = Clears.GONE
+    clears: ClearCondition = ClearCondition.GONE
     gone_s: _Seconds | None = None
     grace_s: Annotated[float, Meta(ge=0, le=WEEK_S)] = 0.0
     format: FormatName | None = None
@@ -66,39 +66,39 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
 _findings = msgspec.json.Decoder(_PluginFindings)
 
 
-_description = msgspec.json.Decoder(Description)
+_description = msgspec.json.Decoder(PluginDescription)
 
 
-def parse_findings(output: bytes) -> tuple[Observation, ...]:
-    """Parse the output of a run. Raises CannotTell with the place and a hint."""
+def parse_plugin_findings(output: bytes) -> tuple[Observation, ...]:
+    """Parse the output of a run. Raises UnknownResultError with the place and a hint."""
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CannotTell(f"{_describe_error(output, error)}; {_FIX}") from error
+        raise UnknownResultError(f"{_describe_error(output, error)}; {_FIX}") from error
     return tuple(
         Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
         for f in found.findings
     )
 
 
-def parse_description(output: bytes) -> Description:
-    """Parse the output of `--describe`. Raises CannotTell.
+def parse_plugin_description(output: bytes) -> PluginDescription:
+    """Parse the output of `--describe`. Raises UnknownResultError.
 
     A plugin that prints nothing, or its findings as usual, does not support `--describe`: the
     defaults apply.
     """
     if not output.strip():
-        return Description()
+        return PluginDescription()
     try:
         description = _description.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         try:
             _findings.decode(output)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise CannotTell(f"--describe: {_describe_error(output, error)}") from error
-        return Description()
+            raise UnknownResultError(f"--describe: {_describe_error(output, error)}") from error
+        return PluginDescription()
     if description.seen[0] > description.seen[1]:
-        raise CannotTell("--describe: seen is N of M with N up to M - at `$.seen`")
+        raise UnknownResultError("--describe: seen is N of M with N up to M - at `$.seen`")
     return description
 
 

@@ -16,19 +16,19 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Judged, Limits, Observation
-from hpctl.detection.outside.plugin_child import Ended, PluginProcess
+from hpctl.detection.check import CheckedMachine, Judged, Limits, Observation, UnknownResultError
+from hpctl.detection.outside.plugin_child import PluginProcess, ProgramResult
 from hpctl.detection.outside.plugin_json import (
     MAX_DETAIL,
-    Description,
-    parse_description,
-    parse_findings,
+    PluginDescription,
+    parse_plugin_description,
+    parse_plugin_findings,
 )
-from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
 from hpctl.detection.outside.verdict_formats import read_verdict
 from hpctl.detection.outside.verdict_readers import ToolOutput
 from hpctl.faults.table import CheckSpec
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 
 DIRECTORY = Path("/etc/hpctl/checks.d")
 
@@ -67,15 +67,15 @@ class PluginRefusal(Struct, frozen=True):
     why: str
 
 
-class Plugin:
+class CheckPlugin:
     """One executable as a check. Its `gather` takes up to its own `timeout_s`."""
 
-    def __init__(self, path: Path, description: Description) -> None:
+    def __init__(self, path: Path, description: PluginDescription) -> None:
         self.path, self.timeout_s = path, description.timeout_s
         self._format = description.format
         gone_s = description.gone_s or _MISSED_RUNS * description.every_s
         self.spec = CheckSpec(
-            name=check_name(path.name),
+            name=make_check_name(path.name),
             what=description.what or f"this site's own check {path.name}",
             source=str(path),
             every_s=description.every_s,
@@ -88,25 +88,28 @@ class Plugin:
         self._child = PluginProcess([os.fspath(path)], description.timeout_s)
 
     def gather(self, machine: CheckedMachine) -> tuple[Observation, ...]:
-        """Run it once. Raises CannotTell, with a hint."""
+        """Run it once. Raises UnknownResultError, with a hint."""
         trouble = _explain_distrust(self.path)
         if trouble:
-            raise CannotTell(trouble)
+            raise UnknownResultError(trouble)
         try:
             ended = self._child.run()
             if self._format is not None:
-                return read_verdict(self._format, _describe_end(ended))
+                return read_verdict(self._format, _make_tool_output(ended))
             if ended.status != 0:
-                raise CannotTell(
-                    f"ended with {_describe_status(ended.status)}{_last_line(ended.complaint)}"
+                raise UnknownResultError(
+                    f"ended with "
+                    f"{_describe_exit_status(ended.status)}{_find_last_line(ended.complaint)}"
                 )
-            return parse_findings(ended.output)
-        except CannotTell as error:
-            raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
+            return parse_plugin_findings(ended.output)
+        except UnknownResultError as error:
+            raise UnknownResultError(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
 
     def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
         """Return what it reported, without results that are OK, which need no finding."""
-        return tuple(observation for observation in seen if observation.verdict is not Verdict.OK)
+        return tuple(
+            observation for observation in seen if observation.verdict is not DeviceVerdict.OK
+        )
 
 
 class PluginDirectory:
@@ -120,7 +123,7 @@ class PluginDirectory:
         what="files in the directory of this site's checks that the agent does not run",
         source="hpctl",
         every_s=60.0,
-        clears=Clears.GONE,
+        clears=ClearCondition.GONE,
         gone_s=60.0,
         shed=1,
     )
@@ -133,16 +136,16 @@ class PluginDirectory:
         self._running = frozenset(running)
 
     def gather(self, machine: CheckedMachine) -> tuple[PluginRefusal, ...]:
-        """Read the directory as it is now, without running any file. Raises CannotTell."""
+        """Read the directory as it is now, without running any file. Raises UnknownResultError."""
         try:
-            trouble = why_not_directory(self._directory)
+            trouble = explain_directory_distrust(self._directory)
             if trouble:
                 return (PluginRefusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
             found = _list_files(self._directory)
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise CannotTell(f"{self._directory}: {error.strerror}") from error
+            raise UnknownResultError(f"{self._directory}: {error.strerror}") from error
         return tuple(
             PluginRefusal(path.name, _explain_distrust(path) or self._refused.get(path.name, _NEW))
             for path in found
@@ -152,14 +155,15 @@ class PluginDirectory:
     def judge(self, seen: Sequence[PluginRefusal], before: object, limits: Limits) -> Judged:
         """Return one observation for each file that is not run."""
         return tuple(
-            Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL]) for r in seen
+            Observation("refused", r.file[:256], DeviceVerdict.WARN, r.why[:MAX_DETAIL])
+            for r in seen
         )
 
 
-Check = Plugin | PluginDirectory
+Check = CheckPlugin | PluginDirectory
 
 
-def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
+def load_plugins(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     """Return every plugin of a directory, by name, and the directory's own check; never raises.
 
     Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
@@ -167,46 +171,46 @@ def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
     """
     refused: list[PluginRefusal] = []
     taken: dict[str, Path] = {}
-    for path in _list_trusted(directory):
+    for path in _list_trusted_files(directory):
         trouble = _explain_bad_name(path, taken)
         if trouble:
             refused.append(PluginRefusal(path.name, trouble))
         elif len(taken) >= MAX_PLUGINS:
             refused.append(PluginRefusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
         else:
-            taken[check_name(path.name)] = path
+            taken[make_check_name(path.name)] = path
     with ThreadPoolExecutor(8, thread_name_prefix="describe") as pool:
         asked = list(pool.map(_load_plugin, taken.values()))
-    plugins = [made for made in asked if isinstance(made, Plugin)]
+    plugins = [made for made in asked if isinstance(made, CheckPlugin)]
     refused += [made for made in asked if isinstance(made, PluginRefusal)]
     running = (plugin.path.name for plugin in plugins)
     return (*plugins, PluginDirectory(directory, refused, running))
 
 
-def check_name(file: str) -> str:
+def make_check_name(file: str) -> str:
     """Return the check's name: `nhc-disk.sh` is `plugin.nhc.disk`, and its rules are
     plugin-nhc-disk."""
     stem = file.rpartition(".")[0] or file
     return "plugin." + stem.replace("-", ".")
 
 
-def _load_plugin(path: Path) -> Plugin | PluginRefusal:
+def _load_plugin(path: Path) -> CheckPlugin | PluginRefusal:
     try:
         ended = PluginProcess([os.fspath(path), "--describe"], DESCRIBE_S).run()
         if ended.status != 0:
-            raise CannotTell(
-                f"--describe ended with {_describe_status(ended.status)}"
-                f"{_last_line(ended.complaint)}"
+            raise UnknownResultError(
+                f"--describe ended with {_describe_exit_status(ended.status)}"
+                f"{_find_last_line(ended.complaint)}"
             )
-        return Plugin(path, parse_description(ended.output))
-    except CannotTell as error:
+        return CheckPlugin(path, parse_plugin_description(ended.output))
+    except UnknownResultError as error:
         return PluginRefusal(path.name, f"{error}; it may also ignore its arguments")
 
 
-def _list_trusted(directory: Path) -> list[Path]:
+def _list_trusted_files(directory: Path) -> list[Path]:
     """Return the files that may be run; PluginDirectory's gather reports why the others may not."""
     try:
-        if why_not_directory(directory):
+        if explain_directory_distrust(directory):
             return []
         return [path for path in _list_files(directory) if not _explain_distrust(path)]
     except OSError:
@@ -228,7 +232,7 @@ def _explain_distrust(path: Path) -> str:
         status = path.lstat()
     except OSError as error:
         return f"{path}: {error.strerror}"
-    trouble = why_not(path, status)
+    trouble = explain_distrust(path, status)
     if trouble:
         return f"{trouble}: copy it there, chown root, chmod 0755"
     if not stat.S_ISREG(status.st_mode):
@@ -239,7 +243,7 @@ def _explain_distrust(path: Path) -> str:
 
 
 def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
-    name = check_name(path.name)
+    name = make_check_name(path.name)
     if not _NAME.fullmatch(name.removeprefix("plugin.")):
         return f"{path.name}: small letters, digits, _ . and - only, a letter first: rename it"
     if name in taken:
@@ -247,14 +251,14 @@ def _explain_bad_name(path: Path, taken: dict[str, Path]) -> str:
     return ""
 
 
-def _describe_end(ended: Ended) -> ToolOutput:
+def _make_tool_output(ended: ProgramResult) -> ToolOutput:
     text = ended.output.decode(errors="replace")
     return ToolOutput(text, ended.status, os.uname().nodename)
 
 
-def _describe_status(status: int) -> str:
+def _describe_exit_status(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit code {status}, not 0"
 
 
-def _last_line(complaint: str) -> str:
+def _find_last_line(complaint: str) -> str:
     return f": {complaint.splitlines()[-1][:120]}" if complaint else ""

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from hpctl.detection.outside.clean_text import clean_code, clean_line
+from hpctl.detection.outside.clean_text import clean_finding_code, clean_text_line
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict
 from hpctl.wire import reports as wire
 
 #
@@ -39,7 +39,7 @@ MAX_FOR_S = 7 * 86400.0
 _NO_JOB = re.compile(r"[^0-9_+]+")
 
 
-class BadRequest(HpctlError):
+class MalformedRequestError(HpctlError):
     """The error of a line that is not a request. The message names the place."""
 
 
@@ -50,62 +50,66 @@ class ReportRequest(Struct, frozen=True, forbid_unknown_fields=True, tag="report
     """
 
     check: Annotated[str, Meta(pattern=r"^report\.[a-z][a-z0-9_.]{0,55}\Z")]
-    verdict: Verdict
+    verdict: DeviceVerdict
     code: str = ""
     device: str = ""
     detail: str = ""
     evidence: str = ""
     job: str = ""
-    clears: Clears = Clears.GONE
+    clears: ClearCondition = ClearCondition.GONE
     for_s: Annotated[float, Meta(ge=1, le=MAX_FOR_S)] | None = None
 
     @property
     def lasts(self) -> timedelta | None:
         """Return how long it counts unless it is reported again; None until it is cleared."""
-        if self.clears is not Clears.GONE:
+        if self.clears is not ClearCondition.GONE:
             return None
         return timedelta(seconds=DEFAULT_FOR_S if self.for_s is None else self.for_s)
 
 
-class AskVerdict(Struct, frozen=True, forbid_unknown_fields=True, tag="verdict", tag_field="op"):
+class VerdictRequest(
+    Struct, frozen=True, forbid_unknown_fields=True, tag="verdict", tag_field="op"
+):
     """A request for the agent's verdict on this node."""
 
 
-class AskLine(Struct, frozen=True, forbid_unknown_fields=True, tag="line", tag_field="op"):
+class VerdictLineRequest(
+    Struct, frozen=True, forbid_unknown_fields=True, tag="line", tag_field="op"
+):
     """What does the agent think of this node, in one line for a program that reads no JSON?"""
 
 
-Request = ReportRequest | AskVerdict | AskLine
+Request = ReportRequest | VerdictRequest | VerdictLineRequest
 
 
 _decoder = msgspec.json.Decoder(Request)
 
 
 def decode_request(line: bytes) -> Request:
-    """Return the request in a line. Raises BadRequest."""
+    """Return the request in a line. Raises MalformedRequestError."""
     try:
         request: Request = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(
+        raise MalformedRequestError(
             f"the agent does not understand the health check's report: {error}"
         ) from error
-    if isinstance(request, AskVerdict | AskLine):
+    if isinstance(request, VerdictRequest | VerdictLineRequest):
         return request
-    if request.verdict in (Verdict.UNKNOWN, Verdict.NOTE):
-        raise BadRequest(
+    if request.verdict in (DeviceVerdict.UNKNOWN, DeviceVerdict.NOTE):
+        raise MalformedRequestError(
             "the report has no valid verdict: write ok, warn or fail; a check that found out "
             "nothing sends no report"
         )
-    if request.for_s is not None and request.clears is not Clears.GONE:
-        raise BadRequest(
+    if request.for_s is not None and request.clears is not ClearCondition.GONE:
+        raise MalformedRequestError(
             f"the report has for_s and clears: {request.clears.value}: for_s is valid only with "
             "clears: gone; leave for_s out, or report clears: gone"
         )
     return msgspec.structs.replace(
         request,
-        code=clean_code(request.code),
-        device=clean_line(request.device, MAX_WORD),
-        detail=clean_line(request.detail, MAX_WORD),
-        evidence=clean_line(request.evidence, wire.MAX_EVIDENCE),
+        code=clean_finding_code(request.code),
+        device=clean_text_line(request.device, MAX_WORD),
+        detail=clean_text_line(request.detail, MAX_WORD),
+        evidence=clean_text_line(request.evidence, wire.MAX_EVIDENCE),
         job=_NO_JOB.sub("", request.job)[:32],
     )

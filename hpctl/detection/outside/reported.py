@@ -27,7 +27,7 @@ from hpctl.detection.changes import ChangeListener, NoListener
 from hpctl.detection.outside.report_request import ReportRequest
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ MAX_REPORTED = 64
 _Key = tuple[str, str, str, str]
 
 
-class TooManyReports(Exception):
+class TooManyReportsError(Exception):
     """The error of a full table in which every entry is a failure."""
 
 
@@ -64,7 +64,7 @@ class _StoredReports(msgspec.Struct, frozen=True):
     kept: tuple[_StoredReport, ...]
 
 
-class Reported:
+class ReportTable:
     """The table. All methods from any thread.
 
     `listener` is called for each change, from the thread that made it. `state` is the file that it
@@ -85,10 +85,12 @@ class Reported:
         self._kept = {_make_key(kept.finding): kept for kept in self._load_state()}
 
     def take(self, report: ReportRequest) -> ReportOutcome:
-        """Keep, renew or clear an entry. Raises TooManyReports."""
+        """Keep, renew or clear an entry. Raises TooManyReportsError."""
         with self._lock:
             taken = (
-                self._clear_reports(report) if report.verdict is Verdict.OK else self._keep(report)
+                self._clear_reports(report)
+                if report.verdict is DeviceVerdict.OK
+                else self._store_report(report)
             )
             if taken.kept or taken.cleared:
                 self._save_state()
@@ -103,7 +105,7 @@ class Reported:
             found = [kept.finding for kept in self._kept.values()]
         return tuple(sorted(found, key=lambda f: (f.first, _make_key(f))))
 
-    def _keep(self, report: ReportRequest) -> ReportOutcome:
+    def _store_report(self, report: ReportRequest) -> ReportOutcome:
         now = self._now()
         self._drop_expired()
         finding = Finding(
@@ -120,8 +122,8 @@ class Reported:
         )
         known = self._kept.get(_make_key(finding))
         if known is None:
-            self._make_room()
-        elif known.finding.verdict is Verdict.OK:
+            self._drop_least_important()
+        elif known.finding.verdict is DeviceVerdict.OK:
             finding = replace(finding, detail=known.finding.detail)
         else:
             before = known.finding
@@ -141,18 +143,20 @@ class Reported:
         now, cleared, stays = self._now(), 0, 0
         for name, kept in list(self._kept.items()):
             finding = kept.finding
-            if not _clears_finding(report, finding) or finding.verdict is Verdict.OK:
+            if not _is_cleared_by(report, finding) or finding.verdict is DeviceVerdict.OK:
                 continue
-            if finding.clears is Clears.OPERATOR:
+            if finding.clears is ClearCondition.OPERATOR:
                 stays += 1
                 continue
             cleared += 1
-            if finding.clears is Clears.GONE:
+            if finding.clears is ClearCondition.GONE:
                 del self._kept[name]
             else:
                 # The head node remembers it until the boot, unless it receives an OK.
                 first = min(finding.first, now)
-                well = replace(finding, verdict=Verdict.OK, first=first, last=now, evidence="")
+                well = replace(
+                    finding, verdict=DeviceVerdict.OK, first=first, last=now, evidence=""
+                )
                 self._kept[name] = _StoredReport(well, None)
         return ReportOutcome(cleared=cleared, stays=stays)
 
@@ -162,16 +166,16 @@ class Reported:
             if kept.until is not None and kept.until <= now:
                 del self._kept[name]
 
-    def _make_room(self) -> None:
+    def _drop_least_important(self) -> None:
         """Drop the least important entry of a full table: a cleared one, then a warning."""
         if len(self._kept) < MAX_REPORTED:
             return
-        for verdict in (Verdict.OK, Verdict.WARN):
+        for verdict in (DeviceVerdict.OK, DeviceVerdict.WARN):
             found = [n for n, kept in self._kept.items() if kept.finding.verdict is verdict]
             if found:
                 del self._kept[min(found, key=lambda n: self._kept[n].finding.last)]
                 return
-        raise TooManyReports
+        raise TooManyReportsError
 
     def _load_state(self) -> tuple[_StoredReport, ...]:
         if self._state is None:
@@ -209,7 +213,7 @@ def _make_key(finding: Finding) -> _Key:
     return (finding.check, finding.code, finding.device, finding.job)
 
 
-def _clears_finding(report: ReportRequest, finding: Finding) -> bool:
+def _is_cleared_by(report: ReportRequest, finding: Finding) -> bool:
     """Return whether an OK clears a finding: a field that it leaves empty matches all."""
     return report.check == finding.check and all(
         given in ("", had)

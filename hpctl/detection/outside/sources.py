@@ -19,25 +19,25 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from hpctl.detection.budget import Budget
+from hpctl.detection.budget import CheckBudget
 from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import CheckedMachine
-from hpctl.detection.machine import boot_age_s
+from hpctl.detection.machine import read_boot_age_s
 from hpctl.detection.outside.ask import SOCKET
-from hpctl.detection.outside.hma_log import open_source
-from hpctl.detection.outside.hma_watch import HealthAgentWatch, booted_at
-from hpctl.detection.outside.local_server import LocalServer
+from hpctl.detection.outside.hma_log import open_health_agent_log
+from hpctl.detection.outside.hma_watch import HealthAgentWatch, compute_boot_time
+from hpctl.detection.outside.local_server import AgentSocketServer
 from hpctl.detection.outside.node_verdict import NodeVerdict, judge_node
-from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
-from hpctl.detection.outside.reported import Reported
+from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, load_plugins
+from hpctl.detection.outside.reported import ReportTable
 from hpctl.detection.runner import CheckRunner, LoadedCheck
 from hpctl.faults.catalogue import build_rules
 from hpctl.toolkit.compat import SAFE_PATH, UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.run_within import run_within
-from hpctl.vocabulary.identity import Generation, NodeName
-from hpctl.vocabulary.model import Clears, Finding, Verdict
-from hpctl.wire.stack_request import CHECK, StackAsk
+from hpctl.toolkit.run_within import run_with_timeout
+from hpctl.vocabulary.identity import NodeGeneration, NodeName
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
+from hpctl.wire.stack_request import CHECK, StackRequest
 
 NICE = ("nice", "-n", "19")
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class StackReader:
         self._findings: tuple[Finding, ...] = ()
         self._until = 0.0
 
-    def ask(self, ask: StackAsk) -> None:
+    def ask(self, ask: StackRequest) -> None:
         """Read for this request, unless that was done or is under way. Does not wait."""
         with self._lock:
             if self._busy or ask.id == self._asked:
@@ -72,13 +72,13 @@ class StackReader:
         with self._lock:
             return self._findings if time.monotonic() < self._until else ()
 
-    def _read(self, ask: StackAsk) -> None:
+    def _read(self, ask: StackRequest) -> None:
         options = [f"--job={ask.job}", f"--uid={ask.uid}", f"--node={self._node}", "--no-native"]
         lines: list[str] = []
         try:
             with tempfile.TemporaryFile() as out:
                 reader = [*NICE, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options]
-                if run_within(reader, READ_S, out=out) is None:
+                if run_with_timeout(reader, READ_S, out=out) is None:
                     raise OSError(f"not done after {READ_S:g} s")
                 out.seek(0)
                 lines = out.read(MOST * 2048).decode(errors="replace").splitlines()
@@ -87,7 +87,7 @@ class StackReader:
         now = datetime.now(UTC)
         fresh = tuple(
             Finding(
-                CHECK, Verdict.OK, now, now, str(at // 2), ask.id, clears=Clears.GONE,
+                CHECK, DeviceVerdict.OK, now, now, str(at // 2), ask.id, clears=ClearCondition.GONE,
                 evidence="\n".join(lines[at : at + 2]), job=str(ask.job),
             )
             for at in range(0, min(len(lines), 2 * MOST), 2)
@@ -101,7 +101,7 @@ _PLUGINS = ("plugin.", CHECK_DIRECTORY)
 _OWN = ("report.", "hma.", CHECK, *_PLUGINS)
 
 
-class Places(Struct, frozen=True):
+class SourceLocations(Struct, frozen=True):
     """The places of the sources. `hma_log` None is the journal of its unit."""
 
     socket: Path = Path(SOCKET)
@@ -130,16 +130,14 @@ class PluginRunner(threading.Thread):
         """Run until stopped."""
         if not self._directory.exists():
             return
-        loaded = [
-            LoadedCheck(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(self._directory)
-        ]
+        loaded = [LoadedCheck(c.spec, c.gather, c.judge, {}) for c in load_plugins(self._directory)]
         machine = CheckedMachine()
         runner = CheckRunner(
             loaded,
             machine,
             self._listener,
-            Budget(()),
-            boot_age_s=boot_age_s(machine),
+            CheckBudget(()),
+            boot_age_s=read_boot_age_s(machine),
             earlier=self._earlier,
         )
         with self._lock:
@@ -169,7 +167,7 @@ class AgentLink(ChangeListener, Protocol):
         """Return when the agent last read its checks, and all its findings."""
 
 
-class Sources:
+class OutsideSources:
     """The sources, served and followed from `start` to `stop`.
 
     Reports are kept in `spool` over a restart; of the findings that a former run of the agent
@@ -178,16 +176,18 @@ class Sources:
 
     def __init__(
         self,
-        places: Places,
-        generation: Generation,
+        places: SourceLocations,
+        generation: NodeGeneration,
         spool: Path,
         agent: AgentLink,
         earlier: Iterable[Finding] = (),
     ) -> None:
         self._generation, self._agent, self._rules = generation, agent, build_rules()
-        self._reported = Reported(generation.boot, spool / "reported.json", agent)
-        self._server = LocalServer(places.socket, self._reported, self.verdict)
-        self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), agent)
+        self._reported = ReportTable(generation.boot, spool / "reported.json", agent)
+        self._server = AgentSocketServer(places.socket, self._reported, self.verdict)
+        self._hma = HealthAgentWatch(
+            open_health_agent_log(places.hma_log), compute_boot_time(), agent
+        )
         # Reports have a separate file, and the health agent's log is read again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
         self._plugins = PluginRunner(places.plugins, agent, plugins)

@@ -15,10 +15,10 @@ from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Observation
+from hpctl.detection.check import Observation, UnknownResultError
 from hpctl.detection.outside import verdict_readers
 from hpctl.detection.outside.verdict_readers import Levels, ToolOutput, rank_verdict
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 
 FormatName = Literal["health-validation", "dcgm-health", "gcm", "nhc", "nvrx", "hyperpod"]
 
@@ -44,8 +44,8 @@ class VerdictFormat(Struct, frozen=True):
     seen: bool = True
 
 
-_OK, _NOTE, _WARN = Verdict.OK, Verdict.NOTE, Verdict.WARN
-_FAIL, _UNKNOWN = Verdict.FAIL, Verdict.UNKNOWN
+_OK, _NOTE, _WARN = DeviceVerdict.OK, DeviceVerdict.NOTE, DeviceVerdict.WARN
+_FAIL, _UNKNOWN = DeviceVerdict.FAIL, DeviceVerdict.UNKNOWN
 
 
 FORMATS: Final[Mapping[str, VerdictFormat]] = MappingProxyType(
@@ -69,28 +69,28 @@ FORMATS: Final[Mapping[str, VerdictFormat]] = MappingProxyType(
             "facebookresearch/gcm",
             "health_checks CHECK ... CLUSTER nagios",
             {"OK": _OK, "WARNING": _WARN, "CRITICAL": _FAIL, "UNKNOWN": _UNKNOWN},
-            verdict_readers.read_gcm,
+            verdict_readers.read_gcm_checks,
             "gcm/health_checks: types.py, check_utils/output_context_manager.py",
         ),
         "nhc": VerdictFormat(
             "LBNL NHC",
             "nhc MARK_OFFLINE=0 LOGFILE=-",
             {"failed": _FAIL, "timed out": _UNKNOWN},
-            verdict_readers.read_nhc,
+            verdict_readers.read_nhc_failures,
             "mej/nhc: nhc (die, nhcmain_run_checks)",
         ),
         "nvrx": VerdictFormat(
             "nvidia-resiliency-ext",
             "the script behind nvhcd, or the answer of its RunHealthCheck as JSON",
             {"fail_count 0": _OK, "failed_checks": _FAIL},
-            verdict_readers.read_nvrx,
+            verdict_readers.read_nvrx_result,
             "nvidia-resiliency-ext: shared_utils/health_check.py, proto/nvhcd.proto",
         ),
         "hyperpod": VerdictFormat(
             "AWS's health checks for HyperPod",
             "dcgm.sh, or another script that prints HEALTH_CHECK_RESULT",
             {"Passed": _OK, "Failed": _FAIL, "Skipped": _UNKNOWN},
-            verdict_readers.read_hyperpod,
+            verdict_readers.read_hyperpod_result,
             "awsome-distributed-ai: 5.sagemaker-hyperpod/health_check",
         ),
     }
@@ -100,16 +100,16 @@ FORMATS: Final[Mapping[str, VerdictFormat]] = MappingProxyType(
 def read_verdict(name: str, output: ToolOutput) -> tuple[Observation, ...]:
     """Return what a tool's output says of this node, without what is in order.
 
-    The worst come first, one for each code and device. Raises CannotTell for an output that is not
-    in the named format, and for a tool that a signal ended.
+    The worst come first, one for each code and device. Raises UnknownResultError for an output that
+    is not in the named format, and for a tool that a signal ended.
     """
     form = FORMATS[name]
     if output.status is not None and output.status < 0:
-        raise CannotTell(f"was ended by signal {-output.status}")
+        raise UnknownResultError(f"was ended by signal {-output.status}")
     found = form.read(output, form.levels)
     found.sort(key=lambda one: -rank_verdict(one.verdict))
     kept: dict[tuple[str, str], Observation] = {}
     for one in found:
-        if one.verdict is not Verdict.OK:
+        if one.verdict is not DeviceVerdict.OK:
             kept.setdefault((one.code, one.device), one)
     return tuple(kept.values())[:MAX_FINDINGS]

@@ -1,7 +1,7 @@
 """The functions that find the verdicts in other tools' output, one for each form. Pure.
 
 The output is hostile: a tool may be replaced, print what a device or a user wrote, or break off. An
-output that is not in its form raises CannotTell, which costs this one reading.
+output that is not in its form raises UnknownResultError, which costs this one reading.
 """
 
 import re
@@ -12,17 +12,23 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.check import CannotTell, Observation
-from hpctl.detection.outside.clean_text import clean_code, clean_line
-from hpctl.vocabulary.model import Verdict
+from hpctl.detection.check import Observation, UnknownResultError
+from hpctl.detection.outside.clean_text import clean_finding_code, clean_text_line
+from hpctl.vocabulary.model import DeviceVerdict
 
-Levels = Mapping[str, Verdict]
+Levels = Mapping[str, DeviceVerdict]
 """The verdict of each of a tool's words. Any other word is `unknown`."""
 
 
 _DETAIL_CHARS = 256
 _EVIDENCE_CHARS = 2048
-_RANKS: Final = (Verdict.OK, Verdict.NOTE, Verdict.WARN, Verdict.UNKNOWN, Verdict.FAIL)
+_RANKS: Final = (
+    DeviceVerdict.OK,
+    DeviceVerdict.NOTE,
+    DeviceVerdict.WARN,
+    DeviceVerdict.UNKNOWN,
+    DeviceVerdict.FAIL,
+)
 
 
 class ToolOutput(Struct, frozen=True):
@@ -37,7 +43,7 @@ class ToolOutput(Struct, frozen=True):
     host: str = ""
 
 
-def rank_verdict(verdict: Verdict) -> int:
+def rank_verdict(verdict: DeviceVerdict) -> int:
     """Return how much a verdict says against a node: OK least, FAIL most."""
     return _RANKS.index(verdict)
 
@@ -49,15 +55,15 @@ def read_health_validation(output: ToolOutput, levels: Levels) -> list[Observati
     objects that have a `max_severity` counts. Exit status 2 is a run without a verdict.
     """
     if output.status not in (None, 0, 1):
-        raise CannotTell(f"reached no verdict: it ended with exit code {output.status}")
-    answer = _parse_object(output.text)
+        raise UnknownResultError(f"reached no verdict: it ended with exit code {output.status}")
+    answer = _parse_json_object(output.text)
     severity = answer.get("overall_severity")
     if not isinstance(severity, str):
-        raise CannotTell("prints JSON without an overall_severity")
-    overall = levels.get(severity, Verdict.UNKNOWN)
-    if output.status == 1 and rank_verdict(overall) < rank_verdict(Verdict.UNKNOWN):
-        raise CannotTell(f"contradicts itself: {severity} with exit code 1")
-    found = [_make_component(one, levels) for one in _list_components(answer)]
+        raise UnknownResultError("prints JSON without an overall_severity")
+    overall = levels.get(severity, DeviceVerdict.UNKNOWN)
+    if output.status == 1 and rank_verdict(overall) < rank_verdict(DeviceVerdict.UNKNOWN):
+        raise UnknownResultError(f"contradicts itself: {severity} with exit code 1")
+    found = [_make_component_observation(one, levels) for one in _list_components(answer)]
     return _add_overall_verdict(found, overall, f"overall_severity is {severity}")
 
 
@@ -67,17 +73,19 @@ def read_dcgm_health(output: ToolOutput, levels: Levels) -> list[Observation]:
     Where the host engine does not answer, or no watch is set, dcgmi prints a line that is no JSON.
     """
     if output.status not in (None, 0):
-        raise CannotTell(f"dcgmi ended with exit code {output.status}: {_begin(output.text)}")
-    body = _get_object(_parse_object(output.text), "body")
+        raise UnknownResultError(
+            f"dcgmi ended with exit code {output.status}: {_shorten_text(output.text)}"
+        )
+    body = _get_object(_parse_json_object(output.text), "body")
     overall = _get_object(body, "Overall Health").get("value")
     if not isinstance(overall, str):
-        raise CannotTell("prints JSON without an Overall Health")
+        raise UnknownResultError("prints JSON without an Overall Health")
     found = []
     for group, entities in body.items():
         for entity, parts in _list_children(entities):
             for system, health in _list_children(_get_child(parts, "Errors")):
                 found.append(_make_dcgm_error(f"{group} {entity}", system, health, levels))
-    verdict = levels.get(overall, Verdict.UNKNOWN)
+    verdict = levels.get(overall, DeviceVerdict.UNKNOWN)
     return _add_overall_verdict(found, verdict, f"Overall Health is {overall}")
 
 
@@ -86,7 +94,7 @@ _GCM_CRASHED = "check did not exit normally"
 _NAGIOS: Final = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
-def read_gcm(output: ToolOutput, levels: Levels) -> list[Observation]:
+def read_gcm_checks(output: ToolOutput, levels: Levels) -> list[Observation]:
     """Read the lines of one or more of gcm's checks, and the exit status, which is Nagios'.
 
     As a prolog or an epilog a check prints nothing, and only the exit status tells. A check that
@@ -94,14 +102,16 @@ def read_gcm(output: ToolOutput, levels: Levels) -> list[Observation]:
     """
     found = []
     for word, name, text in _GCM_LINE.findall(output.text):
-        verdict = Verdict.UNKNOWN if name == _GCM_CRASHED else levels[word]
-        found.append(_make_observation(clean_code(name), "", verdict, name, text))
+        verdict = DeviceVerdict.UNKNOWN if name == _GCM_CRASHED else levels[word]
+        found.append(_make_observation(clean_finding_code(name), "", verdict, name, text))
     if output.status is None:
         if not found:
-            raise CannotTell(f"prints no line of a check but {_begin(output.text)!r}")
+            raise UnknownResultError(
+                f"prints no line of a check but {_shorten_text(output.text)!r}"
+            )
         return found
     if output.status >= len(_NAGIOS):
-        raise CannotTell(f"ended with exit code {output.status}, which no check of gcm has")
+        raise UnknownResultError(f"ended with exit code {output.status}, which no check of gcm has")
     word = _NAGIOS[output.status]
     return _add_overall_verdict(found, levels[word], f"exit code {output.status} is {word}")
 
@@ -113,7 +123,7 @@ _NHC_NOT_RUN: Final = frozenset({8, 9, 10, 129, 130, 142, 143})
 """Exit codes of wrong options, and of a run that a signal or the watchdog ended."""
 
 
-def read_nhc(output: ToolOutput, levels: Levels) -> list[Observation]:
+def read_nhc_failures(output: ToolOutput, levels: Levels) -> list[Observation]:
     """Read NHC's lines `Health check failed`, and its exit status, which is 0 where all passed.
 
     A run that NHC's watchdog ended is `unknown`: which check hung is known, and not what it found.
@@ -124,43 +134,43 @@ def read_nhc(output: ToolOutput, levels: Levels) -> list[Observation]:
         if text.startswith(_NHC_CUT_OFF):
             verdict, code = levels["timed out"], "timed_out"
         else:
-            verdict, code = levels["failed"], clean_code(named[1]) if named else ""
+            verdict, code = levels["failed"], clean_finding_code(named[1]) if named else ""
         found.append(_make_observation(code, "", verdict, f"NHC's check {code}".strip(), text))
     if found or output.status == 0:
         return found
     if output.status is None and output.text.strip():
-        raise CannotTell(f"prints no line of NHC's but {_begin(output.text)!r}")
+        raise UnknownResultError(f"prints no line of NHC's but {_shorten_text(output.text)!r}")
     if output.status in _NHC_NOT_RUN:
-        raise CannotTell(f"did not run its checks: it ended with exit code {output.status}")
+        raise UnknownResultError(f"did not run its checks: it ended with exit code {output.status}")
     if output.status is None:
         return []
     return [_make_observation("", "", levels["failed"], f"exit code {output.status}")]
 
 
-def read_nvrx(output: ToolOutput, levels: Levels) -> list[Observation]:
+def read_nvrx_result(output: ToolOutput, levels: Levels) -> list[Observation]:
     """Read the result of a node health service of NVRx: `fail_count` and `failed_checks`.
 
     The whole answer of the service is read as well: `success`, `output`, `error`. NVRx calls a node
     unhealthy where the output cannot be read; here that is a reading that failed.
     """
-    answer = _parse_object(output.text)
+    answer = _parse_json_object(output.text)
     passed = output.status in (None, 0)
     if "fail_count" not in answer and isinstance(answer.get("output"), str):
         if answer.get("error"):
-            raise CannotTell(f"could not run: {clean_line(str(answer['error']), 120)}")
+            raise UnknownResultError(f"could not run: {clean_text_line(str(answer['error']), 120)}")
         passed = answer.get("success") is True
-        answer = _parse_object(answer["output"])
+        answer = _parse_json_object(answer["output"])
     count = answer.get("fail_count")
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise CannotTell("prints JSON without a fail_count")
+        raise UnknownResultError("prints JSON without a fail_count")
     if count == 0:
         if not passed:
-            raise CannotTell("contradicts itself: fail_count is 0, and it did not succeed")
+            raise UnknownResultError("contradicts itself: fail_count is 0, and it did not succeed")
         return []
     names = answer.get("failed_checks")
     named = [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
     verdict, evidence = levels["failed_checks"], f"fail_count is {count}"
-    codes = [clean_code(name) for name in named or [""]]
+    codes = [clean_finding_code(name) for name in named or [""]]
     return [_make_observation(code, "", verdict, "its check failed", evidence) for code in codes]
 
 
@@ -168,7 +178,7 @@ _RESULT = re.compile(r"^HEALTH_CHECK_RESULT:([^:\n]+):([^:\n]*):([^:\n]*)(?::(.*
 _REMEDIES: Final = frozenset({"none", "reboot", "replace"})
 
 
-def read_hyperpod(output: ToolOutput, levels: Levels) -> list[Observation]:
+def read_hyperpod_result(output: ToolOutput, levels: Levels) -> list[Observation]:
     """Read the line `HEALTH_CHECK_RESULT:<host>:<status>:<remedy>:<reason>` of this host.
 
     A line about another host is passed over: no node's script accuses another node.
@@ -180,21 +190,21 @@ def read_hyperpod(output: ToolOutput, levels: Levels) -> list[Observation]:
         remedy = remedy.strip()
         known = status in levels and remedy in _REMEDIES
         if not known or (status == "Passed" and remedy != "none"):
-            said = _begin(f"{status}:{remedy}")
-            raise CannotTell(f"prints a HEALTH_CHECK_RESULT of no known form: {said!r}")
+            said = _shorten_text(f"{status}:{remedy}")
+            raise UnknownResultError(f"prints a HEALTH_CHECK_RESULT of no known form: {said!r}")
         code = status.lower() if remedy == "none" else remedy
         found.append(_make_observation(code, "", levels[status], f"{status}, {remedy}", reason))
     if not found:
-        raise CannotTell(f"prints no HEALTH_CHECK_RESULT of the host {output.host}")
+        raise UnknownResultError(f"prints no HEALTH_CHECK_RESULT of the host {output.host}")
     return found
 
 
-def _parse_object(text: str) -> dict[str, Any]:
+def _parse_json_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text.encode(errors="replace"), type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        start = _begin(text)
-        raise CannotTell(
+        start = _shorten_text(text)
+        raise UnknownResultError(
             f"prints no JSON object but {start!r}" if start else "prints nothing"
         ) from error
 
@@ -202,7 +212,7 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _get_object(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = holder.get(key)
     if not isinstance(value, dict):
-        raise CannotTell(f"prints JSON without a {key}")
+        raise UnknownResultError(f"prints JSON without a {key}")
     return value
 
 
@@ -220,8 +230,12 @@ def _make_dcgm_error(device: str, system: str, health: object, levels: Levels) -
     value = health.get("value") if isinstance(health, dict) else None
     lines = health.get("overflow") if isinstance(health, dict) else None
     texts = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
-    verdict = levels.get(value, Verdict.UNKNOWN) if isinstance(value, str) else Verdict.UNKNOWN
-    code = clean_code(system.removesuffix(" system").lower())
+    verdict = (
+        levels.get(value, DeviceVerdict.UNKNOWN)
+        if isinstance(value, str)
+        else DeviceVerdict.UNKNOWN
+    )
+    code = clean_finding_code(system.removesuffix(" system").lower())
     return _make_observation(code, device, verdict, f"{system}: {value}", " ".join(texts))
 
 
@@ -231,13 +245,15 @@ def _list_components(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [item for item in items if isinstance(item, dict) and "max_severity" in item]
 
 
-def _make_component(component: Mapping[str, Any], levels: Levels) -> Observation:
+def _make_component_observation(component: Mapping[str, Any], levels: Levels) -> Observation:
     severity, category = component.get("max_severity"), component.get("category")
-    verdict = levels.get(severity, Verdict.UNKNOWN) if isinstance(severity, str) else None
-    code = clean_code(category) if isinstance(category, str) else ""
+    verdict = levels.get(severity, DeviceVerdict.UNKNOWN) if isinstance(severity, str) else None
+    code = clean_finding_code(category) if isinstance(category, str) else ""
     checks = _join_words(component.get("check_ids"))
     entities = _join_words(component.get("entities"))
-    return _make_observation(code or "component", "", verdict or Verdict.UNKNOWN, checks, entities)
+    return _make_observation(
+        code or "component", "", verdict or DeviceVerdict.UNKNOWN, checks, entities
+    )
 
 
 def _join_words(words: object) -> str:
@@ -245,7 +261,7 @@ def _join_words(words: object) -> str:
 
 
 def _add_overall_verdict(
-    found: Sequence[Observation], overall: Verdict, detail: str
+    found: Sequence[Observation], overall: DeviceVerdict, detail: str
 ) -> list[Observation]:
     """Return the findings, and one more where the tool's verdict is worse than all of them."""
     worst = max((rank_verdict(one.verdict) for one in found), default=0)
@@ -255,17 +271,17 @@ def _add_overall_verdict(
 
 
 def _make_observation(
-    code: str, device: str, verdict: Verdict, detail: str, evidence: str = ""
+    code: str, device: str, verdict: DeviceVerdict, detail: str, evidence: str = ""
 ) -> Observation:
     return Observation(
         code=code or "failed",
-        device=clean_line(device, _DETAIL_CHARS),
+        device=clean_text_line(device, _DETAIL_CHARS),
         verdict=verdict,
-        detail=clean_line(detail, _DETAIL_CHARS),
-        evidence=clean_line(evidence, _EVIDENCE_CHARS),
+        detail=clean_text_line(detail, _DETAIL_CHARS),
+        evidence=clean_text_line(evidence, _EVIDENCE_CHARS),
     )
 
 
-def _begin(text: str) -> str:
+def _shorten_text(text: str) -> str:
     """Return how a text begins, for a message."""
-    return clean_line(text[:200], 60)
+    return clean_text_line(text[:200], 60)

@@ -19,7 +19,7 @@ from hpctl.engine.journal import database as t
 from hpctl.engine.journal.check import Tell
 from hpctl.engine.journal.database import make_engine
 from hpctl.engine.journal.reader import JournalReader, open_journal
-from hpctl.engine.journal.source import file_url, sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
 from hpctl.engine.journal.sqlite_source import copy_file, seal_file
 from hpctl.toolkit.errors import HpctlError
 
@@ -62,7 +62,7 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(open_journal(url)) as reader:
-            _copy_rows(reader, url, part, tell)
+            _copy_database(reader, url, part, tell)
         part.rename(file)
     except (OSError, sqlite3.Error, DBAPIError) as error:
         raise HpctlError(
@@ -75,12 +75,12 @@ def copy_journal(url: str, file: Path, tell: Tell) -> None:
                 left.unlink(missing_ok=True)
 
 
-def _copy_rows(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
-    path = sqlite_path(url)
+def _copy_database(reader: JournalReader, url: str, target: Path, tell: Tell) -> None:
+    path = get_sqlite_path(url)
     if path is not None:
         copy_file(path, target)
         return
-    engine = make_engine(file_url(target))
+    engine = make_engine(make_sqlite_url(target))
     try:
         with reader.snapshot() as moment, engine.begin() as c:
             t.metadata.create_all(c)

@@ -8,16 +8,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.engine.journal.audit_chain import FIRST, AuditRow, chain_digest
+from hpctl.engine.journal.audit_chain import FIRST, AuditRow, compute_row_digest
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, StoredEvent, open_journal
 from hpctl.engine.journal.rows import (
     decode_event,
+    decode_health_rows,
     decode_request,
-    health_as_heard,
     read_daemon_info,
 )
-from hpctl.engine.journal.state import Corrupt, State
+from hpctl.engine.journal.state import InconsistentEventError, State
 from hpctl.toolkit.errors import JournalCorrupt
 
 TELL_EVERY = 500
@@ -41,7 +41,7 @@ class JournalProblem(Struct, frozen=True):
     fix: str
 
 
-class Checked(Struct, frozen=True):
+class JournalSummary(Struct, frozen=True):
     """What a journal holds. `digest`: of all events, so that two journals can be compared."""
 
     journal: str
@@ -54,7 +54,7 @@ class Checked(Struct, frozen=True):
     problem: JournalProblem | None = None
 
 
-class BadRow(Exception):
+class InvalidRowError(Exception):
     """A row that no journal can hold."""
 
     def __init__(self, table: str, row: object, why: object, fix: str) -> None:
@@ -62,8 +62,8 @@ class BadRow(Exception):
         self.problem = JournalProblem(table, str(row), str(why), fix)
 
 
-class _JournalWalk:
-    """Reads every row as its readers do. Raises BadRow at the first that is wrong."""
+class _JournalChecker:
+    """Reads every row as its readers do. Raises InvalidRowError at the first that is wrong."""
 
     def __init__(self, reader: JournalReader, tell: Tell) -> None:
         self._reader, self._tell = reader, tell
@@ -76,38 +76,38 @@ class _JournalWalk:
 
     def run(self) -> None:
         """Read all tables."""
-        self._each("hpctl_events", self._reader.stored_events(), self._check_event)
+        self._check_each_row("hpctl_events", self._reader.stored_events(), self._check_event)
         if "hpctl_audit" in self.rows:
-            self._each("hpctl_audit", self._reader.audit_rows(), self._audit_row)
+            self._check_each_row("hpctl_audit", self._reader.audit_rows(), self._check_audit_row)
         readers: dict[str, Callable[[Any], object]] = {
-            "hpctl_agents": lambda row: health_as_heard([row], None),
-            "hpctl_heard": lambda row: health_as_heard((), row),
+            "hpctl_agents": lambda row: decode_health_rows([row], None),
+            "hpctl_heard": lambda row: decode_health_rows((), row),
             "hpctl_requests": lambda row: decode_request(row, ""),
             "hpctl_lease": read_daemon_info,
         }
         for table, read in readers.items():
-            self._each(table, self._reader.table(table), read)
+            self._check_each_row(table, self._reader.table(table), read)
 
-    def _each(
+    def _check_each_row(
         self, table: str, rows: Generator[Any, None, None], read: Callable[[Any], object]
     ) -> None:
         with closing(rows):
-            self._read(table, rows, read)
+            self._check_rows(table, rows, read)
 
-    def _read(self, table: str, rows: Iterator[Any], read: Callable[[Any], object]) -> None:
+    def _check_rows(self, table: str, rows: Iterator[Any], read: Callable[[Any], object]) -> None:
         last: object = "the first"
         while True:
             try:
                 row = next(rows, None)
             except JournalCorrupt as error:
-                raise BadRow(table, f"after {last}", error, RESTORE_HINT) from error
+                raise InvalidRowError(table, f"after {last}", error, RESTORE_HINT) from error
             if row is None:
                 return
             last = row.seq if isinstance(row, StoredEvent | AuditRow) else row[0]
             try:
                 read(row)
             except JournalCorrupt as error:
-                raise BadRow(table, last, error, error.hint) from error
+                raise InvalidRowError(table, last, error, error.hint) from error
             self.done += 1
             if self.done % TELL_EVERY == 0:
                 self._tell(self.done, self.total)
@@ -116,44 +116,44 @@ class _JournalWalk:
         table = "hpctl_past" if row.retired else "hpctl_events"
         event = decode_event(row.seq, row.kind, row.payload)
         if row.seq == self.seq:
-            raise BadRow(table, row.seq, "two events have this number", RESTORE_HINT)
+            raise InvalidRowError(table, row.seq, "two events have this number", RESTORE_HINT)
         self.seq = row.seq
         self.digest.update(f"{row.seq}\n{row.kind}\n{row.payload}\n".encode())
         try:
             self.all.fold(event)
             if not row.retired:
                 self.now.fold(event)
-        except Corrupt as error:
+        except InconsistentEventError as error:
             why = f"cannot follow the events before: {error}"
-            raise BadRow(table, row.seq, why, RESTORE_HINT) from error
+            raise InvalidRowError(table, row.seq, why, RESTORE_HINT) from error
         self.newest = max(event.at, self.newest or event.at)
 
-    def _audit_row(self, row: AuditRow) -> None:
-        if row.digest != chain_digest(self.audit, row.kind, row.payload):
+    def _check_audit_row(self, row: AuditRow) -> None:
+        if row.digest != compute_row_digest(self.audit, row.kind, row.payload):
             why = "does not follow from the rows before it: the audit trail was changed there"
             fix = (
                 "compare with a backup and the daemon's log: journalctl -u hpctl-daemon -g digest="
             )
-            raise BadRow("hpctl_audit", row.seq, why, fix)
+            raise InvalidRowError("hpctl_audit", row.seq, why, fix)
         self.audit = row.digest
         _ = row.event
 
 
-def examine_journal(reader: JournalReader, name: str, tell: Tell) -> Checked:
+def examine_journal(reader: JournalReader, name: str, tell: Tell) -> JournalSummary:
     """Return what a check of every row found."""
-    walk, problem = _JournalWalk(reader, tell), None
+    walk, problem = _JournalChecker(reader, tell), None
     try:
         walk.run()
-    except BadRow as bad:
+    except InvalidRowError as bad:
         problem = bad.problem
     state = walk.now
     opened = len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
     digest = walk.digest.hexdigest()
     schema = reader.schema() or ""
-    return Checked(name, schema, walk.rows, walk.newest, opened, walk.audit, digest, problem)
+    return JournalSummary(name, schema, walk.rows, walk.newest, opened, walk.audit, digest, problem)
 
 
-def check_journal(url: str, tell: Tell) -> Checked:
+def check_journal(url: str, tell: Tell) -> JournalSummary:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
     with closing(open_source(url)) as source:
         reader = JournalReader(source)
@@ -163,7 +163,7 @@ def check_journal(url: str, tell: Tell) -> Checked:
                 return examine_journal(moment, reader.name, tell)
         except JournalCorrupt as error:
             problem = JournalProblem("hpctl_meta", "", str(error), error.hint)
-            return Checked(reader.name, "", {}, None, 0, "", "", problem)
+            return JournalSummary(reader.name, "", {}, None, 0, "", "", problem)
 
 
 def list_events(

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpctl.engine.journal.source import sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 
@@ -30,7 +30,7 @@ class JournalAbsent(HpctlError):
 def check_journal_exists(url: str, *, may_create: bool) -> None:
     """Raise JournalAbsent where the journal is a file that is not there and that may not be
     created; log a warning where it may. A journal in a database is not looked at."""
-    file = sqlite_path(url)
+    file = get_sqlite_path(url)
     if file is None or file.exists():
         return
     if may_create:
@@ -53,7 +53,7 @@ def create_journal(url: str, config: str, python: str = "") -> Path:
     in the file's place. `python` is an interpreter that the owner may run; empty: this one. Raises
     HpctlError, OSError.
     """
-    file = sqlite_path(url)
+    file = get_sqlite_path(url)
     if file is None:
         raise HpctlError(
             "there is no journal file to create: hpctl.yaml keeps the journal in a database",

@@ -44,9 +44,9 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
-from hpctl.engine.database_url import name_database, read_database_url
+from hpctl.engine.database_url import mask_database_url, read_database_url
 from hpctl.engine.journal import sqlite_source
-from hpctl.engine.journal.source import RowSource, file_url, sqlite_path
+from hpctl.engine.journal.source import RowSource, get_sqlite_path, make_sqlite_url
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
 
 log = logging.getLogger(__name__)
@@ -102,17 +102,17 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
     try:
         parsed = read_database_url(url)
     except ValueError as error:
-        raise HpctlError(str(error), _example()) from None
+        raise HpctlError(str(error), _get_url_example()) from None
     if parsed.get_backend_name() == "sqlite":
         # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it unchanged.
-        path = sqlite_path(url)
-        return _sqlite(parsed if path is None else parsed.set(database=str(path)))
+        path = get_sqlite_path(url)
+        return _make_sqlite_engine(parsed if path is None else parsed.set(database=str(path)))
     driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
     if not driver:
         raise HpctlError(
             "database_url in hpctl.yaml names a database that hpctl does not support: "
             f"{parsed.drivername!r}",
-            _example(),
+            _get_url_example(),
         )
     try:
         options = (_CONNECT_LEADER if leader else _CONNECT)[extra]
@@ -127,17 +127,17 @@ def make_engine(url: str, *, leader: bool = False) -> Engine:
         ) from error
 
 
-def _example() -> str:
+def _get_url_example() -> str:
     return "use one such as postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
 
 
-def _sqlite(url: URL) -> Engine:
+def _make_sqlite_engine(url: URL) -> Engine:
     engine = create_engine(url)
-    event.listen(engine, "connect", _writer_pragmas)
+    event.listen(engine, "connect", _set_writer_pragmas)
     return engine
 
 
-def _writer_pragmas(connection: Any, _record: object) -> None:
+def _set_writer_pragmas(connection: Any, _record: object) -> None:
     # FULL: a committed StepStarted must survive power loss, or the effect could be repeated.
     for pragma in ("busy_timeout=5000", "journal_mode=WAL", "synchronous=FULL"):
         connection.execute(f"PRAGMA {pragma}").close()
@@ -149,7 +149,7 @@ def read_database_message(error: SQLAlchemyError) -> str:
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def convert_read_errors(what: str) -> Iterator[None]:
     """Turn the database's errors into Unavailable (try again) or JournalCorrupt (do not)."""
     try:
         yield
@@ -168,7 +168,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
+def convert_write_errors(what: str) -> Iterator[None]:
     """Turn the database's errors into OSError."""
     try:
         yield
@@ -200,7 +200,7 @@ class ConnectionSource:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.name = name_database(connection.engine.url)
+        self.name = mask_database_url(connection.engine.url)
         self.is_file = connection.dialect.name == "sqlite"
 
     def close(self) -> None:
@@ -213,14 +213,14 @@ class ConnectionSource:
         """Enter the rows, which are not all held at once."""
         statement = text(query).execution_options(yield_per=_STREAMED)
         with (
-            reading(f"the journal at {self.name}"),
+            convert_read_errors(f"the journal at {self.name}"),
             closing(self._connection.execute(statement, values or {})) as found,
         ):
             yield iter(found)
 
     def tables(self) -> frozenset[str]:
         """Return the names of the tables that are there."""
-        with reading(f"the journal at {self.name}"):
+        with convert_read_errors(f"the journal at {self.name}"):
             return frozenset(inspect(self._connection).get_table_names())
 
     @contextmanager
@@ -234,7 +234,7 @@ class EngineSource:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.name = name_database(engine.url)
+        self.name = mask_database_url(engine.url)
         self.is_file = engine.dialect.name == "sqlite"
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class EngineSource:
     ) -> Iterator[Iterator[Any]]:
         """Enter the rows."""
         with (
-            reading(f"the journal at {self.name}"),
+            convert_read_errors(f"the journal at {self.name}"),
             self._engine.connect() as c,
             closing(c.execute(text(query), values or {})) as found,
         ):
@@ -255,14 +255,14 @@ class EngineSource:
 
     def tables(self) -> frozenset[str]:
         """Return the names of the tables that are there."""
-        with reading(f"the journal at {self.name}"):
+        with convert_read_errors(f"the journal at {self.name}"):
             return frozenset(inspect(self._engine).get_table_names())
 
     @contextmanager
     def snapshot(self) -> Iterator[RowSource]:
         """Enter a transaction whose every look is at the same moment."""
         level = "AUTOCOMMIT" if self.is_file else "REPEATABLE READ"
-        with reading(f"the journal at {self.name}"), self._engine.connect() as plain:
+        with convert_read_errors(f"the journal at {self.name}"), self._engine.connect() as plain:
             c = plain.execution_options(isolation_level=level)
             if self.is_file:
                 c.exec_driver_sql("BEGIN").close()
@@ -423,12 +423,12 @@ def _add_column(c: Connection, *columns: Column[object]) -> None:
             c.execute(text(f"ALTER TABLE {table} ADD COLUMN {wanted}"))
 
 
-def _to_2(c: Connection) -> None:
+def _migrate_to_schema_2(c: Connection) -> None:
     """A leader that standbys watch: what they count, and where agents find it."""
     _add_column(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
 
 
-STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _to_2}
+STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _migrate_to_schema_2}
 """What makes a schema of that number from the one before it. New tables need no step."""
 
 
@@ -441,7 +441,7 @@ def migrate_journal(engine: Engine, found: int, file: Path | None) -> None:
     if file is not None:
         kept = file.with_name(f"{file.name}.schema-{found}")
         try:
-            _try_migration(engine, found, file, kept)
+            _migrate_trial_copy(engine, found, file, kept)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise JournalCorrupt(
                 f"cannot migrate the journal from schema version {found} to {newest}: {error}",
@@ -464,7 +464,7 @@ def _run_migrations(engine: Engine, found: int) -> None:
         c.execute(row.values(value=str(max(STEPS))))
 
 
-def _try_migration(engine: Engine, found: int, file: Path, kept: Path) -> None:
+def _migrate_trial_copy(engine: Engine, found: int, file: Path, kept: Path) -> None:
     """Keep a copy, migrate another one, and count what is in it."""
     trial = file.with_name(f"{file.name}.trial")
     for old in (kept, trial):
@@ -472,7 +472,7 @@ def _try_migration(engine: Engine, found: int, file: Path, kept: Path) -> None:
     sqlite_source.copy_file(file, kept)
     kept.chmod(file.stat().st_mode & 0o777)
     shutil.copy(kept, trial)
-    other = make_engine(file_url(trial))
+    other = make_engine(make_sqlite_url(trial))
     count = select(func.count()).select_from(events)
     try:
         _run_migrations(other, found)

@@ -15,7 +15,7 @@ from typing import Final
 
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.node_recovery import (
     REMOVAL_OVER,
     SCALE_DOWN,
@@ -40,11 +40,11 @@ _SIGNALS: Final[dict[tuple[NodePhase, str], tuple[NodeSignal, ...]]] = {
 }
 
 
-def read_opening(e: ChangeOpened) -> NodeRecovery:
+def convert_removal_opening(e: ChangeOpened) -> NodeRecovery:
     """Return the node recovery that an earlier version opened as a change."""
     node, instance = e.node or NodeName(""), e.instance or InstanceId("")
     removes = e.kind is ChangeKind.REMOVE
-    generation = Generation(node, instance, BootId(""))
+    generation = NodeGeneration(node, instance, BootId(""))
     return NodeRecovery(
         id=e.recovery,
         opened_for=generation,
@@ -63,7 +63,7 @@ def read_opening(e: ChangeOpened) -> NodeRecovery:
     )
 
 
-def read_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
+def convert_removal_signal(rec: NodeRecovery, seen: str) -> tuple[str, ...]:
     """Return the signals of a node recovery that a signal in the journal amounts to."""
     if not rec.was_change:
         return (seen,)

@@ -8,12 +8,19 @@ from msgspec import Struct
 
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.change import ChangeOpened
-from hpctl.vocabulary.identity import Attempt, Generation, LogicalId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.identity import (
+    JobAttempt,
+    LogicalId,
+    NodeGeneration,
+    NodeName,
+    RecoveryId,
+    RuleId,
+)
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.recovery import StepKind
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble
 
 
@@ -35,7 +42,7 @@ class NodeRecoveryOpened(Struct, frozen=True):
 
     at: datetime
     recovery: RecoveryId
-    generation: Generation
+    generation: NodeGeneration
     rule: RuleId
     meaning: str
     urgency: Urgency
@@ -65,7 +72,7 @@ class JobRecoveryOpened(Struct, frozen=True):
 
     at: datetime
     recovery: RecoveryId
-    attempt: Attempt
+    attempt: JobAttempt
     cause: RecoveryId
     bad_nodes: tuple[NodeName, ...]
     why: str
@@ -75,7 +82,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     save_signal: str = ""
     over_budget: str = ""
     trouble: Trouble | None = None
-    action: Action = Action.NONE
+    action: RunAction = RunAction.NONE
     exclude: tuple[NodeName, ...] = ()
     start_at: datetime | None = None
     supervised: bool = False
@@ -130,7 +137,7 @@ class SignalSeen(Struct, frozen=True):
     recovery: RecoveryId
     signal: str
     why: str
-    generation: Generation | None = None
+    generation: NodeGeneration | None = None
     tests: tuple[Finding, ...] = ()
 
 
@@ -231,9 +238,9 @@ _STORED_NAMES: dict[type[Event], str] = {GateBlocked: "HoldNoted"}
 """What journals and the output of `hpctl events --json` hold, where it is not the class's name."""
 
 
-def name_kind(kind: type[Event]) -> str:
+def format_event_kind(kind: type[Event]) -> str:
     """Return the name of a kind of event in the journal and in `hpctl events --json`."""
     return _STORED_NAMES.get(kind, kind.__name__)
 
 
-EVENT_TYPES: dict[str, type[Event]] = {name_kind(kind): kind for kind in get_args(Event)}
+EVENT_TYPES: dict[str, type[Event]] = {format_event_kind(kind): kind for kind in get_args(Event)}

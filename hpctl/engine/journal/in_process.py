@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hpctl.engine.journal.events import Event
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 
 
 class InProcessJournal:
@@ -25,6 +25,6 @@ class InProcessJournal:
         """Return an empty set: this journal retires nothing."""
         return frozenset()
 
-    def health(self) -> Mapping[NodeName, Health]:
+    def health(self) -> Mapping[NodeName, NodeHealth]:
         """Return no health: no agent reports here."""
         return {}

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import add_seconds
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.recovery import StepRecord
 
-R = TypeVar("R", NodeRecovery, JobRecovery, Change)
+R = TypeVar("R", NodeRecovery, JobRecovery, ClusterChange)
 
 
 def move_times(recovery: R, seconds: float) -> R:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpctl.engine.journal.source import RowSource, sqlite_path
+from hpctl.engine.journal.source import RowSource, get_sqlite_path
 
 
 def open_source(url: str) -> RowSource:
     """Open a journal's database to read it: a SQLite file by Python's own module, which costs less
     than importing SQLAlchemy. Raises Unavailable, JournalCorrupt, HpctlError."""
-    path = sqlite_path(url)
+    path = get_sqlite_path(url)
     if path is not None:
         from hpctl.engine.journal.sqlite_source import SqliteSource
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from hpctl.engine.journal.events import Event
     from hpctl.vocabulary.identity import NodeName, RecoveryId
-    from hpctl.vocabulary.model import Health
+    from hpctl.vocabulary.model import NodeHealth
 
 
 class Journal(Protocol):
@@ -27,5 +27,5 @@ class Journal(Protocol):
     def list_retired(self) -> frozenset[RecoveryId]:
         """Return the ids of what is past and no longer among the events. Raises Unavailable."""
 
-    def health(self) -> Mapping[NodeName, Health]:
+    def health(self) -> Mapping[NodeName, NodeHealth]:
         """Return what the agents reported last, folded by node."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.audit_chain import AuditRow
-from hpctl.engine.journal.events import Event, RequestTaken, name_kind
+from hpctl.engine.journal.events import Event, RequestTaken, format_event_kind
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.rows import (
     DaemonInfo,
@@ -22,17 +22,17 @@ from hpctl.engine.journal.rows import (
     StandbyInfo,
     check_schema,
     decode_event,
+    decode_health_rows,
     decode_request,
-    health_as_heard,
+    drop_ended_job_events,
     read_daemon_info,
     read_standby,
-    without_ended_jobs,
 )
 from hpctl.engine.journal.source import RowSource
 from hpctl.engine.view import Request
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 
 TABLES: Final = (
     "hpctl_agents",
@@ -137,7 +137,7 @@ class JournalReader:
             # In one statement: between two an event might move, and be in neither.
             query = f"SELECT * FROM ({_PAST} WHERE seq > :after UNION ALL {query}) AS stored"
         with self._source.rows(f"{query} ORDER BY seq", {"after": after}) as rows:
-            found: Iterable[Row] = rows if since is None else without_ended_jobs(rows, since)
+            found: Iterable[Row] = rows if since is None else drop_ended_job_events(rows, since)
             for row in found:
                 event = decode_event(*row)
                 self.position = row[0]
@@ -199,11 +199,11 @@ class JournalReader:
         with self._source.rows(f"SELECT * FROM {name}") as rows:
             yield from rows
 
-    def health(self) -> Mapping[NodeName, Health]:
+    def health(self) -> Mapping[NodeName, NodeHealth]:
         """Return what the agents said last, by node."""
         heard = self._first("SELECT * FROM hpctl_heard")
         with self._source.rows("SELECT * FROM hpctl_agents") as agents:
-            return health_as_heard(agents, heard)
+            return decode_health_rows(agents, heard)
 
     def requests(self) -> list[Request]:
         """Return the requests that no daemon has taken yet, oldest first. One in a SQLite file is
@@ -235,7 +235,7 @@ class JournalReader:
         if row is None or not row.taken:
             return None
         query = f"{_EVENTS} WHERE kind = :kind ORDER BY seq DESC"
-        with self._source.rows(query, {"kind": name_kind(RequestTaken)}) as rows:
+        with self._source.rows(query, {"kind": format_event_kind(RequestTaken)}) as rows:
             for row in rows:
                 event = decode_event(*row)
                 if isinstance(event, RequestTaken) and event.request == request:

@@ -88,7 +88,7 @@ class JournalReserve:
         if not self._is_disk_full():
             return
         try:
-            self._restart_wal()
+            self._checkpoint_wal()
         except sqlite3.Error as error:
             log.warning("the journal's log cannot be begun again: %s", error)
         self._delete_ballast()
@@ -109,7 +109,7 @@ class JournalReserve:
         size = db.execute("PRAGMA page_size").fetchone()[0]
         count = db.execute("PRAGMA freelist_count").fetchone()[0]
         wants_pages = size * count < RESERVE // 2
-        if not wants_pages and _read_size(self._wal) >= WAL_ROOM:
+        if not wants_pages and _read_size(self._wal_path) >= WAL_ROOM:
             return
         # What is free already is taken first, so the whole reserve has to be written.
         rows = RESERVE // WAL_ROOM if wants_pages else 1
@@ -119,10 +119,10 @@ class JournalReserve:
         db.execute("DROP TABLE hpctl_reserve")
 
     @property
-    def _wal(self) -> Path:
+    def _wal_path(self) -> Path:
         return self._journal.with_name(f"{self._journal.name}-wal")
 
-    def _restart_wal(self) -> None:
+    def _checkpoint_wal(self) -> None:
         """Copy the log into the database, so that the next event is written at the log's start."""
         with closing(self._connect()) as db:
             db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

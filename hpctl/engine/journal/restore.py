@@ -11,15 +11,15 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from hpctl.engine.database_url import name_database
+from hpctl.engine.database_url import mask_database_url
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.backup import copy_rows
-from hpctl.engine.journal.check import Checked, Tell, examine_journal
+from hpctl.engine.journal.check import JournalSummary, Tell, examine_journal
 from hpctl.engine.journal.database import ConnectionSource, make_engine, read_database_message
 from hpctl.engine.journal.opening import open_source
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import read_timestamp
-from hpctl.engine.journal.source import file_url, sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path, make_sqlite_url
 from hpctl.engine.journal.sqlite_source import SqliteSource, copy_file
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
@@ -56,14 +56,14 @@ def prepare_copy(file: Path, directory: Path) -> str:
         raise HpctlError(
             f"the file {file} is not a backup of hpctl's journal: {error}", hint
         ) from error
-    Store(file_url(copy)).close()
-    return file_url(copy)
+    Store(make_sqlite_url(copy)).close()
+    return make_sqlite_url(copy)
 
 
-def find_target(source: str, url: str, now: datetime) -> RestoreTarget:
+def find_restore_target(source: str, url: str, now: datetime) -> RestoreTarget:
     """Return where a backup would go. Raises HpctlError where a daemon runs, or another journal is
     there, Unavailable, JournalCorrupt."""
-    file = sqlite_path(url)
+    file = get_sqlite_path(url)
     if file is not None and not file.exists():
         return RestoreTarget(str(file), 0, 0)
     with closing(open_source(url)) as there:
@@ -74,14 +74,14 @@ def find_target(source: str, url: str, now: datetime) -> RestoreTarget:
             wanted.snapshot() as a,
             JournalReader(there).snapshot() as b,
         ):
-            _refuse_running(b, now)
-            _refuse_other(a, b)
+            _refuse_running_daemon(b, now)
+            _refuse_foreign_backup(a, b)
             newest = max((event.seq for event in a.stored_events()), default=0)
             numbers = [event.seq for event in b.stored_events()]
             return RestoreTarget(there.name, len(numbers), sum(seq > newest for seq in numbers))
 
 
-def _refuse_running(there: JournalReader, now: datetime) -> None:
+def _refuse_running_daemon(there: JournalReader, now: datetime) -> None:
     hint = "stop every head node's daemon: systemctl stop hpctl-daemon.socket hpctl-daemon"
     held = there.lease_holder()
     if held is not None and held.until > now.timestamp():
@@ -100,7 +100,7 @@ def _refuse_running(there: JournalReader, now: datetime) -> None:
         )
 
 
-def _refuse_other(source: JournalReader, there: JournalReader) -> None:
+def _refuse_foreign_backup(source: JournalReader, there: JournalReader) -> None:
     """Two copies of one journal share some of their oldest events."""
     first = set(there.stored_events(most=SAME))
     if not first:
@@ -115,20 +115,20 @@ def _refuse_other(source: JournalReader, there: JournalReader) -> None:
         )
 
 
-def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked:
+def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> JournalSummary:
     """Put a prepared backup in a journal's place, in one transaction. The lease's epoch grows, so
     that no daemon of before can write. Raises HpctlError where nothing was changed."""
     Store(url).close()
     engine = make_engine(url)
-    name = name_database(engine.url)
+    name = mask_database_url(engine.url)
     try:
         with closing(open_journal(source)) as wanted, wanted.snapshot() as a, engine.begin() as b:
             if engine.dialect.name == "sqlite":
                 b.execute(text("BEGIN IMMEDIATE"))
             b.execute(update(t.lease).values(id=1))  # no daemon takes it meanwhile
             there = JournalReader(ConnectionSource(b))
-            _refuse_running(there, now)
-            _overwrite(a, b, tell)
+            _refuse_running_daemon(there, now)
+            _replace_tables(a, b, tell)
             done = examine_journal(there, name, tell)
             if done.problem or done.digest != examine_journal(a, name, tell).digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
@@ -136,7 +136,7 @@ def restore_journal(source: str, url: str, now: datetime, tell: Tell) -> Checked
                     f"cannot restore: the copy made from the backup is incomplete: {why}",
                     "nothing was changed; try another backup",
                 )
-        file = sqlite_path(url)
+        file = get_sqlite_path(url)
         if file is not None and os.geteuid() == 0:
             hand_over_journal(file)
         return done
@@ -161,7 +161,7 @@ def hand_over_journal(file: Path) -> None:
             os.chown(place, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def _overwrite(source: JournalReader, target: Connection, tell: Tell) -> None:
+def _replace_tables(source: JournalReader, target: Connection, tell: Tell) -> None:
     leases = [row._asdict() for row in source.table(t.lease.name)]
     epochs = [row["epoch"] for row in leases]
     epochs += target.execute(select(t.lease.c.epoch)).scalars()
@@ -172,10 +172,10 @@ def _overwrite(source: JournalReader, target: Connection, tell: Tell) -> None:
     if epochs and not target.execute(update(t.lease).values(epoch=max(epochs) + 1)).rowcount:
         row = {**leases[0], "epoch": max(epochs) + 1, "until": 0.0}
         target.execute(insert(t.lease).values(**row))
-    _number_on(target)
+    _reserve_row_numbers(target)
 
 
-def _number_on(c: Connection) -> None:
+def _reserve_row_numbers(c: Connection) -> None:
     """Have the database give the next row a number that none of these rows ever had."""
     highest = {}
     for table in (t.events, t.past, t.audit, t.requests):

@@ -14,20 +14,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported, name_kind
+from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported, format_event_kind
 from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.job_recovery import ENDS, TRANSITIONS
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.model import Finding, NodeHealth
 
 _encoder = msgspec.json.Encoder()
 
 
 @cache
-def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
+def _get_event_decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
     """Return the decoder of a kind of record; made when it is needed, for a reader may need
     none."""
     return msgspec.json.Decoder(EVENT_TYPES[kind]) if kind in EVENT_TYPES else None
@@ -35,13 +35,13 @@ def _decoder(kind: str) -> msgspec.json.Decoder[Event] | None:
 
 def encode_event(event: Event) -> tuple[str, str]:
     """Return the record's kind and its JSON."""
-    return name_kind(type(event)), _encoder.encode(event).decode()
+    return format_event_kind(type(event)), _encoder.encode(event).decode()
 
 
 def decode_event(seq: int, kind: str, payload: str) -> Event:
     """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
     try:
-        decoder = _decoder(kind)
+        decoder = _get_event_decoder(kind)
         if decoder is None:
             raise ValueError(f"unknown kind {kind!r}")
         return decoder.decode(payload)
@@ -62,14 +62,14 @@ Row = tuple[int, str, str]
 """A record's number, kind and JSON."""
 
 
-def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
+def drop_ended_job_events(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
     """Return the rows without job recoveries that ended, and reports of supervisors, before a time
     (UTC): three of four rows, which are not even decoded. What stays can be replayed."""
     before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
     ended = set()
     for row in rows:
         payload = str(row[2])  # Any type, see above: what is none of ours is found by `decode`.
-        if row[1] == name_kind(JobReported) and payload[7:26] < before:
+        if row[1] == format_event_kind(JobReported) and payload[7:26] < before:
             continue
         head = _HEAD.match(payload)
         kept.append((row, head and head[2]))
@@ -163,14 +163,14 @@ _UNREADABLE = (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSErro
 
 
 @contextmanager
-def _row(place: str, hint: str) -> Iterator[None]:
+def _convert_row_errors(place: str, hint: str) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
         raise JournalCorrupt(f"{place} cannot be read: {error}", hint) from error
 
 
-def health_row(health: Health) -> dict[str, object]:
+def encode_health_row(health: NodeHealth) -> dict[str, object]:
     """Return what an agent said last, as a row."""
     return {
         "node": health.generation.node,
@@ -181,12 +181,12 @@ def health_row(health: Health) -> dict[str, object]:
     }
 
 
-def _read_health(row: Any, heard: float) -> Health:
+def _read_health(row: Any, heard: float) -> NodeHealth:
     """Return what an agent said last; `heard` is when the node was last heard, if that was
     later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
-        return Health(
-            Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
+        return NodeHealth(
+            NodeGeneration(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
             read_timestamp(max(row.last_heard, heard)),
             _findings.decode(row.findings),
         )
@@ -196,19 +196,19 @@ def _read_health(row: Any, heard: float) -> Health:
         raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
 
 
-def heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
+def encode_heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
     """Return when each node was last heard, as the one row that it is."""
     times = {node: at.timestamp() for node, at in heard.items()}
     return {"id": 1, "times": msgspec.json.encode(times).decode()}
 
 
-def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]:
+def decode_health_rows(agents: Iterable[Any], times: Any) -> dict[NodeName, NodeHealth]:
     """Return what the agents said last, by node: its findings were stored when they were new, and
     it may have been heard since. Raises JournalCorrupt."""
     heard: Mapping[str, float] = {}
     if times is not None:
         fix = "delete the row of hpctl_heard: agents speak again"
-        with _row("when nodes were last heard", fix):
+        with _convert_row_errors("when nodes were last heard", fix):
             heard = _times.decode(times.times)
     found = (_read_health(row, heard.get(row.node, 0.0)) for row in agents)
     return {h.generation.node: h for h in found}
@@ -216,21 +216,27 @@ def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]
 
 def decode_request(row: Any, proof: str) -> Request:
     """Return what an operator asked for. Raises JournalCorrupt."""
-    with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
+    with _convert_row_errors(
+        f"request {row.id}", "delete that row of hpctl_requests, and ask again"
+    ):
         return Request(row.id, read_timestamp(row.at), row.verb, row.target, row.asked_by, proof)
 
 
 def read_daemon_info(row: Any) -> DaemonInfo:
     """Return who holds the lease. Raises JournalCorrupt."""
     values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
-    with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
+    with _convert_row_errors(
+        "the lease", "with every daemon stopped, delete the row of hpctl_lease"
+    ):
         values |= {name: read_timestamp(values[name]) for name in ("started", "heartbeat", "until")}
         return DaemonInfo(**values)
 
 
 def read_standby(row: Any) -> StandbyInfo:
     """Return who stands by. Raises JournalCorrupt."""
-    with _row("a standby", "delete the rows of hpctl_standbys: the standbys write them again"):
+    with _convert_row_errors(
+        "a standby", "delete the rows of hpctl_standbys: the standbys write them again"
+    ):
         values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
         behind = max(0, (row.newest or 0) - row.seq)
         return StandbyInfo(**values, heartbeat=read_timestamp(row.heartbeat), behind=behind)

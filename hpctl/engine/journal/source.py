@@ -44,7 +44,7 @@ class RowSource(Protocol):
         """Let go of the database."""
 
 
-def sqlite_path(url: str) -> Path | None:
+def get_sqlite_path(url: str) -> Path | None:
     """Return the file that a URL names; None for another database, or for none in a file."""
     scheme, _, path = url.partition("?")[0].partition(":///")
     if scheme.partition("+")[0] != "sqlite" or path in ("", ":memory:"):
@@ -52,6 +52,6 @@ def sqlite_path(url: str) -> Path | None:
     return Path(unquote(path))
 
 
-def file_url(file: Path) -> str:
+def make_sqlite_url(file: Path) -> str:
     """Return the URL of a SQLite file."""
     return f"sqlite:///{quote(str(file.absolute()))}"

@@ -25,7 +25,7 @@ class SqliteSource:
     def __init__(self, path: Path) -> None:
         """Raises Unavailable where the file is not there."""
         self.name = f"sqlite:///{path}"
-        with self._reading():
+        with self._convert_read_errors():
             self._db = connect_read_only(path)
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class SqliteSource:
         self, query: str, values: Mapping[str, object] | None = None
     ) -> Iterator[Iterator[Any]]:
         """Enter the rows, each with its columns as attributes."""
-        with self._reading(), closing(self._db.execute(query, values or {})) as cursor:
+        with self._convert_read_errors(), closing(self._db.execute(query, values or {})) as cursor:
             names = [column[0] for column in cursor.description]
             row: Any = namedtuple("row", names)  # type: ignore[misc]
             # As row._make, at a third of its cost: a journal may have a million rows.
@@ -52,7 +52,7 @@ class SqliteSource:
     @contextmanager
     def snapshot(self) -> Iterator["SqliteSource"]:
         """Enter a read transaction."""
-        with self._reading():
+        with self._convert_read_errors():
             self._db.execute("BEGIN").close()
         try:
             yield self
@@ -60,7 +60,7 @@ class SqliteSource:
             self._db.rollback()
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _convert_read_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:

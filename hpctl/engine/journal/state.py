@@ -33,8 +33,8 @@ from hpctl.engine.journal.events import (
 from hpctl.engine.journal.moved_times import move_times
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary import change, job_recovery, node_recovery
-from hpctl.vocabulary.change import Change, ChangeOpened
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.change import ChangeOpened, ClusterChange
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from hpctl.vocabulary.pause import Pause, end_pause, lift_pauses, prune_pauses
@@ -48,7 +48,7 @@ PAUSES_KEPT_S: Final = 86400.0
 """So long after its end a pause still puts deadlines off."""
 
 
-class Corrupt(Exception):
+class InconsistentEventError(Exception):
     """An event that cannot follow those before it."""
 
 
@@ -63,7 +63,7 @@ class State(Struct):
     jobs: dict[RecoveryId, JobRecovery] = field(default_factory=dict)
     open_nodes: dict[NodeName, RecoveryId] = field(default_factory=dict)
     open_jobs: dict[JobId, RecoveryId] = field(default_factory=dict)
-    attempts: dict[Attempt, RecoveryId] = field(default_factory=dict)
+    attempts: dict[JobAttempt, RecoveryId] = field(default_factory=dict)
     last_of_node: dict[NodeName, RecoveryId] = field(default_factory=dict)
     holds: dict[str, GateBlocked] = field(default_factory=dict)
     approvals: dict[str, datetime] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class State(Struct):
     """When an operator last gave a node back: what only an operator clears is cleared then."""
     reports: dict[JobId, tuple[JobReported, ...]] = field(default_factory=dict)
     """What the supervisors of each job reported, oldest first; the newest REPORTS_KEPT."""
-    changes: dict[RecoveryId, Change] = field(default_factory=dict)
+    changes: dict[RecoveryId, ClusterChange] = field(default_factory=dict)
     open_changes: dict[str, RecoveryId] = field(default_factory=dict)
     mass_events: dict[RuleId, datetime] = field(default_factory=dict)
     """When each rule was last seen to be a mass event, by the holds of gate `correlated`."""
@@ -92,10 +92,10 @@ class State(Struct):
         return any(rid in ids for ids in (self.nodes, self.jobs, self.changes, self.retired))
 
     @property
-    def windows(self) -> list[Change]:
+    def windows(self) -> list[ClusterChange]:
         """Return the open maintenance windows."""
         open_now = (self.changes[rid] for rid in self.open_changes.values())
-        return [one for one in open_now if change.is_window(one)]
+        return [one for one in open_now if change.is_maintenance_window(one)]
 
     @property
     def is_resizing(self) -> bool:
@@ -124,7 +124,8 @@ class State(Struct):
         return None if rid is None else self.jobs[rid]
 
     def fold(self, event: Event) -> None:  # noqa: C901, PLR0912 -- one case for each kind of event
-        """Take one event in. Raises Corrupt where it cannot follow those before it."""
+        """Take one event in. Raises InconsistentEventError where it cannot follow those before
+        it."""
         self.events += 1
         if self.began is None:
             self.began = event.at
@@ -132,18 +133,18 @@ class State(Struct):
         match event:
             # The most frequent first: a journal of months is replayed by every command.
             case SignalSeen():
-                self._signal(event)
+                self._fold_signal(event)
             case StepStarted() | StepResolved():
-                self._step(event)
+                self._fold_step(event)
             case JobReported():
-                self._report(event)
+                self._fold_report(event)
             case NodeRecoveryOpened():
                 self._open_node(event)
             case JobRecoveryOpened():
                 job = JobRecovery(
                     **_list_opening_fields(event, JobRecovery), phase=job_recovery.JobPhase.HIT
                 )
-                self._record_open(self.jobs, self.open_jobs, job)
+                self._add_open_recovery(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open_change(event)
@@ -174,11 +175,11 @@ class State(Struct):
         if hold is not None and hold.gate == "correlated":
             self.mass_events[hold.rule] = at
 
-    def _record_open(
+    def _add_open_recovery(
         self, kept: dict[RecoveryId, Any], listed: dict[Any, RecoveryId], rec: Any
     ) -> None:
         if rec.id in kept or rec.key in listed:
-            raise Corrupt(f"{rec.id} opened while {listed.get(rec.key)} is open")
+            raise InconsistentEventError(f"{rec.id} opened while {listed.get(rec.key)} is open")
         kept[rec.id] = rec
         listed[rec.key] = rec.id
 
@@ -189,29 +190,31 @@ class State(Struct):
         if earlier is not None and earlier.was_change:
             self.nodes[earlier.id] = earlier_removals.end_removal(earlier, event.at)
             del self.open_nodes[node.node]
-        self._record_open(self.nodes, self.open_nodes, node)
+        self._add_open_recovery(self.nodes, self.open_nodes, node)
         if not node.of_capacity:
             self.last_of_node[node.node] = node.id
 
     def _open_change(self, event: ChangeOpened) -> None:
         if event.kind in earlier_removals.KINDS:
-            self._open_earlier(earlier_removals.read_opening(event))
+            self._open_earlier_removal(earlier_removals.convert_removal_opening(event))
         else:
-            self._record_open(self.changes, self.open_changes, change.open_change(event))
+            self._add_open_recovery(self.changes, self.open_changes, change.open_change(event))
 
-    def _open_earlier(self, rec: NodeRecovery) -> None:
+    def _open_earlier_removal(self, rec: NodeRecovery) -> None:
         """A removal, or a return, as an earlier version wrote it."""
         beside = self.node_recovery(rec.node)
         if beside is not None and not beside.was_change and not rec.ended:
             rec = earlier_removals.end_removal(rec, rec.opened)
         if not rec.ended:
-            self._record_open(self.nodes, self.open_nodes, rec)
+            self._add_open_recovery(self.nodes, self.open_nodes, rec)
         elif rec.id in self.nodes:
-            raise Corrupt(f"{rec.id} opened twice")
+            raise InconsistentEventError(f"{rec.id} opened twice")
         else:
             self.nodes[rec.id] = rec
 
-    def _kept(self, e: SignalSeen | StepStarted | StepResolved) -> tuple[dict[Any, Any], ...]:
+    def _find_stores(
+        self, e: SignalSeen | StepStarted | StepResolved
+    ) -> tuple[dict[Any, Any], ...]:
         """Return where a recovery or change is kept, and where it is listed while it is open."""
         for kept, listed in (
             (self.nodes, self.open_nodes),
@@ -221,39 +224,41 @@ class State(Struct):
             if e.recovery in kept:
                 return kept, listed
         what = e.signal if isinstance(e, SignalSeen) else f"step {e.step}"
-        raise Corrupt(f"{what} of {e.recovery}, which was never opened")
+        raise InconsistentEventError(f"{what} of {e.recovery}, which was never opened")
 
-    def _signal(self, e: SignalSeen) -> None:
-        kept, listed = self._kept(e)
+    def _fold_signal(self, e: SignalSeen) -> None:
+        kept, listed = self._find_stores(e)
         before = rec = kept[e.recovery]
         signals: tuple[str, ...] = (e.signal,)
         try:
             if isinstance(rec, NodeRecovery):
-                signals = earlier_removals.read_signal(rec, e.signal)
+                signals = earlier_removals.convert_removal_signal(rec, e.signal)
             for signal in signals:
                 rec = rec.on(signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
-            raise Corrupt(str(error)) from error
+            raise InconsistentEventError(str(error)) from error
         kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
         if rec.ended and not before.ended:
             del listed[rec.key]
 
-    def _step(self, e: StepStarted | StepResolved) -> None:
-        kept, _ = self._kept(e)
+    def _fold_step(self, e: StepStarted | StepResolved) -> None:
+        kept, _ = self._find_stores(e)
         rec = kept[e.recovery]
         if isinstance(e, StepStarted):
             if rec.ended and not getattr(rec, "was_change", False):
-                raise Corrupt(f"step {e.step} started by {e.recovery}, which is {rec.phase}")
+                raise InconsistentEventError(
+                    f"step {e.step} started by {e.recovery}, which is {rec.phase}"
+                )
             begun = StepRecord(e.step, e.attempt, e.target, e.at, moves=len(rec.trail))
             steps = (*rec.steps, begun)
         else:
             try:
                 steps = resolve_step(rec.steps, e.step, e.attempt, e.outcome, e.at)
             except IllegalSignal as error:
-                raise Corrupt(f"{e.recovery}: {error}") from error
+                raise InconsistentEventError(f"{e.recovery}: {error}") from error
         kept[rec.id] = replace(rec, steps=steps)
 
-    def _report(self, e: JobReported) -> None:
+    def _fold_report(self, e: JobReported) -> None:
         """The same report twice is one."""
         known = self.reports.get(e.report.job, ())
         if e not in known:
@@ -284,7 +289,8 @@ def _list_opening_fields(
 
 
 def replay_events(events: Iterable[Event]) -> State:
-    """Rebuild memory. Raises Corrupt at the first event that cannot follow those before it.
+    """Rebuild memory. Raises InconsistentEventError at the first event that cannot follow those
+    before it.
 
     Without the cyclic collector, in half the time: it would look through a hundred thousand new
     values with no cycle among them again and again.

@@ -14,14 +14,14 @@ from sqlalchemy import Connection, Engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.audit_chain import AUDITED, FIRST, chain_digest
+from hpctl.engine.journal.audit_chain import AUDITED, FIRST, compute_row_digest
 from hpctl.engine.journal.database import (
     EngineSource,
+    convert_read_errors,
+    convert_write_errors,
     make_engine,
     migrate_journal,
     read_database_message,
-    reading,
-    writing,
 )
 from hpctl.engine.journal.events import Event, RequestTaken
 from hpctl.engine.journal.reader import JournalReader
@@ -31,15 +31,15 @@ from hpctl.engine.journal.rows import (
     DaemonInfo,
     check_schema,
     encode_event,
-    health_row,
-    heard_row,
+    encode_health_row,
+    encode_heard_row,
 )
-from hpctl.engine.journal.source import sqlite_path
+from hpctl.engine.journal.source import get_sqlite_path
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
 _AT_ONCE = 500
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 Proves = Callable[[int], str]
 
 
-def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
+def _add_audit_rows(c: Connection, batch: Sequence[Event]) -> None:
     """Add what is audited of a batch, in the batch's own transaction."""
     audited = [encode_event(e) for e in batch if isinstance(e, AUDITED)]
     if not audited:
@@ -63,7 +63,7 @@ def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
     newest = select(t.audit.c.digest).order_by(t.audit.c.seq.desc()).limit(1)
     digest = c.execute(newest).scalar() or FIRST
     for kind, payload in audited:
-        digest = chain_digest(digest, kind, payload)
+        digest = compute_row_digest(digest, kind, payload)
         row = c.execute(insert(t.audit).values(kind=kind, payload=payload, digest=digest))
         (seq,) = row.inserted_primary_key or (0,)
         log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
@@ -86,14 +86,14 @@ class Store(JournalReader):
         Raises Unavailable, JournalCorrupt (not ours), HpctlError (a URL without a driver).
         """
         self._engine: Engine = make_engine(url)
-        self._file = sqlite_path(url)
+        self._file = get_sqlite_path(url)
         served = self._engine.dialect.name != "sqlite"
         self._writer = make_engine(url, leader=True) if served else self._engine
         super().__init__(EngineSource(self._engine), EngineSource(self._writer))
         self._epoch = 0
         try:
-            with reading(f"the journal at {self.name}"):
-                self._refuse_empty()
+            with convert_read_errors(f"the journal at {self.name}"):
+                self._refuse_empty_file()
                 self._create()
                 self.check_schema()
         except BaseException:
@@ -101,7 +101,7 @@ class Store(JournalReader):
             raise
         self._inode = self._stat()
 
-    def _refuse_empty(self) -> None:
+    def _refuse_empty_file(self) -> None:
         if self._file is not None and self._file.exists() and not self._file.stat().st_size:
             raise JournalCorrupt(
                 f"the journal {self._file} is an empty file: its contents were lost",
@@ -141,7 +141,7 @@ class Store(JournalReader):
             return None
         return found.st_dev, found.st_ino
 
-    def _still_there(self) -> None:
+    def _check_file_unmoved(self) -> None:
         if self._stat() != self._inode:
             raise OSError(f"the journal {self._file} was moved or replaced while it was in use")
 
@@ -154,7 +154,11 @@ class Store(JournalReader):
         """Note once that this is that cluster's journal. Raises HpctlError where it is another
         cluster's, Unavailable."""
         note = insert(t.meta).values(name="cluster", value=cluster)
-        with reading("the journal"), contextlib.suppress(IntegrityError), self._engine.begin() as c:
+        with (
+            convert_read_errors("the journal"),
+            contextlib.suppress(IntegrityError),
+            self._engine.begin() as c,
+        ):
             c.execute(note)
         self.check_cluster(cluster)
 
@@ -165,11 +169,11 @@ class Store(JournalReader):
             return
         rows = [dict(zip(("kind", "payload"), encode_event(e), strict=True)) for e in batch]
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
-        self._still_there()
-        with writing("the journal"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the journal"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(insert(t.events), rows)
-            _record_audit(c, batch)
+            _add_audit_rows(c, batch)
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
                 c.execute(t.proofs.delete().where(t.proofs.c.request.in_(taken)))
@@ -192,15 +196,15 @@ class Store(JournalReader):
         for day in sorted(days):
             if most is not None and moved >= most:
                 break
-            self._move(day, days[day])
+            self._retire_day(day, days[day])
             moved += len(days[day])
         return moved
 
-    def _move(self, day: int, recoveries: Mapping[int, str]) -> None:
+    def _retire_day(self, day: int, recoveries: Mapping[int, str]) -> None:
         """One day in one transaction: never half of a recovery, which would be corruption."""
         numbers = list(recoveries)
-        self._still_there()
-        with writing("the journal"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the journal"), self._writer.begin() as c:
             for first in range(0, len(numbers), _AT_ONCE):
                 these = t.events.c.seq.in_(numbers[first : first + _AT_ONCE])
                 found = c.execute(_events.where(these)).all()
@@ -214,30 +218,30 @@ class Store(JournalReader):
 
     def forget(self, before: datetime) -> None:
         """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
-        self._still_there()
-        with writing("the journal"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the journal"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(t.past.delete().where(t.past.c.day < before.astimezone(UTC).toordinal()))
             old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
             c.execute(t.requests.delete().where(old))
 
-    def record(self, facts: Sequence[Health]) -> None:
+    def record(self, facts: Sequence[NodeHealth]) -> None:
         """Remember what a few agents said last, durably. Raises OSError."""
-        rows = {h.generation.node: health_row(h) for h in facts}
+        rows = {h.generation.node: encode_health_row(h) for h in facts}
         if not rows:
             return
-        self._still_there()
-        with writing("the agents' facts"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the agents' facts"), self._writer.begin() as c:
             c.execute(t.agents.delete().where(t.agents.c.node.in_(list(rows))))
             c.execute(insert(t.agents), list(rows.values()))
             self._require_lease(c)
 
     def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
         """Remember when each node was last heard, all nodes in one row. Raises OSError."""
-        self._still_there()
-        with writing("the agents' times"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the agents' times"), self._writer.begin() as c:
             c.execute(t.heard.delete())
-            c.execute(insert(t.heard).values(**heard_row(heard)))
+            c.execute(insert(t.heard).values(**encode_heard_row(heard)))
             self._require_lease(c)
 
     def ask(  # noqa: PLR0913 -- a row of its table
@@ -270,8 +274,8 @@ class Store(JournalReader):
 
     def keep_outbox(self, payload: str) -> None:
         """Keep it in place of the one before. Raises LeaseLost, OSError."""
-        self._still_there()
-        with writing("the outbox"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the outbox"), self._writer.begin() as c:
             self._require_lease(c)
             c.execute(t.outbox.delete())
             c.execute(insert(t.outbox).values(id=1, payload=payload))
@@ -301,7 +305,7 @@ class Store(JournalReader):
             "Nothing to do: this daemon takes over when the other one stops.",
         )
         try:
-            with reading("the lease"), self._writer.begin() as c:
+            with convert_read_errors("the lease"), self._writer.begin() as c:
                 if seen is None:
                     c.execute(insert(t.lease).values(id=1, **values))
                 else:
@@ -320,8 +324,8 @@ class Store(JournalReader):
         self, now: datetime, lease_s: float, last_cycle_s: float, trouble: str, mode: str
     ) -> None:
         """Say that the daemon lives. Raises LeaseLost where another took over, OSError."""
-        self._still_there()
-        with writing("the lease"), self._writer.begin() as c:
+        self._check_file_unmoved()
+        with convert_write_errors("the lease"), self._writer.begin() as c:
             self._hold_lease(
                 c,
                 heartbeat=now.timestamp(),
@@ -335,7 +339,7 @@ class Store(JournalReader):
 
     def release_lease(self, now: datetime, successor: str = "") -> None:
         """Let go of it, for the standby at that address first. Raises LeaseLost, OSError."""
-        with writing("the lease"), self._writer.begin() as c:
+        with convert_write_errors("the lease"), self._writer.begin() as c:
             values = {"lease_s": 0.0, "until": now.timestamp(), "successor": successor}
             self._hold_lease(c, beat=t.lease.c.beat + 1, **values)
         self.stand_by()
@@ -349,13 +353,13 @@ class Store(JournalReader):
         keep = ("host", "address", "pid", "version")
         values = {name: getattr(me, name) for name in keep}
         values |= {"beat": beat, "heartbeat": now.timestamp(), "seq": self.position}
-        with writing("the standby's row"), self._writer.begin() as c:
+        with convert_write_errors("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == me.address))
             c.execute(insert(t.standbys).values(**values))
 
     def forget_standby(self, address: str) -> None:
         """Take the row of a standby away that ends. Raises OSError."""
-        with writing("the standby's row"), self._writer.begin() as c:
+        with convert_write_errors("the standby's row"), self._writer.begin() as c:
             c.execute(t.standbys.delete().where(t.standbys.c.address == address))
 
     def _require_lease(self, c: Connection) -> None:

@@ -12,20 +12,28 @@ from msgspec.structs import replace
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.engine.request_client import expand_targets
-from hpctl.engine.world import World, known_nodes
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.request_client import expand_hostlists
+from hpctl.engine.world import World, list_known_nodes
+from hpctl.engine.world_reader import read_world_once
 from hpctl.insight.forecast.history import (
     CalibrationBin,
-    Forecast,
-    compute_error,
-    compute_weights,
+    InstanceForecast,
+    compute_calibration_error,
+    compute_slurm_weights,
     count_needed_spares,
     forecast_nodes,
     measure_calibration,
 )
 from hpctl.toolkit import output, view_copy
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Line, Lines, Section
+from hpctl.toolkit.declared_view import (
+    Column,
+    Columns,
+    ItemLines,
+    JsonOnly,
+    Layout,
+    RowTable,
+    TextLine,
+)
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.output import DRY_RUN
@@ -78,7 +86,7 @@ class NodeForecastView(Struct, frozen=True):
     )
 
 
-def _has_past(view: ForecastView) -> bool:
+def _has_break_history(view: ForecastView) -> bool:
     return view.error is not None
 
 
@@ -107,19 +115,21 @@ class ForecastView(Struct, frozen=True):
     dry_run: bool = False
 
     layout: ClassVar[Layout] = (
-        Section("nodes"),
-        Line(
+        RowTable("nodes"),
+        TextLine(
             "{not_shown} more without a history: hpctl cluster forecast --all",
             style=DIM,
             when="not_shown",
         ),
-        Lines("weight_lines", unbroken=True),
-        Line("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),
-        Line("Forecasts of past weeks", style=HEAD, gap=True),
-        Line("None yet: they need two weeks of journal.", when=lambda view: view.error is None),
-        Section("calibration", BAND_COLUMNS, when=_has_past),
-        Line("Predicted and happened lie {error:.2%} apart on average.", when=_has_past),
-        Line(DRY_RUN, when="dry_run"),
+        ItemLines("weight_lines", unbroken=True),
+        TextLine("Spares enough for a day's breaks of these, in 95 of 100 days: {spares}"),
+        TextLine("Forecasts of past weeks", style=HEAD, gap=True),
+        TextLine("None yet: they need two weeks of journal.", when=lambda view: view.error is None),
+        RowTable("calibration", BAND_COLUMNS, when=_has_break_history),
+        TextLine(
+            "Predicted and happened lie {error:.2%} apart on average.", when=_has_break_history
+        ),
+        TextLine(DRY_RUN, when="dry_run"),
     )
 
     @property
@@ -128,7 +138,7 @@ class ForecastView(Struct, frozen=True):
         return [f"Weight {weight}: {names}" for weight, names in (self.weights or {}).items()]
 
 
-def forecast_view(
+def make_forecast_view(
     w: World,
     names: Collection[NodeName] = (),
     *,
@@ -137,7 +147,7 @@ def forecast_view(
 ) -> ForecastView:
     """Return the table as a value: the nodes asked for, else those with a history, or `every` one.
     `by`: the nodes of each Weight."""
-    known = known_nodes(w)
+    known = list_known_nodes(w)
     found = forecast_nodes(w.state, known, w.health, w.now, of=names or None)
     shown = [f for f in found if every or names or f.breaks or f.signs]
     bands = measure_calibration(w.state, known, w.now)
@@ -150,11 +160,11 @@ def forecast_view(
         if by is None
         else {str(weight): fold_hostlist(nodes) for weight, nodes in by.items()},
         calibration=bands,
-        error=round(compute_error(bands), 4) if bands else None,
+        error=round(compute_calibration_error(bands), 4) if bands else None,
     )
 
 
-def _build_node_view(f: Forecast) -> NodeForecastView:
+def _build_node_view(f: InstanceForecast) -> NodeForecastView:
     chances = {name: round(getattr(f, name), 4) for name in ("day", "week", "month")}
     classes = {kind: round(part, 3) for kind, part in f.classes.items()}
     return view_copy.copy_view(
@@ -185,19 +195,19 @@ def forecast(
     nodes, and drains none. The last table tells what was predicted here, and what happened.
     """
     loaded = config_loading.load_config(config)
-    world = gather_world(loaded, output.now(), slurm=True)
-    known = [str(n) for n in known_nodes(world)]
-    wanted = [NodeName(name) for name in expand_targets(names)]
+    world = read_world_once(loaded, output.now(), slurm=True)
+    known = [str(n) for n in list_known_nodes(world)]
+    wanted = [NodeName(name) for name in expand_hostlists(names)]
     for name in wanted:
         if name not in known:
-            raise output.no_such("nodes", name, known)
+            raise output.make_not_found_error("nodes", name, known)
     asked = tuple(dict.fromkeys(wanted))
-    found = _set_weights(loaded, world, asked, dry_run) if set_weights or dry_run else None
-    view = forecast_view(world, asked, every=every, by=found)
+    found = _set_node_weights(loaded, world, asked, dry_run) if set_weights or dry_run else None
+    view = make_forecast_view(world, asked, every=every, by=found)
     output.show_view("forecast", replace(view, dry_run=dry_run), as_json)
 
 
-def _set_weights(
+def _set_node_weights(
     loaded: Config, w: World, names: Collection[NodeName], dry_run: bool
 ) -> Mapping[int, Sequence[NodeName]]:
     """Set the weights of these nodes, or of all that Slurm has. Raises HpctlError."""
@@ -206,7 +216,7 @@ def _set_weights(
     if w.slurm is None:
         raise Unavailable(w.slurm_error, "No weight was set.")
     nodes = [n for n in names or w.slurm.nodes if n in w.slurm.nodes]
-    found = compute_weights(forecast_nodes(w.state, nodes, w.health, w.now, of=nodes))
+    found = compute_slurm_weights(forecast_nodes(w.state, nodes, w.health, w.now, of=nodes))
     slurm = make_scheduler(loaded)
     for weight, these in () if dry_run else found.items():
         outcome = slurm.set_weight(these, weight)

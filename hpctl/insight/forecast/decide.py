@@ -62,13 +62,13 @@ CLASSES: Final = (
 """A fault's class by its rule, the first that fits; a site's own rules are `other`."""
 
 
-def classify_rule(rule: RuleId) -> str:
+def find_rule_class(rule: RuleId) -> str:
     """Return the class of a rule's faults."""
     name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
     return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
 
 
-class Sign(Struct, frozen=True):
+class FailureIndicator(Struct, frozen=True):
     """An indicator: a finding that starts no recovery, and the classes it may announce.
 
     `found`: check, or check and code. No class: all of them.
@@ -80,20 +80,26 @@ class Sign(Struct, frozen=True):
 
 
 SIGNS: Final = (
-    Sign("remapped rows", ("gpu.remap bank-low", "kernel.xid 63"), ("GPU memory",)),
-    Sign("corrected memory errors", ("gpu.ecc.corrected", "kernel.xid 92"), ("GPU memory",)),
-    Sign("PCIe replays", ("gpu.pcie replays", "gpu.pcie replays-peers", "peer.replay"), ("GPU",)),
-    Sign(
+    FailureIndicator("remapped rows", ("gpu.remap bank-low", "kernel.xid 63"), ("GPU memory",)),
+    FailureIndicator(
+        "corrected memory errors", ("gpu.ecc.corrected", "kernel.xid 92"), ("GPU memory",)
+    ),
+    FailureIndicator(
+        "PCIe replays", ("gpu.pcie replays", "gpu.pcie replays-peers", "peer.replay"), ("GPU",)
+    ),
+    FailureIndicator(
         "link flaps",
         ("gpu.nvlink.errors", "rdma.errors", "rdma.link", "efa.link", "kernel.mlx5 link"),
         ("NVLink", "network"),
     ),
-    Sign("throttling", ("gpu.throttle", "peer.throttle"), ("GPU",)),
-    Sign("slower than its peers", ("peer.clock", "gpu.clocks", "peer.retrans", "peer.remote")),
+    FailureIndicator("throttling", ("gpu.throttle", "peer.throttle"), ("GPU",)),
+    FailureIndicator(
+        "slower than its peers", ("peer.clock", "gpu.clocks", "peer.retrans", "peer.remote")
+    ),
 )
 
 
-class Priors(Struct, frozen=True):
+class ForecastPriors(Struct, frozen=True):
     """What is believed before the journal says anything. Rates are a node and day.
 
     `events` in `node_days`: the base rate. `recency`: by STEPS, times the base rate. `spread`: how
@@ -120,10 +126,10 @@ class Priors(Struct, frozen=True):
     sign_events: float = 2.0
 
 
-PRIORS: Final = Priors()
+PRIORS: Final = ForecastPriors()
 
 
-class Break(Struct, frozen=True):
+class InstanceFailure(Struct, frozen=True):
     """A failure of an instance: when it began and when it was back in service, in days since 1970
     (infinity: it is not), its class, and the indicators that were there as it began."""
 
@@ -137,14 +143,14 @@ class ForecastInstance(Struct, frozen=True):
     """One instance: since when it is watched, and its breaks, oldest first."""
 
     since: float
-    breaks: tuple[Break, ...] = ()
+    breaks: tuple[InstanceFailure, ...] = ()
 
     def at(self, now: float) -> "ForecastInstance":
         """Return what was known of it at a time."""
         return replace(self, breaks=tuple(b for b in self.breaks if b.begun < now))
 
 
-class BreakModel(Struct, frozen=True):
+class FailureModel(Struct, frozen=True):
     """What was learned up to `now`: the factors, each the mean of its posterior."""
 
     now: float
@@ -154,14 +160,14 @@ class BreakModel(Struct, frozen=True):
     classes: Mapping[str, float]
     signs: Mapping[str, float]
     breaks: int
-    priors: Priors = PRIORS
+    priors: ForecastPriors = PRIORS
 
     def own(self, unit: ForecastInstance) -> tuple[float, float]:
         """Return an instance's own breaks and how many were expected of one like all others, both
         discounted, each with the prior's share: their quotient is its factor."""
         decay = math.log(2) / self.priors.half_life
         expected = 0.0
-        for step, begin, end, _ in _list_stretches(unit, self.now):
+        for step, begin, end, _ in _list_service_periods(unit, self.now):
             part = math.exp(-decay * (self.now - end)) - math.exp(-decay * (self.now - begin))
             expected += self.base * self.recency[step] * part / decay
         seen = sum(math.exp(-decay * (self.now - b.begun)) for b in unit.breaks)
@@ -192,13 +198,15 @@ class BreakModel(Struct, frozen=True):
         until = self.now + days
         exposed = sum(
             self.recency[step] * (end - max(begin, self.now))
-            for step, begin, end, _ in _list_stretches(ahead, until)
+            for step, begin, end, _ in _list_service_periods(ahead, until)
             if end > self.now
         )
         return -math.expm1(-seen * math.log1p(self.base * hazard * exposed / seen))
 
 
-def _list_stretches(unit: ForecastInstance, now: float) -> Iterator[tuple[int, float, float, bool]]:
+def _list_service_periods(
+    unit: ForecastInstance, now: float
+) -> Iterator[tuple[int, float, float, bool]]:
     """Yield an instance's time in service: step of recency, begin, end, whether it ended in a
     break."""
     begin, last = unit.since, -math.inf
@@ -218,13 +226,13 @@ def _list_stretches(unit: ForecastInstance, now: float) -> Iterator[tuple[int, f
             begin = max(last, unit.since)
 
 
-def learn_model(
+def learn_failure_model(
     units: Iterable[ForecastInstance],
     quiet_days: float,
     now: float,
-    priors: Priors = PRIORS,
+    priors: ForecastPriors = PRIORS,
     prevalence: Mapping[str, float] | None = None,
-) -> BreakModel:
+) -> FailureModel:
     """Return the factors from all that was seen. `quiet_days`: node-days of instances that never
     broke. `prevalence`: the share of nodes that have each indicator now."""
     units = list(units)
@@ -232,7 +240,7 @@ def learn_model(
     exposure[-1] = quiet_days
     kinds, signs = Counter[str](), Counter[str]()
     for unit in units:
-        for step, begin, end, broke in _list_stretches(unit, now):
+        for step, begin, end, broke in _list_service_periods(unit, now):
             exposure[step] += end - begin
             events[step] += broke
         kinds.update(b.kind for b in unit.breaks)
@@ -247,7 +255,7 @@ def learn_model(
     total = kinds.total() + sum(priors.classes.values())
     names = {*priors.classes, *kinds}
     there = prevalence or {}
-    model = BreakModel(
+    model = FailureModel(
         now, base, tuple(recency), 1.0 / priors.spread,
         {k: (priors.classes.get(k, 0.0) + kinds[k]) / total for k in sorted(names)},
         {
@@ -257,15 +265,15 @@ def learn_model(
         },
         kinds.total(), priors,
     )  # fmt: skip
-    return replace(model, shape=1.0 / _estimate_spread(model, units))
+    return replace(model, shape=1.0 / _estimate_factor_variance(model, units))
 
 
-def _estimate_spread(model: BreakModel, units: Sequence[ForecastInstance]) -> float:
+def _estimate_factor_variance(model: FailureModel, units: Sequence[ForecastInstance]) -> float:
     """Return the variance of nodes' own factor, by moments: what counts vary by beyond chance."""
     weight = model.priors.spread_events
     excess, square = weight * model.priors.spread, weight
     for unit in units:
-        parts = _list_stretches(unit, model.now)
+        parts = _list_service_periods(unit, model.now)
         mean = sum(model.base * model.recency[k] * (end - begin) for k, begin, end, _ in parts)
         excess += (len(unit.breaks) - mean) ** 2 - mean
         square += mean**2

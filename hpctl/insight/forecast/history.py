@@ -22,19 +22,19 @@ from hpctl.insight.forecast.decide import (
     PRIORS,
     SIGNS,
     STEPS,
-    Break,
-    BreakModel,
+    FailureModel,
     ForecastInstance,
-    classify_rule,
-    learn_model,
+    InstanceFailure,
+    find_rule_class,
+    learn_failure_model,
 )
 from hpctl.toolkit.bounds import clamp_duration
 from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
-from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 
 
-class Forecast(Struct, frozen=True):
+class InstanceForecast(Struct, frozen=True):
     """One instance: how likely it breaks within 1, 7 and 30 days if it is in service now, and why.
 
     `rules` by how often they treated it here; `classes`: what part each class has of the chance.
@@ -61,7 +61,7 @@ class Forecast(Struct, frozen=True):
         return self.breaks > 2 and self.month >= AGAIN_CHANCE
 
 
-class BreakHistory(Struct, frozen=True):
+class InstanceFailureHistory(Struct, frozen=True):
     """The instances that were ever treated, as the journal has them. `since`: when it begins, in
     days. `gone`: those that were replaced."""
 
@@ -72,16 +72,16 @@ class BreakHistory(Struct, frozen=True):
     of_node: Mapping[NodeName, InstanceId]
 
 
-def list_signs(findings: Iterable[Finding]) -> tuple[str, ...]:
+def list_failure_indicators(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the indicators that are among the findings of a node."""
     there: set[str] = set()
     for finding in findings:
-        if finding.verdict is not Verdict.OK:
+        if finding.verdict is not DeviceVerdict.OK:
             there |= {finding.check, f"{finding.check} {finding.code}"}
     return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
 
 
-def read_history(state: State, now: datetime) -> BreakHistory:
+def read_history(state: State, now: datetime) -> InstanceFailureHistory:
     """Return what the journal of the last RECENT_S shows. A person's orders, what was withdrawn and
     mass events are no breaks of the node's own."""
     start = _convert_to_days(now) - RECENT_S / DAY
@@ -108,17 +108,17 @@ def read_history(state: State, now: datetime) -> BreakHistory:
     units = {}
     for instance, recs in treated.items():
         recent = [rec for rec in recs if _convert_to_days(rec.opened) >= since]
-        breaks = tuple(_make_break(rec, state, instance in gone) for rec in recent)
+        breaks = tuple(_make_failure(rec, state, instance in gone) for rec in recent)
         units[instance] = ForecastInstance(max(since, born.get(instance, since)), breaks)
     kept = {instance: tuple(recs) for instance, recs in treated.items()}
-    return BreakHistory(since, units, kept, frozenset(gone), of_node)
+    return InstanceFailureHistory(since, units, kept, frozenset(gone), of_node)
 
 
 def _convert_to_days(at: datetime) -> float:
     return at.timestamp() / DAY
 
 
-def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
+def _make_failure(rec: NodeRecovery, state: State, gone: bool) -> InstanceFailure:
     back = math.inf
     if rec.ended and rec.opened_for.instance == rec.generation.instance:
         back = _convert_to_days(rec.since)
@@ -127,8 +127,11 @@ def _make_break(rec: NodeRecovery, state: State, gone: bool) -> Break:
             back = max(back, _convert_to_days(by_hand))
     elif rec.ended and not gone:
         back = _convert_to_days(rec.since)
-    return Break(
-        _convert_to_days(rec.opened), back, classify_rule(rec.rule), list_signs(rec.findings)
+    return InstanceFailure(
+        _convert_to_days(rec.opened),
+        back,
+        find_rule_class(rec.rule),
+        list_failure_indicators(rec.findings),
     )
 
 
@@ -153,15 +156,17 @@ def _find_mass_events(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
 def forecast_nodes(
     state: State,
     nodes: Collection[NodeName],
-    health: Mapping[NodeName, Health],
+    health: Mapping[NodeName, NodeHealth],
     now: datetime,
     of: Collection[NodeName] | None = None,
-) -> tuple[Forecast, ...]:
+) -> tuple[InstanceForecast, ...]:
     """Return the forecast of every node, or of those `of` them, the worst first. A node that is out
     of service is taken to be back."""
     past = read_history(state, now)
-    signs = {node: list_signs(health[node].findings) for node in nodes if node in health}
-    model = _learn_model(past, nodes, signs, _convert_to_days(now))
+    signs = {
+        node: list_failure_indicators(health[node].findings) for node in nodes if node in health
+    }
+    model = _learn_history_model(past, nodes, signs, _convert_to_days(now))
     moved = Counter(job.cause for job in state.jobs.values())
     quiet, found = ForecastInstance(past.since), []
     alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
@@ -177,13 +182,13 @@ def forecast_nodes(
                 alike[shown] = _estimate_chances(model, quiet, shown)
             chances = alike[shown]
         recs = past.treated.get(instance, ()) if unit.breaks else ()
-        mine = _NodePast(node, instance, unit, recs, shown)
+        mine = _NodeHistory(node, instance, unit, recs, shown)
         jobs = sum(moved.get(rec.id, 0) for rec in recs)
         found.append(_make_forecast(model, mine, chances, jobs))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
 
 
-def rank_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
+def estimate_week_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
     """Return how likely each of some nodes breaks within a week."""
     known = {*view.scheduler.nodes, *view.health}
     found = forecast_nodes(view.state, known, view.health, now, of=nodes)
@@ -191,7 +196,7 @@ def rank_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName
 
 
 def _estimate_chances(
-    model: BreakModel, unit: ForecastInstance, signs: tuple[str, ...]
+    model: FailureModel, unit: ForecastInstance, signs: tuple[str, ...]
 ) -> tuple[float, float, float]:
     day, week, month = HORIZONS
     return (
@@ -200,22 +205,22 @@ def _estimate_chances(
     )  # fmt: skip
 
 
-def _learn_model(
-    past: BreakHistory,
+def _learn_history_model(
+    past: InstanceFailureHistory,
     nodes: Collection[NodeName],
     signs: Mapping[NodeName, tuple[str, ...]],
     now: float,
-) -> BreakModel:
+) -> FailureModel:
     there = Counter(chain.from_iterable(signs.values()))
     share = {name: n / max(len(nodes), 1) for name, n in there.items()}
     units = [u.at(now) for u in past.units.values() if u.since < now]
     broken = [u for u in units if u.breaks]
-    return learn_model(
+    return learn_failure_model(
         broken, _count_quiet_nodes(past, len(nodes), now) * (now - past.since), now, PRIORS, share
     )
 
 
-def _count_quiet_nodes(past: BreakHistory, nodes: int, now: float) -> int:
+def _count_quiet_nodes(past: InstanceFailureHistory, nodes: int, now: float) -> int:
     """Return how many of the nodes had not broken by then: an instance that is gone has a
     successor."""
     return max(0, nodes - sum(
@@ -223,7 +228,7 @@ def _count_quiet_nodes(past: BreakHistory, nodes: int, now: float) -> int:
     ))  # fmt: skip
 
 
-class _NodePast(Struct, frozen=True):
+class _NodeHistory(Struct, frozen=True):
     """One node with what is known of its instance: its breaks, their recoveries, its signs now."""
 
     node: NodeName
@@ -234,22 +239,22 @@ class _NodePast(Struct, frozen=True):
 
 
 def _make_forecast(
-    model: BreakModel, of: _NodePast, chances: tuple[float, float, float], jobs: int
-) -> Forecast:
+    model: FailureModel, of: _NodeHistory, chances: tuple[float, float, float], jobs: int
+) -> InstanceForecast:
     """Return a node's forecast. `chances`: to break within a day, a week, a month. `jobs`: those
     that its breaks moved."""
     unit, recs, signs = of.unit, of.recs, of.signs
     shares = model.shares(unit, signs)
     total = sum(shares.values())
-    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_rank_by_count))
+    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_make_count_sort_key))
     day, week, month = chances
-    return Forecast(
+    return InstanceForecast(
         of.node, of.instance, day, week, month,
         breaks=len(unit.breaks),
         jobs=jobs,
         escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
         rules=rules,
-        classes={k: v / total for k, v in sorted(shares.items(), key=_rank_by_count)},
+        classes={k: v / total for k, v in sorted(shares.items(), key=_make_count_sort_key)},
         signs=signs,
         first=recs[0].opened if recs else None,
         last=recs[-1].opened if recs else None,
@@ -257,12 +262,12 @@ def _make_forecast(
     )  # fmt: skip
 
 
-def _rank_by_count(item: tuple[str, float]) -> tuple[float, str]:
+def _make_count_sort_key(item: tuple[str, float]) -> tuple[float, str]:
     return -item[1], item[0]
 
 
 def _explain_factors(
-    model: BreakModel, unit: ForecastInstance, rules: Mapping[str, int], signs: tuple[str, ...]
+    model: FailureModel, unit: ForecastInstance, rules: Mapping[str, int], signs: tuple[str, ...]
 ) -> str:
     """Return the factors in plain words, each with what it multiplies the fleet's rate by."""
     parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
@@ -287,14 +292,14 @@ def _format_age(days: float) -> str:
     return f"{days:.0f} d" if days >= 2 else f"{24 * days:.0f} h"
 
 
-def make_finding(f: Forecast) -> Finding | None:
+def make_forecast_finding(f: InstanceForecast) -> Finding | None:
     """Return the advice as a finding of the head node: WARN, and never a reason to act."""
     if f.first is None or f.last is None:
         return None
     chance = f"{100 * f.month:.0f} % to break again within 30 d"
     return Finding(
-        CHECK, Verdict.WARN, f.first, f.last, evidence=f"{chance}: {f.why}", count=f.breaks,
-        clears=Clears.GONE,
+        CHECK, DeviceVerdict.WARN, f.first, f.last, evidence=f"{chance}: {f.why}", count=f.breaks,
+        clears=ClearCondition.GONE,
     )  # fmt: skip
 
 
@@ -329,7 +334,7 @@ def measure_calibration(
 
     at = end - WEEK
     while at - WEEK >= past.since:
-        model, firsts = _learn_model(past, nodes, {}, at), 0
+        model, firsts = _learn_history_model(past, nodes, {}, at), 0
         for unit in past.units.values():
             then = unit.at(at)
             broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
@@ -347,13 +352,13 @@ def measure_calibration(
     )
 
 
-def compute_error(bands: Sequence[CalibrationBin]) -> float:
+def compute_calibration_error(bands: Sequence[CalibrationBin]) -> float:
     """Return the calibration error: how far predictions lay from what happened, by node-weeks."""
     total = sum(b.node_weeks for b in bands)
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
 
 
-def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
+def compute_slurm_weights(found: Iterable[InstanceForecast]) -> dict[int, list[NodeName]]:
     """Return the nodes by Slurm's Weight: one more for each 5 % of the chance to break within a
     week, so that slurmctld gives jobs the nodes that will last. Without a history it is 1, the
     default.
@@ -366,7 +371,7 @@ def compute_weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
     return dict(sorted(by.items()))
 
 
-def count_needed_spares(found: Iterable[Forecast], sure: float = 0.95) -> int:
+def count_needed_spares(found: Iterable[InstanceForecast], sure: float = 0.95) -> int:
     """Return how many spares are enough for the breaks of one day, with that certainty: the
     quantile of the Poisson distribution of their sum."""
     mean = sum(f.day for f in found)

@@ -17,19 +17,19 @@ from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.observe import Observer
 from hpctl.engine.view import is_fresh
 from hpctl.insight.forecast.decide import CHECK
-from hpctl.insight.forecast.history import forecast_nodes, make_finding
+from hpctl.insight.forecast.history import forecast_nodes, make_forecast_finding
 from hpctl.insight.grey import decide
 from hpctl.insight.grey.decide import GAUGES, WINDOW, group_peers
-from hpctl.vocabulary.identity import Generation, InstanceId, NodeName
+from hpctl.vocabulary.identity import InstanceId, NodeGeneration, NodeName
 from hpctl.vocabulary.isolation import isolate_call
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.model import Finding, NodeHealth
 from hpctl.vocabulary.ports import Clock
 
 _PLACE = {gauge: n for n, gauge in enumerate(GAUGES)}
 _WIDTH = len(_PLACE)
 
 
-class PeerWindows:
+class PeerGaugeWindows:
     """Gauges in, findings out. `take` runs on the intake's threads, `judge` on one other.
 
     In memory only. Of each node there are the sums of the window that is open and, where something
@@ -39,11 +39,11 @@ class PeerWindows:
     def __init__(self) -> None:
         """Begin without samples: after a restart a fault is found again within its windows."""
         self._lock = threading.Lock()
-        self._open: dict[NodeName, tuple[Generation, list[float], list[int]]] = {}
+        self._open: dict[NodeName, tuple[NodeGeneration, list[float], list[int]]] = {}
         self._memory: decide.Memory = {}
-        self._generations: dict[NodeName, Generation] = {}
+        self._generations: dict[NodeName, NodeGeneration] = {}
 
-    def take(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+    def take(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Add what an agent sent to its node's window. Names that are not compared are ignored."""
         if not gauges:
             return
@@ -68,25 +68,25 @@ class PeerWindows:
         renewed = {
             node
             for node, (generation, _, _) in closed.items()
-            if self._is_renewed(node, generation)
+            if self._has_new_generation(node, generation)
         }
         self._generations.update((node, known[0]) for node, known in closed.items())
         memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
         self._memory = decide.judge_peers(groups, _compute_means(closed), memory, now)
-        return decide.make_findings(self._memory)
+        return decide.make_peer_findings(self._memory)
 
-    def of(self, generation: Generation, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    def of(self, generation: NodeGeneration, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
         """Return `found` where that generation was judged; else nothing."""
         return found if self._generations.get(generation.node) == generation else ()
 
-    def _is_renewed(self, node: NodeName, generation: Generation) -> bool:
+    def _has_new_generation(self, node: NodeName, generation: NodeGeneration) -> bool:
         """Return whether it is another boot or instance: what the former one did is no evidence
         against it."""
         return self._generations.get(node, generation) != generation
 
 
 def _compute_means(
-    closed: dict[NodeName, tuple[Generation, list[float], list[int]]],
+    closed: dict[NodeName, tuple[NodeGeneration, list[float], list[int]]],
 ) -> dict[NodeName, dict[str, float]]:
     means = {}
     for node, (_, sums, counts) in closed.items():
@@ -102,13 +102,14 @@ HISTORY_EVERY_S = 300.0
 """A chance moves by hours; a new recovery is looked at as soon."""
 
 
-class GreyFindings:
-    """What was found last: set by GreyFailures, added to the nodes' health by NodeHealthStore."""
+class GreyFailureFindings:
+    """What was found last: set by GreyFailureDetector, added to the nodes' health by
+    NodeHealthStore."""
 
     checks: tuple[str, ...] = OWN_CHECKS
 
     def __init__(self) -> None:
-        self.peers = PeerWindows()
+        self.peers = PeerGaugeWindows()
         self.by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
         self.by_history: Mapping[InstanceId, Finding] = {}
 
@@ -120,16 +121,16 @@ class GreyFindings:
         """Take the findings of the last look at history."""
         self.by_history = found
 
-    def add_to(self, health: dict[NodeName, Health]) -> None:
+    def add_to(self, health: dict[NodeName, NodeHealth]) -> None:
         """Add what the comparison found to the agents' findings, in place."""
         concerned = set(self.by_peers)
         if self.by_history:
             instances = self.by_history
             concerned |= {n for n, h in health.items() if h.generation.instance in instances}
         for node in concerned & health.keys():
-            health[node] = self._with_own(health[node])
+            health[node] = self._add_own_findings(health[node])
 
-    def _with_own(self, health: Health) -> Health:
+    def _add_own_findings(self, health: NodeHealth) -> NodeHealth:
         generation = health.generation
         own = list(self.peers.of(generation, self.by_peers.get(generation.node, ())))
         again = self.by_history.get(generation.instance)
@@ -141,12 +142,12 @@ class GreyFindings:
         return replace(health, findings=(*agents, *own))
 
 
-class GreyFailures:
+class GreyFailureDetector:
     """The comparison of peers, each window in a separate thread; `look_back` runs in the loop."""
 
     def __init__(
         self,
-        found: GreyFindings,
+        found: GreyFailureFindings,
         health: NodeHealthStore,
         observer: Observer,
         clock: Clock,
@@ -161,7 +162,7 @@ class GreyFailures:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
 
-    def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+    def hear(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
         self._peers.take(generation, gauges)
 
@@ -189,14 +190,16 @@ class GreyFailures:
         groups = group_peers(scheduler, kinds, now) if known else ()
         before, found = self._found.by_peers, self._peers.judge(groups, now)
         self._found.set_by_peers(found)
-        changed = self._names(before) ^ self._names(found)
+        changed = self._list_finding_names(before) ^ self._list_finding_names(found)
         if changed:
             for node, check in sorted(changed):
                 log.info("node=%s check=%s found=%s", node, check, node in found)
             self._health.touch({node for node, _ in changed}, wake=True)
 
     @staticmethod
-    def _names(found: Mapping[NodeName, Sequence[Finding]]) -> set[tuple[NodeName, str]]:
+    def _list_finding_names(
+        found: Mapping[NodeName, Sequence[Finding]],
+    ) -> set[tuple[NodeName, str]]:
         names: set[tuple[NodeName, str]] = set()
         for node, findings in found.items():
             names |= {(node, finding.check) for finding in findings}
@@ -215,7 +218,9 @@ class GreyFailures:
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
         found = forecast_nodes(state, nodes, known, self._clock.now(), of=often)
-        repeated = {f.instance: again for f in found if f.again and (again := make_finding(f))}
+        repeated = {
+            f.instance: again for f in found if f.again and (again := make_forecast_finding(f))
+        }
         self._found.set_by_history(repeated)
         changed = before.keys() ^ repeated.keys()
         if changed:

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary.identity import JobId, NodeName
-from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 BUSY = "gpu.busy"
@@ -259,12 +259,12 @@ def judge_peers(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: da
     return after
 
 
-def make_findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
+def make_peer_findings(memory: Memory) -> dict[NodeName, tuple[Finding, ...]]:
     """Return what is found at present, by node: WARN, with the onset as `first`."""
     found: dict[NodeName, tuple[Finding, ...]] = {}
     for (node, name), track in sorted(memory.items()):
         if track.found:
-            found[node] = (*found.get(node, ()), _make_finding(SIGNAL[name], track))
+            found[node] = (*found.get(node, ()), _make_outlier_finding(SIGNAL[name], track))
     return found
 
 
@@ -280,10 +280,10 @@ class _PeerSubset(Struct, frozen=True):
     @classmethod
     def of(cls, nodes: Iterable[NodeName], seen: Seen) -> _PeerSubset:
         members = [(node, seen[node]) for node in nodes if node in seen]
-        return cls(members, _select_working(members))
+        return cls(members, _select_busy_members(members))
 
 
-def _select_working(members: _Members) -> _Members:
+def _select_busy_members(members: _Members) -> _Members:
     """Return the members whose GPUs do the work: at least seven tenths as busy as the middle one.
 
     Where no agent reports the utilization, power replaces it: an idle GPU draws a fifth of a busy
@@ -308,7 +308,9 @@ def _judge_window(
         return None
     if gauge == REMOTE or signal.odd:
         marks = (
-            _find_differing(job, readings) if signal.odd else _silent_peer(signal, job, readings)
+            _find_different_settings(job, readings)
+            if signal.odd
+            else _find_silent_peer(signal, job, readings)
         )
         return marks, [node for _, node in readings if node in tracked and node not in marks]
     ordered = sorted(value for value, _ in readings)
@@ -320,7 +322,9 @@ def _judge_window(
         marks = _find_outliers(signal, job, readings, centre, reach)
         power = {node: g[POWER] for node, g in members if POWER in g} if marks else {}
         usual = _compute_median(sorted(power.values())) if len(power) >= LEAST_PEERS else None
-        marks = {node: _add_power(mark, power.get(node), usual) for node, mark in marks.items()}
+        marks = {
+            node: _add_power_detail(mark, power.get(node), usual) for node, mark in marks.items()
+        }
     clean = [
         node
         for value, node in (readings if tracked else ())
@@ -352,7 +356,7 @@ def _find_outliers(
         others = _OtherMembers(ordered, bisect_left(ordered, value))
         centre = _compute_center(signal, others)
         near = (len(others) - 1) // 4 * 2 + 1 if signal.low else len(others)
-        spread = max(_compute_spread(others, near, centre), _TINY * reach)
+        spread = max(_compute_median_distance(others, near, centre), _TINY * reach)
         z = _TO_SIGMA * (value - centre) * signal.worse / spread
         if z >= signal.z:
             out[node] = OutlierMark(value, centre, z, len(others), job)
@@ -372,18 +376,18 @@ class _OtherMembers(Struct, frozen=True):
         return self.ordered[at + (at >= self.place)]
 
 
-def _compute_spread(ordered: _OtherMembers, count: int, centre: float) -> float:
+def _compute_median_distance(ordered: _OtherMembers, count: int, centre: float) -> float:
     """Return the middle one of the distances of the first `count` values from a center."""
     half = count // 2
     if count % 2:
-        return _nth_distance(ordered, count, centre, half + 1)
+        return _find_nth_distance(ordered, count, centre, half + 1)
     return (
-        _nth_distance(ordered, count, centre, half)
-        + _nth_distance(ordered, count, centre, half + 1)
+        _find_nth_distance(ordered, count, centre, half)
+        + _find_nth_distance(ordered, count, centre, half + 1)
     ) / 2
 
 
-def _nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
+def _find_nth_distance(ordered: _OtherMembers, count: int, centre: float, nth: int) -> float:
     """Return the `nth` smallest distance: the nearest values are a contiguous run, which bisection
     finds."""
     first, last = 0, count - nth
@@ -400,7 +404,7 @@ def _compute_center(signal: PeerGauge, ordered: Sequence[float] | _OtherMembers)
     return ordered[(len(ordered) - 1) // 4] if signal.low else _compute_median(ordered)
 
 
-def _silent_peer(
+def _find_silent_peer(
     signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
     """Return the node that such events point at. They name the *other* end: if all but one raise
@@ -417,7 +421,7 @@ def _silent_peer(
     return {odd[1]: OutlierMark(odd[0], centre, 0.0, len(readings) - 1, job)}
 
 
-def _find_differing(
+def _find_different_settings(
     job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, OutlierMark]:
     """Return who is not set up as most are; no node where most do not agree."""
@@ -436,7 +440,7 @@ def _compute_median(ordered: Sequence[float] | _OtherMembers) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _add_power(mark: OutlierMark, power: float | None, usual: float | None) -> OutlierMark:
+def _add_power_detail(mark: OutlierMark, power: float | None, usual: float | None) -> OutlierMark:
     """Add the power to the detail, for the reader: a node that waits draws little."""
     if power is None or usual is None:
         return mark
@@ -457,7 +461,7 @@ def _record_marks(
         found = old is not None and old.found
         memory[node, name] = OutlierTrack(
             marks=kept,
-            onset=old.onset if old and found else _find_onset(kept, now) - WINDOW,
+            onset=old.onset if old and found else _find_outlier_start(kept, now) - WINDOW,
             last=now,
             judged=now,
             count=old.count + 1 if old else 1,
@@ -480,11 +484,11 @@ def _count_outliers(marks: Iterable[datetime | None]) -> int:
     return sum(mark is not None for mark in marks)
 
 
-def _find_onset(marks: Iterable[datetime | None], now: datetime) -> datetime:
+def _find_outlier_start(marks: Iterable[datetime | None], now: datetime) -> datetime:
     return next((mark for mark in marks if mark is not None), now)
 
 
-def _make_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
+def _make_outlier_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
     mark = track.mark
     need = f"{_count_outliers(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
     if signal.gauge == REMOTE:
@@ -509,12 +513,12 @@ def _make_finding(signal: PeerGauge, track: OutlierTrack) -> Finding:
         )
     return Finding(
         check=f"peer.{signal.name}",
-        verdict=Verdict.WARN,
+        verdict=DeviceVerdict.WARN,
         first=track.onset,
         last=track.last,
         evidence=text,
         count=track.count,
-        clears=Clears.GONE,
+        clears=ClearCondition.GONE,
         job=str(mark.job),
     )
 

@@ -13,28 +13,28 @@ import click
 from msgspec import Meta, Struct, field
 
 from hpctl.engine import config_loading, views
-from hpctl.engine.world_offline import JournalMemory
+from hpctl.engine.world_offline import JournalReplayer
 from hpctl.insight.report.decide import (
     CostReport,
+    CostTotal,
     CountedNode,
     FaultCostRow,
-    Published,
+    PublishedFailureRate,
     StageRow,
-    Total,
 )
 from hpctl.insight.report.decide import build_report as figures
-from hpctl.insight.report.held import HeldFaults
+from hpctl.insight.report.held import HeldFaultCollector
 from hpctl.insight.report.html import render_page
 from hpctl.toolkit import output, yaml_files
 from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.declared_view import (
     Column,
-    Fact,
-    Facts,
+    FactRow,
+    FactTable,
+    ItemLines,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
     number_column,
 )
 from hpctl.toolkit.durations import format_duration
@@ -64,7 +64,7 @@ class PriceError(FileProblems):
     """A price list cannot be read; every problem has its place."""
 
 
-class Prices(Struct, frozen=True, forbid_unknown_fields=True):
+class GpuPrices(Struct, frozen=True, forbid_unknown_fields=True):
     """A price list: what an hour of one GPU costs, by default and by partition."""
 
     gpu_hour: Price
@@ -76,13 +76,13 @@ class Prices(Struct, frozen=True, forbid_unknown_fields=True):
         return next((self.partitions[p] for p in partitions if p in self.partitions), self.gpu_hour)
 
 
-def format_cost(total: Total, currency: str) -> str:
+def format_cost(total: CostTotal, currency: str) -> str:
     """Return `12.5 GPU-hours (31.25 USD)`."""
     money = f" ({total.cost:,.2f} {currency})" if currency and total.cost is not None else ""
     return f"{total.gpu_hours:,.1f} GPU-hours{money}"
 
 
-def format_published(rates: tuple[Published, ...]) -> str:
+def format_published(rates: tuple[PublishedFailureRate, ...]) -> str:
     """Return `3.79 (Llama 3, arXiv 2407.21783); ...`."""
     return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
@@ -91,7 +91,7 @@ def _format_fault_cost(fault: FaultCostRow) -> str:
     return "-" if fault.lost.cost is None else f"{fault.lost.cost:,.2f}"
 
 
-def _describe_held(held: Mapping[str, int]) -> str:
+def _describe_held_faults(held: Mapping[str, int]) -> str:
     """Return `3, not treated: drain_budget 2, observing 1`; "" where there are none."""
     if not held:
         return ""
@@ -99,35 +99,35 @@ def _describe_held(held: Mapping[str, int]) -> str:
     return f"{sum(held.values())}, not treated: {gates}"
 
 
-class StageText(Struct, frozen=True):
+class StageRowText(Struct, frozen=True):
     """A stage of the recoveries of nodes or of jobs."""
 
     of: str
     stage: StageRow
 
 
-def _format_stages(view: ReportView) -> list[StageText]:
-    nodes = [StageText("node", stage) for stage in view.report.node_stages]
-    return nodes + [StageText("job", stage) for stage in view.report.job_stages]
+def _format_stages(view: ReportView) -> list[StageRowText]:
+    nodes = [StageRowText("node", stage) for stage in view.report.node_stages]
+    return nodes + [StageRowText("job", stage) for stage in view.report.job_stages]
 
 
 # The figures that matter most, in words.
-SUMMARY = Facts(
+SUMMARY = FactTable(
     (
-        Fact(
+        FactRow(
             "fleet", "{report.nodes} nodes, {report.gpus} GPUs, {report.node_days:,.1f} node-days"
         ),
-        Fact("failures", "{report.all.failures}, {report.all.per_1000:.2f} per 1,000 node-days"),
-        Fact("jobs hit", "{report.idle.count}; they waited for {idle}"),
-        Fact("nodes out", "{report.out.count}; out of service for {out}"),
-        Fact("saved: jobs", "{report.restarts.count} restarts; {restarts}"),
-        Fact("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
-        Fact(
+        FactRow("failures", "{report.all.failures}, {report.all.per_1000:.2f} per 1,000 node-days"),
+        FactRow("jobs hit", "{report.idle.count}; they waited for {idle}"),
+        FactRow("nodes out", "{report.out.count}; out of service for {out}"),
+        FactRow("saved: jobs", "{report.restarts.count} restarts; {restarts}"),
+        FactRow("saved: nodes", "{report.kept.count} repaired without a person; {kept}"),
+        FactRow(
             "false drains",
             "{report.unneeded.count} drain(s) of nodes that needed no remedy, {unneeded_cost}",
         ),
-        Fact("faults held", lambda view: _describe_held(view.report.held)),
-        Fact(
+        FactRow("faults held", lambda view: _describe_held_faults(view.report.held)),
+        FactRow(
             "handed over",
             "{report.escalated} recoveries escalated; {report.orders} ordered by operators",
         ),
@@ -136,7 +136,7 @@ SUMMARY = Facts(
 
 
 TABLES = (
-    Section(
+    RowTable(
         lambda view: (view.report.all, *view.report.classes),
         (
             Column("CLASS", "name"),
@@ -148,7 +148,7 @@ TABLES = (
         ),
         title="Failures",
     ),
-    Section(
+    RowTable(
         lambda view: view.report.runs.items(),
         (
             Column("TROUBLE", lambda row: row[0].replace("_", " ")),
@@ -156,7 +156,7 @@ TABLES = (
         ),
         title="Runs that went wrong by themselves",
     ),
-    Section(
+    RowTable(
         _format_stages,
         (
             Column("OF", "of"),
@@ -167,7 +167,7 @@ TABLES = (
         ),
         title="Time to repair",
     ),
-    Section(
+    RowTable(
         "report.again",
         (
             Column("NODE", "node"),
@@ -178,7 +178,7 @@ TABLES = (
         ),
         title="Instances that break again",
     ),
-    Section(
+    RowTable(
         "report.spares",
         (
             Column("GROUP", "group"),
@@ -200,10 +200,10 @@ class ReportView(Struct, frozen=True):
     assumptions: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
-        Line("{name}: {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC"),
+        TextLine("{name}: {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC"),
         SUMMARY,
         *TABLES,
-        Lines("assumptions", title="What this assumes", style=DIM, indent=2),
+        ItemLines("assumptions", title="What this assumes", style=DIM, indent=2),
     )
 
     @property
@@ -237,17 +237,17 @@ class ReportView(Struct, frozen=True):
         return format_cost(self.report.unneeded, self.currency)
 
 
-def html_page(view: ReportView) -> str:
+def render_html_page(view: ReportView) -> str:
     """Return the report as one page: the facts and the tables of its text."""
-    from hpctl.toolkit.view_drawing import fact_texts, section_texts
+    from hpctl.toolkit.view_drawing import format_facts, format_section
 
-    tables = [(str(one.title), *section_texts(one, view)) for one in TABLES]
-    facts = fact_texts(SUMMARY, view)
+    tables = [(str(one.title), *format_section(one, view)) for one in TABLES]
+    facts = format_facts(SUMMARY, view)
     return render_page(view.cluster, view.report, facts, tables, view.assumptions)
 
 
 def read_report(
-    config: Config, since: datetime, until: datetime, by_hand: timedelta, prices: Prices | None
+    config: Config, since: datetime, until: datetime, by_hand: timedelta, prices: GpuPrices | None
 ) -> CostReport:
     """Return the figures, from the journal with its past and the nodes that Slurm knows now.
 
@@ -259,8 +259,10 @@ def read_report(
     from hpctl.engine.world_reader import read_slurm
 
     nodes = read_slurm(config).nodes
-    journal = JournalMemory(since, past=views.looks_back(until, ended=False, since=since))
-    held = HeldFaults()
+    journal = JournalReplayer(
+        since, past=views.needs_retired_entries(until, ended=False, since=since)
+    )
+    held = HeldFaultCollector()
     quiet, err = not sys.stderr.isatty(), output.make_console(err=True)
     with (
         closing(open_reader(config)) as store,
@@ -317,13 +319,13 @@ def report(
     listed = None
     if prices is not None:
         listed = yaml_files.parse_struct(
-            Prices, yaml_files.read_limited_text(prices, PriceError), prices, PriceError
+            GpuPrices, yaml_files.read_limited_text(prices, PriceError), prices, PriceError
         )
     found = read_report(loaded, since, until, timedelta(seconds=by_hand), listed)
     assumed = tuple(text.format(by_hand=format_duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)
     if html is not None:
-        text = html_page(view)
+        text = render_html_page(view)
         Path(html).write_text(text, encoding="utf-8")
         output.echo(f"hpctl: wrote {html}", err=True)
     if html is None or as_json:

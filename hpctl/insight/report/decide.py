@@ -12,11 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.engine.job_losses import find_standstill
+from hpctl.engine.job_losses import find_job_standstill
 from hpctl.engine.journal.state import State
 from hpctl.engine.timeline import find_fault_time
-from hpctl.insight.forecast.decide import classify_rule
-from hpctl.insight.forecast.history import Forecast, forecast_nodes
+from hpctl.insight.forecast.decide import find_rule_class
+from hpctl.insight.forecast.history import InstanceForecast, forecast_nodes
 from hpctl.insight.report.held import HeldFault
 from hpctl.vocabulary import change, job_recovery, node_recovery
 from hpctl.vocabulary.identity import NodeName, RuleId
@@ -30,25 +30,25 @@ _LLAMA: Final = 2048 * 54 / 1000
 _SOURCE: Final = "Llama 3, arXiv 2407.21783"
 
 
-class Published(Struct, frozen=True):
+class PublishedFailureRate(Struct, frozen=True):
     """A published rate of failures per 1,000 node-days."""
 
     source: str
     rate: float
 
 
-PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
+PUBLISHED: Final[Mapping[str, tuple[PublishedFailureRate, ...]]] = {
     "all": (
-        Published("Meta RSC-1, arXiv 2410.21680", 6.50),
-        Published("Meta RSC-2, arXiv 2410.21680", 2.34),
-        Published(_SOURCE, 419 / _LLAMA),
-        Published("InfiniteHBD-Trace", 3.8),
-        Published("FT-HSDP, arXiv 2602.00277", 2.3),
+        PublishedFailureRate("Meta RSC-1, arXiv 2410.21680", 6.50),
+        PublishedFailureRate("Meta RSC-2, arXiv 2410.21680", 2.34),
+        PublishedFailureRate(_SOURCE, 419 / _LLAMA),
+        PublishedFailureRate("InfiniteHBD-Trace", 3.8),
+        PublishedFailureRate("FT-HSDP, arXiv 2602.00277", 2.3),
     ),
-    "GPU": (Published(_SOURCE, 148 / _LLAMA),),
-    "GPU memory": (Published(_SOURCE, (72 + 19) / _LLAMA),),
-    "GSP": (Published(_SOURCE, 17 / _LLAMA),),
-    "network": (Published(_SOURCE, 35 / _LLAMA),),
+    "GPU": (PublishedFailureRate(_SOURCE, 148 / _LLAMA),),
+    "GPU memory": (PublishedFailureRate(_SOURCE, (72 + 19) / _LLAMA),),
+    "GSP": (PublishedFailureRate(_SOURCE, 17 / _LLAMA),),
+    "network": (PublishedFailureRate(_SOURCE, 35 / _LLAMA),),
 }
 """By class. GPU memory: HBM3 and SRAM. Network: switches and cables."""
 _MOST: Final = 10
@@ -61,19 +61,19 @@ class CountedNode(Struct, frozen=True):
     price: float | None = None
 
 
-class Total(Struct, frozen=True):
+class CostTotal(Struct, frozen=True):
     """So many of something, and their GPU-hours; `cost` is null where a price is not known."""
 
     count: int = 0
     gpu_hours: float = 0.0
     cost: float | None = 0.0
 
-    def add_hours(self, hours: float, node: CountedNode, nodes: int = 1) -> "Total":
+    def add_hours(self, hours: float, node: CountedNode, nodes: int = 1) -> "CostTotal":
         """Add one more: hours of so many nodes of a kind."""
         spent = hours * node.gpus * nodes
         known = self.cost is not None and node.price is not None
         cost = self.cost + spent * node.price if known else None  # type: ignore[operator]
-        return Total(self.count + 1, self.gpu_hours + spent, cost)
+        return CostTotal(self.count + 1, self.gpu_hours + spent, cost)
 
 
 class FaultCostRow(Struct, frozen=True):
@@ -82,8 +82,8 @@ class FaultCostRow(Struct, frozen=True):
     name: str
     failures: int
     per_1000: float
-    lost: Total
-    published: tuple[Published, ...] = ()
+    lost: CostTotal
+    published: tuple[PublishedFailureRate, ...] = ()
 
 
 class StageRow(Struct, frozen=True):
@@ -119,20 +119,20 @@ class CostReport(Struct, frozen=True):
     classes: tuple[FaultCostRow, ...]
     runs: Mapping[str, int]
     orders: int
-    idle: Total
-    out: Total
-    restarts: Total
-    kept: Total
-    unneeded: Total
+    idle: CostTotal
+    out: CostTotal
+    restarts: CostTotal
+    kept: CostTotal
+    unneeded: CostTotal
     escalated: int
     node_stages: tuple[StageRow, ...]
     job_stages: tuple[StageRow, ...]
-    again: tuple[Forecast, ...]
+    again: tuple[InstanceForecast, ...]
     spares: tuple[SpareRow, ...]
     held: Mapping[str, int]
 
 
-class _Period(Struct, frozen=True):
+class _ReportPeriod(Struct, frozen=True):
     state: State
     fleet: Mapping[NodeName, CountedNode]
     since: datetime
@@ -176,65 +176,65 @@ def build_report(  # noqa: PLR0913 -- pure: all that decides is an argument
     time. `by_hand`: after what time a person would have repaired a node; `held`: the faults that
     gates held."""
     usual = Counter(fleet.values()).most_common(1)
-    p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else CountedNode())
+    p = _ReportPeriod(state, fleet, since, until, by_hand, usual[0][0] if usual else CountedNode())
     node_days = len(fleet) * (until - since) / timedelta(days=1)
     treated = [rec for rec in state.nodes.values() if not rec.of_capacity]
     nodes = sorted(treated, key=lambda rec: rec.opened)
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
     hit = (job for job in state.jobs.values() if not job.of_no_fault)
-    jobs = [job for job in hit if p.hours(*find_standstill(job, p.until)) or p.has(job.opened)]
+    jobs = [job for job in hit if p.hours(*find_job_standstill(job, p.until)) or p.has(job.opened)]
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
-    lost: dict[str, Total] = {}
-    out, kept, unneeded = _sum_nodes(p, nodes, lost)
-    idle, restarts = _sum_jobs(p, jobs, lost)
+    lost: dict[str, CostTotal] = {}
+    out, kept, unneeded = _sum_node_times(p, nodes, lost)
+    idle, restarts = _sum_job_times(p, jobs, lost)
     untreated = [one for one in held if p.has(one.begun)]
     of_nodes = [one for one in untreated if one.gate != "correlated"]
-    counts = Counter(classify_rule(rec.rule) for rec in faults)
-    counts.update(classify_rule(one.rule) for one in of_nodes)
+    counts = Counter(find_rule_class(rec.rule) for rec in faults)
+    counts.update(find_rule_class(one.rule) for one in of_nodes)
 
-    def make_row(name: str, count: int, cost: Total) -> FaultCostRow:
+    def make_row(name: str, count: int, cost: CostTotal) -> FaultCostRow:
         rate = 1000 * count / node_days if node_days else 0.0
         return FaultCostRow(name, count, rate, cost, PUBLISHED.get(name, ()))
 
     names = sorted(lost.keys() | counts.keys(), key=lambda n: (-counts[n], n))
     both = [total.cost for total in (out, idle) if total.cost is not None]
-    every = Total(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
+    every = CostTotal(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
     return CostReport(
         since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
         all=make_row("all", len(faults) + len(of_nodes), every),
-        classes=tuple(make_row(name, counts[name], lost.get(name, Total())) for name in names),
+        classes=tuple(make_row(name, counts[name], lost.get(name, CostTotal())) for name in names),
         runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) and not rec.of_maintenance for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
         node_stages=_summarize_stages(
-            _node_times(r, state) for r in here if r.phase is NodePhase.RETURNED
+            _measure_node_stages(r, state) for r in here if r.phase is NodePhase.RETURNED
         ),
         job_stages=_summarize_stages(
-            _job_times(j) for j in jobs if p.has(j.opened) and _find_run_start(j)
+            _measure_job_stages(j) for j in jobs if p.has(j.opened) and _find_run_start(j)
         ),
         again=tuple(
             f for f in forecast_nodes(state, list(fleet), {}, until) if f.breaks > 1
         )[:_MOST],
-        spares=tuple(_list_spares(p)),
+        spares=tuple(_list_spare_rows(p)),
         held=dict(Counter(one.gate for one in untreated).most_common()),
     )  # fmt: skip
 
 
-def _add_loss(
-    lost: dict[str, Total], rule: RuleId, hours: float, node: CountedNode, nodes: int = 1
+def _add_class_loss(
+    lost: dict[str, CostTotal], rule: RuleId, hours: float, node: CountedNode, nodes: int = 1
 ) -> None:
-    name = classify_rule(rule)
-    lost[name] = lost.get(name, Total()).add_hours(hours, node, nodes)
+    name = find_rule_class(rule)
+    lost[name] = lost.get(name, CostTotal()).add_hours(hours, node, nodes)
 
 
-def _sum_nodes(
-    p: _Period, nodes: list[NodeRecovery], lost: dict[str, Total]
-) -> tuple[Total, Total, Total]:
+def _sum_node_times(
+    p: _ReportPeriod, nodes: list[NodeRecovery], lost: dict[str, CostTotal]
+) -> tuple[CostTotal, CostTotal, CostTotal]:
     """Time out of service; time in service before a person would have repaired the node; time out
     of service of nodes that needed no remedy."""
-    out, kept, unneeded = Total(), Total(), Total()
+    out, kept, unneeded = CostTotal(), CostTotal(), CostTotal()
     following: dict[NodeName, datetime] = {}
     for rec in reversed(nodes):
         nxt = following.get(rec.node)
@@ -246,7 +246,7 @@ def _sum_nodes(
         hours = p.hours(drained, back)
         if hours:
             out = out.add_hours(hours, node)
-            _add_loss(lost, rec.rule, hours, node)
+            _add_class_loss(lost, rec.rule, hours, node)
         if not p.has(rec.since):
             continue
         if rec.phase is NodePhase.RETURNED and rec.remedied:
@@ -256,19 +256,21 @@ def _sum_nodes(
     return out, kept, unneeded
 
 
-def _sum_jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
+def _sum_job_times(
+    p: _ReportPeriod, jobs: list[JobRecovery], lost: dict[str, CostTotal]
+) -> tuple[CostTotal, CostTotal]:
     """Return the time in which jobs made no progress, and what plain Slurm's restart would have
     added to it."""
-    idle, saved = Total(), Total()
+    idle, saved = CostTotal(), CostTotal()
     for job in jobs:
         cause = p.state.nodes.get(job.cause)
         node = p.node(*job.ran_on, *job.bad_nodes)
         width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
-        begin, end = find_standstill(job, p.until)
+        begin, end = find_job_standstill(job, p.until)
         hours = p.hours(begin, end)
         idle = idle.add_hours(hours, node, width)
         if cause is not None:
-            _add_loss(lost, cause.rule, hours, node, width)
+            _add_class_loss(lost, cause.rule, hours, node, width)
             if _find_run_start(job) and p.has(end):
                 gained = PLAIN_RESTART_S - (end - begin).total_seconds()
                 saved = saved.add_hours(max(0.0, gained) / 3600, node, width)
@@ -280,18 +282,20 @@ def _find_run_start(job: JobRecovery) -> datetime | None:
     return next((move.at for move in job.trail if move.signal == seen), None)
 
 
-def _node_times(rec: NodeRecovery, state: State) -> dict[str, float]:
+def _measure_node_stages(rec: NodeRecovery, state: State) -> dict[str, float]:
     """Return seconds by stage: from the first finding to the recovery, then by phase."""
     first = find_fault_time(rec, state)
     times = {"detect": (rec.opened - first).total_seconds()}
-    return times | _split_phases(rec, NodePhase.OPEN, rec.since)
+    return times | _measure_phase_times(rec, NodePhase.OPEN, rec.since)
 
 
-def _job_times(job: JobRecovery) -> dict[str, float]:
-    return _split_phases(job, job_recovery.JobPhase.HIT, _find_run_start(job) or job.since)
+def _measure_job_stages(job: JobRecovery) -> dict[str, float]:
+    return _measure_phase_times(job, job_recovery.JobPhase.HIT, _find_run_start(job) or job.since)
 
 
-def _split_phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[str, float]:
+def _measure_phase_times(
+    rec: NodeRecovery | JobRecovery, phase: str, end: datetime
+) -> dict[str, float]:
     times, at = dict[str, float](), rec.opened
     for move in rec.trail:
         if move.at <= end:
@@ -319,7 +323,7 @@ def _summarize_stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, .
     )
 
 
-def _list_spares(p: _Period) -> Iterator[SpareRow]:
+def _list_spare_rows(p: _ReportPeriod) -> Iterator[SpareRow]:
     """Yield the sizes of each group's reservation: the last before the period, and all in it."""
     sizes: dict[str, list[int]] = {}
     done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)

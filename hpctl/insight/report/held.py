@@ -25,7 +25,7 @@ class HeldFault(Struct):
     ended: datetime | None = None
 
 
-class HeldFaults:
+class HeldFaultCollector:
     """Collects them, event by event."""
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class HeldFaults:
     def take(self, event: Event, state: State) -> None:
         """Take one event, of which `state` knows already."""
         match event:
-            case GateBlocked() if not _is_of_job(event) and event.gate != INTERNAL_ERROR:
-                self._note(event, state)
+            case GateBlocked() if not _is_job_hold(event) and event.gate != INTERNAL_ERROR:
+                self._record_hold(event, state)
             case HoldLifted():
                 last = self._last.get(NodeName(event.target))
                 if last is not None and last.ended is None:
                     last.ended = event.at
             case NodeRecoveryOpened():
-                self._drop(event.generation.node, event.at)
+                self._forget_treated_fault(event.generation.node, event.at)
 
-    def _note(self, event: GateBlocked, state: State) -> None:
+    def _record_hold(self, event: GateBlocked, state: State) -> None:
         node = NodeName(event.target)
         if node in state.open_nodes:
             return
@@ -58,7 +58,7 @@ class HeldFaults:
         self._last[node] = held = HeldFault(node, event.rule, event.gate, event.at)
         self._found.append(held)
 
-    def _drop(self, node: NodeName, at: datetime) -> None:
+    def _forget_treated_fault(self, node: NodeName, at: datetime) -> None:
         """Forget what a recovery treats: it is counted with the recoveries."""
         last = self._last.pop(node, None)
         if last is None:
@@ -71,5 +71,5 @@ class HeldFaults:
         return tuple(self._found)
 
 
-def _is_of_job(hold: GateBlocked) -> bool:
+def _is_job_hold(hold: GateBlocked) -> bool:
     return hold.target.isdecimal() or bool(hold.known_as)

@@ -10,10 +10,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from hpctl.jobs.elastic.controller import AccountWriter, GroupController, print_line
+from hpctl.jobs.elastic.controller import GroupController, GroupRunRecorder, print_log_line
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import NodeLauncher
-from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, parse_options, read_place
+from hpctl.jobs.elastic.options import (
+    LauncherLocation,
+    LauncherOptions,
+    parse_launcher_options,
+    read_launcher_location,
+)
 from hpctl.toolkit.errors import HpctlError
 
 USAGE = 64
@@ -22,18 +27,20 @@ USAGE = 64
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run this node's launcher, and on the first node the controller too."""
     try:
-        options = parse_options(sys.argv[1:] if arguments is None else arguments, os.environ)
-        return asyncio.run(_run_launcher(options, read_place(os.environ), os.environ))
+        options = parse_launcher_options(
+            sys.argv[1:] if arguments is None else arguments, os.environ
+        )
+        return asyncio.run(_run_launcher(options, read_launcher_location(os.environ), os.environ))
     except HpctlError as error:
-        print_line(f"{error}\n  {error.hint}" if error.hint else str(error))
+        print_log_line(f"{error}\n  {error.hint}" if error.hint else str(error))
         return USAGE
     except TimeoutError as error:
-        print_line(str(error))
+        print_log_line(str(error))
         return LOST
 
 
 async def _run_launcher(
-    options: LauncherOptions, where: LauncherPlace, environment: Mapping[str, str]
+    options: LauncherOptions, where: LauncherLocation, environment: Mapping[str, str]
 ) -> int:
     launcher = NodeLauncher(options, where, environment)
     if where.node:
@@ -42,7 +49,7 @@ async def _run_launcher(
         where,
         options.limits,
         options.timing,
-        AccountWriter(options.result, where.run_id),
+        GroupRunRecorder(options.result, where.run_id),
         environment,
     )
     await controller.listen()

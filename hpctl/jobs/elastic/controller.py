@@ -25,19 +25,19 @@ from hpctl.checkpoints.resume import find_generation_start
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.group import (
-    EndGroup,
-    GroupPhase,
-    GroupTiming,
+    EndGroupOrder,
     Order,
-    PrepareGeneration,
+    PrepareGenerationOrder,
     RankFailure,
     RankGroup,
-    RestartLimits,
-    StopGeneration,
-    ended_text,
-    root_cause,
+    RankGroupPhase,
+    RankGroupTimeouts,
+    RankRestartLimits,
+    StopGenerationOrder,
+    find_root_cause,
+    format_end_line,
 )
-from hpctl.jobs.elastic.options import LauncherPlace
+from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -50,7 +50,7 @@ KEEP = 50
 """How many generations the file keeps, the last ones."""
 
 
-class GenerationRecord(msgspec.Struct, frozen=True):
+class RankGenerationRecord(msgspec.Struct, frozen=True):
     """One life of all ranks. Times are seconds since the epoch; `ended_at` None while it runs."""
 
     number: int = msgspec.field(name="generation")
@@ -62,8 +62,8 @@ class GenerationRecord(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
-class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The document. `verdict` is `running` or one of group.GroupVerdict."""
+class GroupRunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The document. `verdict` is `running` or one of group.RankGroupResult."""
 
     format: Literal["hpctl-elastic"] = "hpctl-elastic"
     version: Literal[1] = 1
@@ -72,29 +72,31 @@ class AccountRecord(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     why: str
     restarts: int
-    generations: tuple[GenerationRecord, ...]
+    generations: tuple[RankGenerationRecord, ...]
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """Return one trouble for each generation that did not end well, oldest first."""
-        return tuple(t for each in self.generations if (t := find_trouble(each)) is not None)
+        return tuple(
+            t for each in self.generations if (t := find_generation_trouble(each)) is not None
+        )
 
 
-class AccountWriter(Struct):
+class GroupRunRecorder(Struct):
     """What the first node's launcher writes. `path` None writes nothing."""
 
     path: Path | None
     run_id: str
-    _generations: list[GenerationRecord] = field(default_factory=list)
+    _generations: list[RankGenerationRecord] = field(default_factory=list)
 
     def record_generation_start(
         self, generation: int, resumed_from: str, hosts: Sequence[str]
     ) -> None:
         """Note that its ranks are being started."""
         began, whence, nodes = time.time(), resumed_from or None, tuple(hosts)
-        fresh = GenerationRecord(generation, began, None, whence, "", (), nodes)
+        fresh = RankGenerationRecord(generation, began, None, whence, "", (), nodes)
         self._generations = [*self._generations, fresh][-KEEP:]
-        self._write("running", None, "")
+        self._write_record_file("running", None, "")
 
     def record_generation_end(self, why: str, failures: Sequence[RankFailure]) -> None:
         """Note that none of its ranks is left."""
@@ -103,15 +105,15 @@ class AccountWriter(Struct):
                 self._generations[-1], ended_at=time.time(), why=why, failures=tuple(failures)
             )
 
-    def record_end(self, end: EndGroup, failures: Sequence[RankFailure]) -> None:
+    def record_end(self, end: EndGroupOrder, failures: Sequence[RankFailure]) -> None:
         """Note that the group is over."""
         self.record_generation_end(end.why, failures)
-        self._write(end.verdict.value, end.code, end.why)
+        self._write_record_file(end.verdict.value, end.code, end.why)
 
-    def _write(self, verdict: str, code: int | None, why: str) -> None:
+    def _write_record_file(self, verdict: str, code: int | None, why: str) -> None:
         if self.path is None:
             return
-        record = AccountRecord(
+        record = GroupRunRecord(
             run_id=self.run_id,
             verdict=verdict,
             exit_code=code,
@@ -137,10 +139,10 @@ class AccountWriter(Struct):
 _LARGEST_ACCOUNT = 64 << 20
 
 
-def read_account(path: Path) -> AccountRecord:
+def read_group_run_record(path: Path) -> GroupRunRecord:
     """Read an account. Raises HpctlError; FileNotFoundError where there is none (yet)."""
     try:
-        return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), AccountRecord)
+        return msgspec.convert(json.loads(read_own_file(path, _LARGEST_ACCOUNT)), GroupRunRecord)
     except ValueError as error:
         raise HpctlError(
             f"cannot read the status file {path} of the job's launcher (hpctl elastic): {error}",
@@ -148,7 +150,7 @@ def read_account(path: Path) -> AccountRecord:
         ) from error
 
 
-def find_trouble(generation: GenerationRecord) -> Trouble | None:
+def find_generation_trouble(generation: RankGenerationRecord) -> Trouble | None:
     """Return what ended a generation, as a fact; None where it runs, or ended well or by request.
 
     Kind and signature are what `crash.classify` makes of exit code and traceback.
@@ -158,7 +160,7 @@ def find_trouble(generation: GenerationRecord) -> Trouble | None:
 
     if generation.ended_at is None or not generation.failures:
         return None
-    first = root_cause(list(generation.failures))
+    first = find_root_cause(list(generation.failures))
     trace = first.trace or (f"{first.exception}: {first.message}" if first.exception else "")
     classified = classify_crash(
         first.code,
@@ -183,10 +185,10 @@ class GroupController:
 
     def __init__(
         self,
-        place: LauncherPlace,
-        limits: RestartLimits,
-        timing: GroupTiming,
-        account: AccountWriter,
+        place: LauncherLocation,
+        limits: RankRestartLimits,
+        timing: RankGroupTimeouts,
+        account: GroupRunRecorder,
         environment: Mapping[str, str],
     ) -> None:
         self._place, self._timing, self._account = place, timing, account
@@ -213,13 +215,13 @@ class GroupController:
     async def run(self) -> None:
         """Serve until the end is sent and every launcher has closed its connection, or 10 s."""
         assert self._listener is not None
-        beat = asyncio.create_task(self._beat())
+        beat = asyncio.create_task(self._send_heartbeats())
         try:
-            await wire.wait_for(self._begun.wait(), self._timing.join_s)
+            await wire.await_with_timeout(self._begun.wait(), self._timing.join_s)
             await self._ended.wait()
         except TimeoutError:
             missing = self._place.nodes - len(self._lines)
-            self._run_order(
+            self._execute_order(
                 self._group.handle_gather_timeout(
                     f"{missing} of {self._place.nodes} launchers did not come within"
                     f" {self._timing.join_s:g} s"
@@ -234,15 +236,15 @@ class GroupController:
 
     def own_launcher_left(self) -> None:
         """Handle the end of this node's launcher: there is no launcher to serve any longer."""
-        self._run_order(
+        self._execute_order(
             self._group.handle_step_end(f"the launcher on {self._place.host} has ended")
         )
 
     def handle_request(self, why: str) -> None:
         """Handle a request to restart the group."""
-        self._run_order(self._group.request_restart(why))
+        self._execute_order(self._group.request_restart(why))
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._timing.beat_s)
             for line in self._lines.values():
@@ -251,16 +253,16 @@ class GroupController:
     async def _serve_client(self, line: wire.GroupConnection, hello: wire.Message) -> None:
         try:
             if "tell" in hello:
-                line.send({"answer": self._answer(str(hello["tell"]))})
+                line.send({"answer": self._answer_request(str(hello["tell"]))})
             else:
                 await self._serve_member(line, hello)
         finally:
             await line.close()
 
-    def _answer(self, text: str) -> str:
+    def _answer_request(self, text: str) -> str:
         word, _, rest = text.partition(":")
         if word == "restart":
-            if self._group.phase is not GroupPhase.RUNNING:
+            if self._group.phase is not RankGroupPhase.RUNNING:
                 return f"no: the group is {self._group.phase.value}"
             self.handle_request(rest.strip()[:500] or "no reason given")
             return "ok"
@@ -277,7 +279,7 @@ class GroupController:
             return
         self._lines[node] = line
         self._hosts[node] = str(hello.get("host", ""))[:256]
-        self._run_order(self._group.add_launcher(node, ranks))
+        self._execute_order(self._group.add_launcher(node, ranks))
         why = "connection lost"
         try:
             while True:
@@ -285,61 +287,63 @@ class GroupController:
                 self._handle_message(node, message)
         except TimeoutError:
             why = f"silent for {self._timing.silence_s:g} s"
-        except (wire.ProtocolError, KeyError, TypeError, ValueError) as error:
+        except (wire.GroupProtocolError, KeyError, TypeError, ValueError) as error:
             why = str(error)
         finally:
             del self._lines[node]
             text = f"the launcher on {self._hosts[node]} is gone ({why})"
-            self._run_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
+            self._execute_order(self._group.handle_lost_launcher(node, text, time.monotonic()))
 
     def _handle_message(self, node: int, message: wire.Message) -> None:
         """Handle a message. Raise KeyError, TypeError, ValueError for one that is not ours."""
         if "failed" in message:
             generation = int(message["generation"])
-            self._run_order(
-                self._group.handle_failed_rank(generation, failure.parse_failure(message["failed"]))
+            self._execute_order(
+                self._group.handle_failed_rank(
+                    generation, failure.parse_rank_failure(message["failed"])
+                )
             )
         elif "finished" in message:
-            self._run_order(
+            self._execute_order(
                 self._group.handle_finished_rank(
                     int(message["generation"]), int(message["finished"])
                 )
             )
         elif "stopped" in message:
-            self._run_order(
+            self._execute_order(
                 self._group.handle_stopped_ranks(node, int(message["stopped"]), time.monotonic())
             )
         elif "ask" in message:
             self.handle_request(str(message["ask"])[:500])
         elif "leaving" in message:
-            self._run_order(
+            self._execute_order(
                 self._group.handle_step_end(f"{message['leaving']} on {self._hosts[node]}")
             )
 
-    def _run_order(self, order: Order | None) -> None:
-        if isinstance(order, PrepareGeneration):
+    def _execute_order(self, order: Order | None) -> None:
+        if isinstance(order, PrepareGenerationOrder):
             self._begun.set()
             task = asyncio.get_running_loop().create_task(
                 self._prepare_generation(order.generation)
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif isinstance(order, StopGeneration):
-            print_line(f"generation {order.generation} is over: {order.why}")
+        elif isinstance(order, StopGenerationOrder):
+            print_log_line(f"generation {order.generation} is over: {order.why}")
             for line in self._lines.values():
                 line.send({"stop": order.generation})
-        elif isinstance(order, EndGroup):
-            self._end(order)
+        elif isinstance(order, EndGroupOrder):
+            self._end_group(order)
 
     async def _prepare_generation(self, generation: int) -> None:
         try:
-            await self._handle_prepared(generation)
+            await self._handle_prepared_generation(generation)
         except Exception as error:  # noqa: BLE001 -- else no rank is started, and nothing is reported
-            self._run_order(
+            self._execute_order(
                 self._group.refuse_start(f"cannot start generation {generation}: {error!r}", 1)
             )
 
-    async def _handle_prepared(self, generation: int) -> None:
+    async def _handle_prepared_generation(self, generation: int) -> None:
         self._account.record_generation_end(self._group.why, self._group.previous)
         try:
             point = await asyncio.to_thread(
@@ -350,21 +354,21 @@ class GroupController:
                 nodes=self._place.nodes,
             )
         except HpctlError as error:
-            self._run_order(self._group.refuse_start(str(error), STOP_EXIT_CODE))
+            self._execute_order(self._group.refuse_start(str(error), STOP_EXIT_CODE))
             return
-        if self._group.phase is not GroupPhase.PREPARING:
+        if self._group.phase is not RankGroupPhase.PREPARING:
             return
         if generation == 0:
             self._was_empty = point.judged and point.path is None
-        self._start(generation, point.path or "")
+        self._start_generation(generation, point.path or "")
 
-    def _start(self, generation: int, path: str) -> None:
+    def _start_generation(self, generation: int, path: str) -> None:
         group = self._group
         group.mark_running()
         order: wire.Message = {
             "start": generation,
             "address": self._place.address,
-            "port": _free_port(),
+            "port": _find_free_port(),
             "world": group.world,
             "nodes": len(group.members),
             "max_restarts": self._limits.max_restarts,
@@ -375,12 +379,12 @@ class GroupController:
         hosts = [self._hosts[node] for node in sorted(group.members)]
         self._account.record_generation_start(generation, path, hosts)
         whence = f"from {path}" if path else "from the beginning"
-        print_line(
+        print_log_line(
             f"generation {generation}: {group.world} ranks on {len(group.members)} nodes, {whence}"
         )
 
-    def _end(self, end: EndGroup) -> None:
-        print_line(ended_text(end))
+    def _end_group(self, end: EndGroupOrder) -> None:
+        print_log_line(format_end_line(end))
         self._account.record_end(end, self._group.failures)
         for line in self._lines.values():
             line.send({"end": end.verdict.value, "code": end.code, "why": end.why})
@@ -388,12 +392,12 @@ class GroupController:
         self._ended.set()
 
 
-def print_line(text: str) -> None:
+def print_log_line(text: str) -> None:
     """Print one line of the launchers' own in the job's output."""
     print(make_printable(f"hpctl elastic: {text}", lines=True), file=sys.stderr, flush=True)
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     """Return a port for rank 0's store. Another program may take it before rank 0 does, as with
     torchrun: that generation then fails and the next gets another."""
     with socket.create_server(("", 0)) as server:

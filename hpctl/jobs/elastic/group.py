@@ -51,12 +51,12 @@ class RankFailure(Struct, frozen=True):
     def why(self) -> str:
         """Return one sentence for a person."""
         error = f"{self.exception}: {self.message}" if self.exception else self.message
-        return f"rank {self.rank} on {self.node} ended with {code_text(self.code)}" + (
+        return f"rank {self.rank} on {self.node} ended with {format_exit_code(self.code)}" + (
             f": {error}" if error else ""
         )
 
 
-def code_text(code: int) -> str:
+def format_exit_code(code: int) -> str:
     """Return `exit code 1`, or `signal 9 (SIGKILL)`."""
     if code in UNSTARTED:
         return f"exit code {code} ({UNSTARTED[code]})"
@@ -69,7 +69,7 @@ def code_text(code: int) -> str:
     return f"signal {code - 128} ({name})"
 
 
-def shell_code(status: int) -> int:
+def convert_to_shell_code(status: int) -> int:
     """Return the shell's exit code of a status as Python's subprocess gives it (-n for signal
     n)."""
     return 128 - status if status < 0 else status
@@ -85,11 +85,11 @@ def read_rank_failure(rank: int, node: str, code: int, at: float, error_file: Pa
         document = json.loads(text)
     except (OSError, ValueError):
         return RankFailure(rank, node, code, at)
-    exception, message, trace = _parse_record(document)
+    exception, message, trace = _parse_error_record(document)
     return RankFailure(rank, node, code, min(at, written), exception, message, trace)
 
 
-def _parse_record(document: Any) -> tuple[str, str, str]:
+def _parse_error_record(document: Any) -> tuple[str, str, str]:
     """Parse exception, message and traceback of torch's format: `message` is a string or a mapping
     with `message` ("Type: text") and `extraInfo.py_callstack` (error_handler.py, torch 2.13)."""
     inner = document.get("message") if isinstance(document, dict) else None
@@ -123,7 +123,7 @@ def _shorten_traceback(trace: str) -> str:
     return f"{head[:200]}\n{trace[-room:].partition(chr(10))[2]}"
 
 
-def parse_failure(document: object) -> RankFailure:
+def parse_rank_failure(document: object) -> RankFailure:
     """Return a failure as a launcher sent it, with lengths bounded. Raises ValueError."""
     failure = msgspec.convert(document, RankFailure)
     return replace(
@@ -135,16 +135,16 @@ def parse_failure(document: object) -> RankFailure:
     )
 
 
-def root_cause(failures: list[RankFailure]) -> RankFailure:
+def find_root_cause(failures: list[RankFailure]) -> RankFailure:
     """Return the first failure that is not a complaint of a dead rank's peers.
 
     The times are not enough: the kernel closes a killed process's connections before it frees its
     memory, so that a peer may write its error file before the death is seen.
     """
-    return min(failures, key=lambda each: (_is_consequence(each), each.at, each.rank))
+    return min(failures, key=lambda each: (_is_secondary_failure(each), each.at, each.rank))
 
 
-def _is_consequence(failure: RankFailure) -> bool:
+def _is_secondary_failure(failure: RankFailure) -> bool:
     return bool(_COMPLAINT.search(f"{failure.exception} {failure.message}"))
 
 
@@ -154,7 +154,7 @@ STOPPED = 143
 """Exit code where the step itself was ended (128 + SIGTERM)."""
 
 
-class GroupPhase(StrEnum):
+class RankGroupPhase(StrEnum):
     """The state of the group."""
 
     GATHERING = "gathering"
@@ -164,7 +164,7 @@ class GroupPhase(StrEnum):
     ENDED = "ended"
 
 
-class GroupVerdict(StrEnum):
+class RankGroupResult(StrEnum):
     """How it ended."""
 
     DONE = "done"
@@ -176,7 +176,7 @@ class GroupVerdict(StrEnum):
     STOPPED = "stopped"
 
 
-class RestartLimits(Struct, frozen=True):
+class RankRestartLimits(Struct, frozen=True):
     """Policy, as the supervisor gave it. `window_s` 0 counts the restarts of the whole run."""
 
     max_restarts: int = 3
@@ -184,7 +184,7 @@ class RestartLimits(Struct, frozen=True):
     final_exit_codes: frozenset[int] = frozenset({93, 16, 17})
 
 
-class GroupTiming(Struct, frozen=True):
+class RankGroupTimeouts(Struct, frozen=True):
     """Seconds. `join_s`: until every launcher is there. `silence_s`: a connection that says nothing
     for so long is a dead one (torchrun waits as long: keep-alives of 5 s, three missed)."""
 
@@ -197,36 +197,36 @@ class GroupTiming(Struct, frozen=True):
         return min(2.0, self.silence_s / 5)
 
 
-class PrepareGeneration(Struct, frozen=True):
+class PrepareGenerationOrder(Struct, frozen=True):
     """Choose checkpoint and port for this generation, then call `started`."""
 
     generation: int
 
 
-class StopGeneration(Struct, frozen=True):
+class StopGenerationOrder(Struct, frozen=True):
     """End every rank of this generation on every node."""
 
     generation: int
     why: str
 
 
-class EndGroup(Struct, frozen=True):
+class EndGroupOrder(Struct, frozen=True):
     """The group is over; every launcher exits with `code`."""
 
-    verdict: GroupVerdict
+    verdict: RankGroupResult
     code: int
     why: str
 
 
-Order = PrepareGeneration | StopGeneration | EndGroup
+Order = PrepareGenerationOrder | StopGenerationOrder | EndGroupOrder
 
 
 class RankGroup(Struct):
     """The state of one group. Each method takes one fact and returns an order, or None."""
 
     nodes: int
-    limits: RestartLimits
-    phase: GroupPhase = GroupPhase.GATHERING
+    limits: RankRestartLimits
+    phase: RankGroupPhase = RankGroupPhase.GATHERING
     generation: int = 0
     why: str = ""
     failures: list[RankFailure] = field(default_factory=list)
@@ -251,118 +251,120 @@ class RankGroup(Struct):
     def add_launcher(self, node: int, ranks: int) -> Order | None:
         """Handle a launcher that has come."""
         self.members[node] = ranks
-        if self.phase is GroupPhase.GATHERING and len(self.members) == self.nodes:
-            self.phase = GroupPhase.PREPARING
-            return PrepareGeneration(self.generation)
+        if self.phase is RankGroupPhase.GATHERING and len(self.members) == self.nodes:
+            self.phase = RankGroupPhase.PREPARING
+            return PrepareGenerationOrder(self.generation)
         return None
 
     def mark_running(self) -> None:
         """Record that the prepared generation was handed to all launchers."""
-        if self.phase is GroupPhase.PREPARING:
-            self.phase = GroupPhase.RUNNING
+        if self.phase is RankGroupPhase.PREPARING:
+            self.phase = RankGroupPhase.RUNNING
 
     def handle_finished_rank(self, generation: int, rank: int) -> Order | None:
         """Handle a rank that ended with exit code 0."""
-        if generation != self.generation or self.phase is not GroupPhase.RUNNING:
+        if generation != self.generation or self.phase is not RankGroupPhase.RUNNING:
             return None
         self._done.add(rank)
         if len(self._done) < self.world:
             return None
-        return self._end(GroupVerdict.DONE, 0, "all ranks are done")
+        return self._end_group(RankGroupResult.DONE, 0, "all ranks are done")
 
     def handle_failed_rank(self, generation: int, failure: RankFailure) -> Order | None:
         """Handle a rank that ended otherwise."""
         if generation != self.generation or self.phase not in (
-            GroupPhase.RUNNING,
-            GroupPhase.STOPPING,
+            RankGroupPhase.RUNNING,
+            RankGroupPhase.STOPPING,
         ):
             return None
         self.failures.append(failure)
-        return self._stop(failure.why)
+        return self._stop_generation(failure.why)
 
     def request_restart(self, why: str) -> Order | None:
         """Handle a request from outside for a new generation: the ranks hang, say."""
-        return self._stop(f"restart asked for: {why}")
+        return self._stop_generation(f"restart asked for: {why}")
 
     def handle_stopped_ranks(self, node: int, generation: int, now: float) -> Order | None:
         """Handle a launcher that has none of its ranks left."""
-        if generation != self.generation or self.phase is not GroupPhase.STOPPING:
+        if generation != self.generation or self.phase is not RankGroupPhase.STOPPING:
             return None
         self._stopped.add(node)
-        return self._next(now)
+        return self._start_next_generation(now)
 
     def handle_lost_launcher(self, node: int, why: str, now: float) -> Order | None:
         """Handle the loss of a launcher: its node is no longer watched."""
-        if self.members.pop(node, None) is None or self.phase is GroupPhase.ENDED:
+        if self.members.pop(node, None) is None or self.phase is RankGroupPhase.ENDED:
             return None
-        if self.phase is GroupPhase.GATHERING:
+        if self.phase is RankGroupPhase.GATHERING:
             return None
         self._lost = self._lost or why
-        if self.phase is GroupPhase.PREPARING:
-            return self._end(GroupVerdict.LOST, LOST, self._lost)
-        return self._stop(why) or self._next(now)
+        if self.phase is RankGroupPhase.PREPARING:
+            return self._end_group(RankGroupResult.LOST, LOST, self._lost)
+        return self._stop_generation(why) or self._start_next_generation(now)
 
     def handle_gather_timeout(self, why: str) -> Order | None:
         """Handle that not every launcher came in time."""
-        if self.phase is not GroupPhase.GATHERING:
+        if self.phase is not RankGroupPhase.GATHERING:
             return None
-        return self._end(GroupVerdict.LOST, LOST, why)
+        return self._end_group(RankGroupResult.LOST, LOST, why)
 
     def refuse_start(self, why: str, code: int) -> Order | None:
         """Handle that there is no checkpoint that the prepared generation may start from."""
-        if self.phase is not GroupPhase.PREPARING:
+        if self.phase is not RankGroupPhase.PREPARING:
             return None
-        return self._end(GroupVerdict.FINAL, code, why)
+        return self._end_group(RankGroupResult.FINAL, code, why)
 
     def handle_step_end(self, why: str) -> Order | None:
         """Handle the end of the step from outside; every launcher ends its own ranks."""
-        if self.phase is GroupPhase.ENDED:
+        if self.phase is RankGroupPhase.ENDED:
             return None
-        return self._end(GroupVerdict.STOPPED, STOPPED, why)
+        return self._end_group(RankGroupResult.STOPPED, STOPPED, why)
 
-    def _stop(self, why: str) -> Order | None:
-        if self.phase is not GroupPhase.RUNNING:
+    def _stop_generation(self, why: str) -> Order | None:
+        if self.phase is not RankGroupPhase.RUNNING:
             return None
-        self.phase, self.why = GroupPhase.STOPPING, why
+        self.phase, self.why = RankGroupPhase.STOPPING, why
         self._stopped.clear()
-        return StopGeneration(self.generation, why)
+        return StopGenerationOrder(self.generation, why)
 
-    def _next(self, now: float) -> Order | None:
-        if self.phase is not GroupPhase.STOPPING or set(self.members) - self._stopped:
+    def _start_next_generation(self, now: float) -> Order | None:
+        if self.phase is not RankGroupPhase.STOPPING or set(self.members) - self._stopped:
             return None
         if self.failures:
-            self.why = root_cause(self.failures).why
+            self.why = find_root_cause(self.failures).why
         never_ran = frozenset(UNSTARTED) if self.generation == 0 else frozenset()
         for failure in self.failures:
             if failure.code in self.limits.final_exit_codes | never_ran:
-                return self._end(GroupVerdict.FINAL, failure.code, failure.why)
+                return self._end_group(RankGroupResult.FINAL, failure.code, failure.why)
         if self._lost:
-            return self._end(GroupVerdict.LOST, LOST, self._lost)
+            return self._end_group(RankGroupResult.LOST, LOST, self._lost)
         window = self.limits.window_s
         recent = [each for each in self._restarts if not window or now - each < window]
         if len(recent) >= self.limits.max_restarts:
-            return self._end(
-                GroupVerdict.GAVE_UP, self._last_code(), self._describe_spent(len(recent))
+            return self._end_group(
+                RankGroupResult.GAVE_UP,
+                self._find_last_exit_code(),
+                self._describe_spent_restarts(len(recent)),
             )
         self._restarts = [*recent, now]
         self.generation += 1
-        self.phase = GroupPhase.PREPARING
+        self.phase = RankGroupPhase.PREPARING
         self.previous, self.failures = self.failures, []
         self._done.clear()
-        return PrepareGeneration(self.generation)
+        return PrepareGenerationOrder(self.generation)
 
-    def _last_code(self) -> int:
-        return root_cause(self.failures).code if self.failures else 1
+    def _find_last_exit_code(self) -> int:
+        return find_root_cause(self.failures).code if self.failures else 1
 
-    def _describe_spent(self, count: int) -> str:
+    def _describe_spent_restarts(self, count: int) -> str:
         within = f" within {self.limits.window_s:g} s" if self.limits.window_s else ""
         return f"{self.why} (restarts used up: {count}{within})"
 
-    def _end(self, verdict: GroupVerdict, code: int, why: str) -> EndGroup:
-        self.phase, self.why = GroupPhase.ENDED, why
-        return EndGroup(verdict, code, why)
+    def _end_group(self, verdict: RankGroupResult, code: int, why: str) -> EndGroupOrder:
+        self.phase, self.why = RankGroupPhase.ENDED, why
+        return EndGroupOrder(verdict, code, why)
 
 
-def ended_text(end: EndGroup) -> str:
+def format_end_line(end: EndGroupOrder) -> str:
     """Return the last line of the log."""
-    return f"{end.verdict.value}, {code_text(end.code)}: {end.why}"
+    return f"{end.verdict.value}, {format_exit_code(end.code)}: {end.why}"

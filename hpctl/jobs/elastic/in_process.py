@@ -39,12 +39,12 @@ by then: 1.4 s in the processes and 10.6 s with new ones, measured with CUDA on 
 PLACE_S = 3600
 
 
-def print_line(text: str) -> None:
+def print_log_line(text: str) -> None:
     """Print a line into the job's log."""
     print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
 
 
-def find_start(iteration: int, began: bool) -> str:
+def find_resume_checkpoint(iteration: int, began: bool) -> str:
     """Ask hpctl where to resume, "" for the beginning. Raises OSError where there is no such place.
 
     `began`: the job began with nothing.
@@ -63,7 +63,7 @@ def find_start(iteration: int, began: bool) -> str:
     return answer
 
 
-class Gathering:
+class RestartGatherTimer:
     """Ends this process where the other ranks do not come to a restart in time."""
 
     def __init__(self) -> None:
@@ -82,14 +82,14 @@ class Gathering:
 
     @staticmethod
     def _exit_process() -> None:
-        print_line(
+        print_log_line(
             f"a rank does not come to the restart within {GATHER_S:.0f} s: new processes start"
         )
         sys.stdout.flush()
         os._exit(1)
 
 
-def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
+def receive_start_parameters(store: Any, state: Any, began: bool) -> dict[str, Any]:
     """Return what rank 0 says of this beginning: `resume`, `port`, `error`."""
     key = f"hpctl-{state.iteration}"
     if state.rank == 0:
@@ -97,7 +97,9 @@ def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
             found = {"resume": "", "port": free.getsockname()[1], "error": ""}
         try:
             first = os.environ.get("HPCTL_RESUME_FROM", "")
-            found["resume"] = find_start(state.iteration, began) if state.iteration else first
+            found["resume"] = (
+                find_resume_checkpoint(state.iteration, began) if state.iteration else first
+            )
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             found["error"] = str(error)
         store.set(key, json.dumps(found))
@@ -106,12 +108,12 @@ def await_agreement(store: Any, state: Any, began: bool) -> dict[str, Any]:
     return answer
 
 
-def prepare_start(store: Any, state: Any, began: bool) -> None:
+def prepare_program_start(store: Any, state: Any, began: bool) -> None:
     """Prepare, before each start of the program, what it finds in its environment."""
-    answer = await_agreement(store, state, began)
+    answer = receive_start_parameters(store, state, began)
     if answer["error"]:
         if state.rank == 0:
-            print_line(f"nothing to resume from: {answer['error']}")
+            print_log_line(f"nothing to resume from: {answer['error']}")
         sys.exit(STOP)
     os.environ["MASTER_PORT"] = str(answer["port"])
     os.environ.pop("HPCTL_RESUME_FROM", None)
@@ -119,10 +121,10 @@ def prepare_start(store: Any, state: Any, began: bool) -> None:
         os.environ["HPCTL_RESUME_FROM"] = answer["resume"]
     if state.iteration and state.rank == 0:
         whence = answer["resume"] or "the beginning"
-        print_line(f"restart {state.iteration} in the same processes, from {whence}")
+        print_log_line(f"restart {state.iteration} in the same processes, from {whence}")
 
 
-def run_program(arguments: list[str], gathering: Gathering) -> None:
+def run_user_program(arguments: list[str], gathering: RestartGatherTimer) -> None:
     """Run it as Python would. An exit with 0 is an end as any other; with another code the process
     ends at once, for the wrapper would wait for ranks that wait for this one."""
     try:
@@ -149,7 +151,7 @@ def run_program(arguments: list[str], gathering: Gathering) -> None:
         raise
 
 
-def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
+def make_restart_wrapper(inprocess: Any, gathering: RestartGatherTimer, *, cuda: bool) -> Any:
     """Make NVIDIA's wrapper for this rank."""
     began = not os.environ.get("HPCTL_RESUME_FROM")
     stores: list[Any] = []
@@ -159,10 +161,10 @@ def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
             super().__init__(**given)
             stores.append(self)
 
-    class Begin(inprocess.initialize.Initialize):  # type: ignore[misc]
+    class RestartInitializer(inprocess.initialize.Initialize):  # type: ignore[misc]
         def __call__(self, state: Any) -> Any:
             gathering.end()
-            prepare_start(stores[-1], state, began)
+            prepare_program_start(stores[-1], state, began)
             return state
 
     # A smaller world is for the launchers: they restart all ranks.
@@ -173,7 +175,7 @@ def make_wrapper(inprocess: Any, gathering: Gathering, *, cuda: bool) -> Any:
     return inprocess.Wrapper(
         store_factory=RankStore,
         store_kwargs={"port": json.loads(os.environ["MASTER_PORT"])},
-        initialize=inprocess.Compose(Begin(), limit),
+        initialize=inprocess.Compose(RestartInitializer(), limit),
         health_check=inprocess.health_check.CudaHealthCheck() if cuda else None,
         monitor_thread_interval=SOON,
         last_call_wait=SOON,
@@ -193,14 +195,14 @@ def main(arguments: list[str]) -> int:
         torch = import_module("torch")
         inprocess = import_module("nvidia_resiliency_ext.inprocess")
     except ImportError as error:
-        print_line(
+        print_log_line(
             f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process"
         )
         return STOP
-    gathering = Gathering()
-    restarting = make_wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
+    gathering = RestartGatherTimer()
+    restarting = make_restart_wrapper(inprocess, gathering, cuda=torch.cuda.is_available())
     # No arguments: the wrapper looks at their annotations, and trips over those of today.
-    restarting(lambda: run_program(arguments, gathering))()
+    restarting(lambda: run_user_program(arguments, gathering))()
     return 0
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from hpctl.jobs.elastic import PYTHON, RESULT, SECRET, group, wire
-from hpctl.jobs.elastic.controller import print_line
+from hpctl.jobs.elastic.controller import print_log_line
 from hpctl.jobs.elastic.group import LOST, STOPPED
-from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, RankProgram
-from hpctl.jobs.elastic.wire import wait_for
-from hpctl.jobs.job_processes import has_handler
+from hpctl.jobs.elastic.options import LauncherLocation, LauncherOptions, RankProgram
+from hpctl.jobs.elastic.wire import await_with_timeout
+from hpctl.jobs.job_processes import has_signal_handler
 from hpctl.toolkit.bounds import make_printable
 from hpctl.wire import job_ports
 
@@ -31,13 +31,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def adopt_orphans() -> None:
+def become_child_subreaper() -> None:
     """Make this process the parent of descendants whose own parent ends, instead of init: so
     that none can hide from `list_descendants` by leaving its process group."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent(parent: int) -> None:
+def set_parent_death_signal(parent: int) -> None:
     """Have this process killed (SIGKILL) when the thread that forked it ends; now, where `parent`
     has ended."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -49,7 +49,9 @@ def list_descendants(root: int) -> set[int]:
     """Return every living process under `root`, zombies left out. One that forks meanwhile may be
     missed, so ask again until there is none."""
     children = (
-        _list_children if Path(f"/proc/{root}/task/{root}/children").exists() else _read_children()
+        _list_child_pids
+        if Path(f"/proc/{root}/task/{root}/children").exists()
+        else _read_child_pids()
     )
     found: set[int] = set()
     front = [root]
@@ -57,10 +59,10 @@ def list_descendants(root: int) -> set[int]:
         fresh = children(front.pop()) - found
         found |= fresh
         front += fresh
-    return {pid for pid in found if is_alive(pid)}
+    return {pid for pid in found if is_process_alive(pid)}
 
 
-def _list_children(pid: int) -> set[int]:
+def _list_child_pids(pid: int) -> set[int]:
     """Return the children by the kernel's own list (CONFIG_PROC_CHILDREN): no need to read every
     process."""
     found: set[int] = set()
@@ -72,21 +74,21 @@ def _list_children(pid: int) -> set[int]:
     return found
 
 
-def _read_children() -> Callable[[int], set[int]]:
+def _read_child_pids() -> Callable[[int], set[int]]:
     children: dict[int, set[int]] = defaultdict(set)
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := _read_stat(int(entry.name))):
+        if entry.name.isdigit() and (stat := _read_process_stat(int(entry.name))):
             children[int(stat[1])].add(int(entry.name))
     return lambda pid: children[pid]
 
 
-def is_alive(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     """Return whether there is such a process, and it is no zombie."""
-    stat = _read_stat(pid)
+    stat = _read_process_stat(pid)
     return bool(stat) and stat[0] not in "ZX"
 
 
-def _read_stat(pid: int) -> list[str]:
+def _read_process_stat(pid: int) -> list[str]:
     """Return state, parent, ...; nothing for a process that has ended."""
     try:
         # A name that a process gave itself is cut at 15 bytes, in the middle of a letter perhaps.
@@ -103,7 +105,7 @@ Ended = Callable[[int, int], None]
 """Local rank and status (-n for signal n)."""
 
 
-class UnkillableProcesses(Exception):
+class UnkillableProcessesError(Exception):
     """Processes that SIGKILL did not end."""
 
 
@@ -114,13 +116,13 @@ class RankProcesses:
         self._program, self._ended = program, ended
         self._alive: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._changed = asyncio.Event()
-        adopt_orphans()
+        become_child_subreaper()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap_children)
 
     def signal_handling_ranks(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
-            if has_handler(pid, number):
+            if has_signal_handler(pid, number):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -128,31 +130,33 @@ class RankProcesses:
         """Send SIGTERM, wait `grace_s`, send SIGKILL; return when no rank and nothing they started
         is left.
 
-        Raise UnkillableProcesses after KILL_S.
+        Raise UnkillableProcessesError after KILL_S.
         """
         for pid in self._alive:
-            _kill_group(pid, signal.SIGTERM)
-            _kill_group(pid, signal.SIGCONT)  # one that is stopped would not see the other
+            _signal_process_group(pid, signal.SIGTERM)
+            _signal_process_group(
+                pid, signal.SIGCONT
+            )  # one that is stopped would not see the other
         limit = time.monotonic() + grace_s
         while self._alive and (left := limit - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await wait_for(self._changed.wait(), left)
+                await await_with_timeout(self._changed.wait(), left)
         await self._kill_remaining()
 
     async def _kill_remaining(self) -> None:
         limit = time.monotonic() + KILL_S
         pause = 0.001
-        while left := self._left():
+        while left := self._list_remaining_processes():
             if time.monotonic() > limit:
-                raise UnkillableProcesses(", ".join(str(pid) for pid in sorted(left)))
+                raise UnkillableProcessesError(", ".join(str(pid) for pid in sorted(left)))
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(pause)
             pause = min(0.1, pause * 2)
 
-    def _left(self) -> set[int]:
+    def _list_remaining_processes(self) -> set[int]:
         return list_descendants(os.getpid()) | set(self._alive)
 
     def start(self, local: int, environment: Mapping[str, str]) -> None:
@@ -165,7 +169,7 @@ class RankProcesses:
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 (one thread forks)
+                preexec_fn=lambda: set_parent_death_signal(parent),  # noqa: PLW1509 (one thread forks)
             )
         except OSError as error:
             print(
@@ -196,16 +200,16 @@ class RankProcesses:
                 self._ended(local, status)
 
 
-def _kill_group(pid: int, number: int) -> None:
+def _signal_process_group(pid: int, number: int) -> None:
     """Signal a rank's process group. The rank is not reaped yet, so the id is still its own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
-def rank_environment(  # noqa: PLR0913 -- pure: all that a rank is given, by keyword
+def build_rank_environment(  # noqa: PLR0913 -- pure: all that a rank is given, by keyword
     base: Mapping[str, str],
     order: Mapping[str, Any],
-    place: LauncherPlace,
+    place: LauncherLocation,
     *,
     local: int,
     locals_: int,
@@ -253,7 +257,7 @@ class NodeLauncher:
     """The launcher of the ranks of one node. `run` returns the exit code."""
 
     def __init__(
-        self, options: LauncherOptions, place: LauncherPlace, environment: Mapping[str, str]
+        self, options: LauncherOptions, place: LauncherLocation, environment: Mapping[str, str]
     ) -> None:
         self._options, self._place = options, place
         self._environment = {k: v for k, v in environment.items() if k not in (SECRET, RESULT)}
@@ -270,86 +274,88 @@ class NodeLauncher:
         gone."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_end_signal, number)
+            loop.add_signal_handler(number, self._handle_end_signal, number)
         loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_handling_ranks, signal.SIGUSR1)
-        loop.add_signal_handler(signal.SIGUSR2, self._send, {"ask": "SIGUSR2"})
+        loop.add_signal_handler(signal.SIGUSR2, self._send_message, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
         try:
-            self._line = await self._join_or_stop()
+            self._line = await self._join_until_stopped()
             if self._line is None:
                 return STOPPED
             background = [
                 asyncio.create_task(each)
-                for each in (self._receive_orders(self._line), self._beat())
+                for each in (self._receive_orders(self._line), self._send_heartbeats())
             ]
-            return await self._follow_orders()
+            return await self._execute_orders()
         finally:
             for task in background:
                 task.cancel()
             await self._leave_group()
 
-    async def _follow_orders(self) -> int:
+    async def _execute_orders(self) -> int:
         """Follow one order at a time: the stop of a generation is over before the next one
         starts."""
         while True:
             order = await self._orders.get()
             try:
                 if "start" in order:
-                    await self._start(order)
+                    await self._start_ranks(order)
                 elif "stop" in order:
-                    await self._stop(self._options.grace_s)
-                    self._send({"stopped": self._generation})
+                    await self._stop_ranks(self._options.grace_s)
+                    self._send_message({"stopped": self._generation})
                 elif "end" in order:
                     stopped = order["end"] == "stopped"
-                    await self._stop(STOP_GRACE_S if stopped else self._options.grace_s)
+                    await self._stop_ranks(STOP_GRACE_S if stopped else self._options.grace_s)
                     return int(order["code"])
                 elif "lost" in order:
-                    print_line(f"{self._place.host}: {order['lost']}")
-                    await self._stop(self._options.grace_s)
+                    print_log_line(f"{self._place.host}: {order['lost']}")
+                    await self._stop_ranks(self._options.grace_s)
                     return LOST
                 elif "signal" in order:
-                    self._send({"leaving": order["signal"]})
-                    await self._stop(STOP_GRACE_S)
+                    self._send_message({"leaving": order["signal"]})
+                    await self._stop_ranks(STOP_GRACE_S)
                     return STOPPED
-            except UnkillableProcesses as error:
-                print_line(f"{self._place.host}: processes that SIGKILL does not end: {error}")
+            except UnkillableProcessesError as error:
+                print_log_line(f"{self._place.host}: processes that SIGKILL does not end: {error}")
                 return LOST
 
-    async def _start(self, order: wire.Message) -> None:
+    async def _start_ranks(self, order: wire.Message) -> None:
         self._generation, self._base = int(order["start"]), int(order["base"])
         self._stopping = False
         for local in range(self._options.nproc):
-            self._error_file(local).unlink(missing_ok=True)
-            environment = rank_environment(
+            self._find_error_file(local).unlink(missing_ok=True)
+            environment = build_rank_environment(
                 self._environment,
                 order,
                 self._place,
                 local=local,
                 locals_=self._options.nproc,
-                error_file=self._error_file(local),
+                error_file=self._find_error_file(local),
             )
             self._ranks.start(local, environment)
 
-    async def _stop(self, grace_s: float) -> None:
+    async def _stop_ranks(self, grace_s: float) -> None:
         self._stopping = True
         await self._ranks.stop(grace_s)
 
     def _handle_rank_end(self, local: int, status: int) -> None:
         """Handle a rank that has ended. One that we end ourselves is not a reason for the end."""
-        rank, code = self._base + local, group.shell_code(status)
+        rank, code = self._base + local, group.convert_to_shell_code(status)
         if status == 0:
-            self._send({"finished": rank, "generation": self._generation})
+            self._send_message({"finished": rank, "generation": self._generation})
             return
         failed = group.read_rank_failure(
-            rank, self._place.host, code, time.time(), self._error_file(local)
+            rank, self._place.host, code, time.time(), self._find_error_file(local)
         )
         if not self._stopping or failed.exception:
-            self._send({"failed": msgspec.to_builtins(failed), "generation": self._generation})
+            self._send_message(
+                {"failed": msgspec.to_builtins(failed), "generation": self._generation}
+            )
 
-    def _error_file(self, local: int) -> Path:
+    def _find_error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
 
-    async def _join_or_stop(self) -> wire.GroupConnection | None:
+    async def _join_until_stopped(self) -> wire.GroupConnection | None:
         """Return the connection; None where the step is ended before there is one."""
         join = asyncio.ensure_future(self._join_controller())
         order = asyncio.ensure_future(self._orders.get())
@@ -365,12 +371,12 @@ class NodeLauncher:
         """Find the controller: on one of the step's ports, whenever its node is ready."""
         place = self._place
         hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
-        first = job_ports.first_port(place.secret, place.run_id)
+        first = job_ports.choose_first_port(place.secret, place.run_id)
         limit = time.monotonic() + self._options.timing.join_s
         address = "127.0.0.1" if place.node == 0 else place.address
         pause = FIRST_PAUSE_S
         while True:
-            with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
+            with contextlib.suppress(OSError, wire.GroupProtocolError, TimeoutError):
                 return await wire.connect_controller(address, place.run_id, place.secret, hello)
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
@@ -386,20 +392,20 @@ class NodeLauncher:
                     self._orders.put_nowait(message)
         except TimeoutError:
             why = f"silent for {self._options.timing.silence_s:g} s"
-        except wire.ProtocolError as error:
+        except wire.GroupProtocolError as error:
             why = str(error)
         self._orders.put_nowait({"lost": f"the first node's launcher is gone ({why})"})
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._options.timing.beat_s)
-            self._send({"beat": 1})
+            self._send_message({"beat": 1})
 
-    def _send(self, message: wire.Message) -> None:
+    def _send_message(self, message: wire.Message) -> None:
         if self._line is not None:
             self._line.send(message)
 
-    def _on_end_signal(self, number: signal.Signals) -> None:
+    def _handle_end_signal(self, number: signal.Signals) -> None:
         self._orders.put_nowait({"signal": number.name})
 
     async def _leave_group(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.jobs.elastic import RESULT, SECRET
-from hpctl.jobs.elastic.group import GroupTiming, RestartLimits
+from hpctl.jobs.elastic.group import RankGroupTimeouts, RankRestartLimits
 from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
@@ -34,7 +34,7 @@ class RankProgram(Struct, frozen=True):
             Path(self.script).stat()
 
 
-def parse_program(command: Sequence[str]) -> RankProgram:
+def parse_rank_command(command: Sequence[str]) -> RankProgram:
     """Read the command as torchrun does (`script.py ...`, `-m module ...`), or as a whole command.
 
     Raises HpctlError where there are none.
@@ -45,20 +45,20 @@ def parse_program(command: Sequence[str]) -> RankProgram:
             "Write it after `--`: hpctl run ... -- train.py",
         )
     if command[0].endswith(".py") or command[0] == "-m":
-        return _parse_python(default_python(), tuple(command))
+        return _parse_python_command(find_default_python(), tuple(command))
     if _PYTHON.match(command[0]):
         rest = tuple(command[1:])
         if rest[:1] == ("-u",):
             rest = rest[1:]
         if rest and (rest[0] == "-m" or not rest[0].startswith("-")):
-            return _parse_python(command[0], rest)
+            return _parse_python_command(command[0], rest)
     return RankProgram(tuple(command))
 
 
 IN_PROCESS = str(Path(__file__).with_name("in_process.py"))
 
 
-def in_process(found: RankProgram) -> RankProgram:
+def make_in_process_program(found: RankProgram) -> RankProgram:
     """Return the same Python program, begun again within its process. Raises HpctlError for any
     other."""
     if found.argv[1:2] != ("-u",):
@@ -70,7 +70,7 @@ def in_process(found: RankProgram) -> RankProgram:
     return RankProgram((interpreter, "-u", IN_PROCESS, *rest), found.script)
 
 
-def _parse_python(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
+def _parse_python_command(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
     if rest == ("-m",):
         raise HpctlError(
             "the option -m has no module's name", "Write the name of a Python module after -m."
@@ -78,7 +78,7 @@ def _parse_python(interpreter: str, rest: tuple[str, ...]) -> RankProgram:
     return RankProgram((interpreter, "-u", *rest), "" if rest[0] == "-m" else rest[0])
 
 
-def default_python() -> str:
+def find_default_python() -> str:
     """Return the interpreter that has torch: our own if it does, else the first `python` on PATH.
 
     hpctl may be installed in a separate environment; the user's is the activated one.
@@ -96,24 +96,26 @@ class LauncherOptions(Struct, frozen=True):
 
     program: RankProgram
     nproc: int
-    limits: RestartLimits
-    timing: GroupTiming
+    limits: RankRestartLimits
+    timing: RankGroupTimeouts
     grace_s: float
     result: Path | None
 
 
-def parse_options(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherOptions:
+def parse_launcher_options(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> LauncherOptions:
     """Read the command line. Raises HpctlError; ends the process for --help and bad options."""
-    parsed = _build_parser().parse_args(arguments)
+    parsed = _build_option_parser().parse_args(arguments)
     command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
     result = environment.get(RESULT, "")
-    found = parse_program(command)
+    found = parse_rank_command(command)
     return LauncherOptions(
-        program=in_process(found) if parsed.in_process else found,
+        program=make_in_process_program(found) if parsed.in_process else found,
         nproc=_parse_rank_count(parsed.nproc_per_node, environment),
-        limits=RestartLimits(parsed.max_restarts, final_exit_codes=codes),
-        timing=GroupTiming(silence_s=parsed.silence),
+        limits=RankRestartLimits(parsed.max_restarts, final_exit_codes=codes),
+        timing=RankGroupTimeouts(silence_s=parsed.silence),
         grace_s=parsed.grace,
         result=Path(result) if result else None,
     )
@@ -135,7 +137,7 @@ def _parse_rank_count(text: str, environment: Mapping[str, str]) -> int:
     return max(1, len(devices))
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _build_option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m hpctl.jobs.elastic",
         usage="%(prog)s [options] -- script.py [args] | -m module [args] | command [args]",
@@ -173,7 +175,7 @@ def _make_number_type(kind: Callable[[str], float], least: float) -> Callable[[s
 LEAST_SECRET = 16
 
 
-class LauncherPlace(Struct, frozen=True):
+class LauncherLocation(Struct, frozen=True):
     """`node` is the group rank, `address` where the first launcher and rank 0 are found."""
 
     node: int
@@ -184,7 +186,7 @@ class LauncherPlace(Struct, frozen=True):
     secret: str
 
 
-def read_place(environment: Mapping[str, str]) -> LauncherPlace:
+def read_launcher_location(environment: Mapping[str, str]) -> LauncherLocation:
     """Read the place from the step's SLURM_* variables; a single node without them. Raise
     HpctlError."""
     get = environment.get
@@ -209,17 +211,17 @@ def read_place(environment: Mapping[str, str]) -> LauncherPlace:
             f"this node's rank in the job step is {mine}, but the step has only {count} nodes",
             "Start the launcher with srun, and do not set SLURM_NODEID.",
         )
-    return LauncherPlace(
+    return LauncherLocation(
         node=mine,
         nodes=count,
         host=get("SLURMD_NODENAME") or socket.gethostname(),
-        address=_find_first_host(names, count),
+        address=_find_first_node(names, count),
         run_id=f"{job}.{get('SLURM_STEP_ID', '')}" if (job := get("SLURM_JOB_ID")) else "alone",
-        secret=_choose_secret(get(SECRET, ""), count),
+        secret=_choose_group_secret(get(SECRET, ""), count),
     )
 
 
-def _find_first_host(names: tuple[str, ...], count: int) -> str:
+def _find_first_node(names: tuple[str, ...], count: int) -> str:
     if names:
         return find_address(names[0])
     if count > 1:
@@ -230,7 +232,7 @@ def _find_first_host(names: tuple[str, ...], count: int) -> str:
     return "127.0.0.1"
 
 
-def _choose_secret(text: str, count: int) -> str:
+def _choose_group_secret(text: str, count: int) -> str:
     if not text and count == 1:
         return secrets.token_hex(16)
     if len(text) < LEAST_SECRET or not text.isascii():

@@ -2,7 +2,7 @@
 
 Both sides prove by their TLS identities that they know the step's secret (`job_identity`): a stray
 connection, or a port on which another program listens, is turned away before anything it says is
-looked at, and a relay neither reads nor changes what passes. `send_request` asks for a
+looked at, and a relay neither reads nor changes what passes. `send_controller_request` asks for a
 restart from outside the group.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hpctl.toolkit.errors import Unavailable
 from hpctl.wire.admission import AdmissionPool, create_peer_name
 from hpctl.wire.job_identity import create_client_context, create_server_context
-from hpctl.wire.job_ports import PORTS, first_port
+from hpctl.wire.job_ports import PORTS, choose_first_port
 
 LIMIT = 64 * 1024
 
@@ -41,11 +41,11 @@ Message = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class ProtocolError(Exception):
+class GroupProtocolError(Exception):
     """The other side did not prove itself, or broke the rules. The connection is of no use."""
 
 
-async def wait_for(awaited: Awaitable[_T], seconds: float) -> _T:
+async def await_with_timeout(awaited: Awaitable[_T], seconds: float) -> _T:
     """Call `asyncio.wait_for` and raise the builtin TimeoutError, which 3.10's is not."""
     try:
         return await asyncio.wait_for(awaited, seconds)
@@ -71,22 +71,22 @@ class GroupConnection:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message:
-        """Return the next message. Raises ProtocolError at the end, for a long line or no
+        """Return the next message. Raises GroupProtocolError at the end, for a long line or no
         object."""
         try:
             text = await self._reader.readuntil(b"\n")
             message = json.loads(text)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise ProtocolError(f"connection lost ({type(error).__name__})") from error
+            raise GroupProtocolError(f"connection lost ({type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
-            raise ProtocolError("not a message") from error
+            raise GroupProtocolError("not a message") from error
         if not isinstance(message, dict):
-            raise ProtocolError("not a message")
+            raise GroupProtocolError("not a message")
         return message
 
     async def receive_within(self, seconds: float) -> Message:
         """Return the next message. Raises TimeoutError after so many seconds without one,
-        ProtocolError.
+        GroupProtocolError.
 
         They are counted one by one: a stop of our own (`scontrol suspend`), in which the other side
         could not be heard and was most likely stopped itself, is one second of silence.
@@ -105,7 +105,7 @@ class GroupConnection:
         """Send what is queued, then close. Waits at most a second."""
         self._writer.close()
         try:
-            await wait_for(self._writer.wait_closed(), 1.0)
+            await await_with_timeout(self._writer.wait_closed(), 1.0)
         except (OSError, TimeoutError):
             self._writer.transport.abort()
 
@@ -120,43 +120,43 @@ async def connect_controller(
     """Connect to the step's controller and prove each other.
 
     The step's ports are tried in order, the next as soon as one is closed or has said nothing for
-    STAGGER_S. Takes HANDSHAKE_S and the staggers at most. Raises ProtocolError where no port
+    STAGGER_S. Takes HANDSHAKE_S and the staggers at most. Raises GroupProtocolError where no port
     answers as the controller.
     """
-    first = first_port(secret, run_id)
-    context = create_member_context(secret, run_id)
+    first = choose_first_port(secret, run_id)
+    context = create_launcher_tls_context(secret, run_id)
     running: set[asyncio.Task[GroupConnection]] = set()
     why: BaseException | None = None
     try:
         for port in range(first, first + PORTS):
             greeting = _open_connection(host, port, context, create_peer_name(secret), hello)
-            running.add(asyncio.ensure_future(wait_for(greeting, HANDSHAKE_S)))
-            line, running, why = await _take_first(running, STAGGER_S, why)
+            running.add(asyncio.ensure_future(await_with_timeout(greeting, HANDSHAKE_S)))
+            line, running, why = await _await_first_connection(running, STAGGER_S, why)
             if line is not None:
                 return line
         while running:
-            line, running, why = await _take_first(running, None, why)
+            line, running, why = await _await_first_connection(running, None, why)
             if line is not None:
                 return line
     finally:
         for task in running:
-            abandon_attempt(task)
-    raise ProtocolError(f"no launcher answers on {host}: {why}") from why
+            abandon_connect_attempt(task)
+    raise GroupProtocolError(f"no launcher answers on {host}: {why}") from why
 
 
-def abandon_attempt(task: asyncio.Task[GroupConnection]) -> None:
+def abandon_connect_attempt(task: asyncio.Task[GroupConnection]) -> None:
     """End an attempt that is not needed, also where it comes to a connection or fails meanwhile."""
-    task.add_done_callback(_discard_attempt)
+    task.add_done_callback(_close_connect_attempt)
     task.cancel()
 
 
-def _discard_attempt(task: asyncio.Task[GroupConnection]) -> None:
+def _close_connect_attempt(task: asyncio.Task[GroupConnection]) -> None:
     # Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes with the result.
     if not task.cancelled() and task.exception() is None:
         task.result().abort()
 
 
-async def _take_first(
+async def _await_first_connection(
     running: set[asyncio.Task[GroupConnection]], seconds: float | None, why: BaseException | None
 ) -> tuple[GroupConnection | None, set[asyncio.Task[GroupConnection]], BaseException | None]:
     """Return the first connection, None where none is there within `seconds`; what still runs;
@@ -179,7 +179,7 @@ async def _take_first(
 async def _open_connection(
     host: str, port: int, context: ssl.SSLContext, name: str, hello: Message
 ) -> GroupConnection:
-    """Open a connection. Raise ProtocolError, OSError."""
+    """Open a connection. Raise GroupProtocolError, OSError."""
     reader, writer = await asyncio.open_connection(
         host,
         port,
@@ -193,7 +193,7 @@ async def _open_connection(
         line.send({"hello": hello})
         # In TLS 1.3 a client is done before the server has judged its certificate.
         if "welcome" not in await line.receive():
-            raise ProtocolError("not a welcome")
+            raise GroupProtocolError("not a welcome")
     except BaseException:
         line.abort()
         raise
@@ -211,22 +211,22 @@ class GroupListener:
         """Raise OSError where no port is free. `nodes`: how many launchers the step has."""
         self._serve, self._unproven = serve, AdmissionPool(secret, nodes)
         self._context = create_server_context(
-            secret, _name_controller(run_id), _name_member(run_id)
+            secret, _make_controller_name(run_id), _make_launcher_name(run_id)
         )
-        self._socket = _bind_port(first_port(secret, run_id))
+        self._socket = _bind_first_free_port(choose_first_port(secret, run_id))
         self._taking: set[asyncio.Task[None]] = set()
-        self._accepting = asyncio.ensure_future(self._accept())
+        self._accepting = asyncio.ensure_future(self._accept_connections())
 
     def close(self) -> None:
         """Accept no further connections; those that are proven continue."""
         self._accepting.cancel()
 
-    async def _accept(self) -> None:
+    async def _accept_connections(self) -> None:
         with self._socket:
             while True:
-                await self._accept_one()
+                await self._accept_connection()
 
-    async def _accept_one(self) -> None:
+    async def _accept_connection(self) -> None:
         try:
             connection, address = await asyncio.get_running_loop().sock_accept(self._socket)
         except OSError:
@@ -239,16 +239,16 @@ class GroupListener:
         except OSError:  # gone already
             connection.close()
             return
-        taking = asyncio.ensure_future(self._take(connection))
+        taking = asyncio.ensure_future(self._serve_peer(connection))
         self._taking.add(taking)
         taking.add_done_callback(self._taking.discard)
 
-    async def _take(self, connection: socket.socket) -> None:
+    async def _serve_peer(self, connection: socket.socket) -> None:
         """Prove a peer and serve it. A stranger costs only its connection."""
         line = None
         try:
-            line, hello = await wait_for(self._prove_peer(connection), HANDSHAKE_S)
-        except (ProtocolError, OSError, TimeoutError):
+            line, hello = await await_with_timeout(self._authenticate_peer(connection), HANDSHAKE_S)
+        except (GroupProtocolError, OSError, TimeoutError):
             return
         finally:
             self._unproven.release(connection)
@@ -256,7 +256,9 @@ class GroupListener:
                 connection.close()
         await self._serve(line, hello)
 
-    async def _prove_peer(self, connection: socket.socket) -> tuple[GroupConnection, Message]:
+    async def _authenticate_peer(
+        self, connection: socket.socket
+    ) -> tuple[GroupConnection, Message]:
         await _wait_for_first_message(connection)
         self._unproven.hear(connection)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(LIMIT)
@@ -268,7 +270,7 @@ class GroupListener:
         try:
             hello = (await line.receive()).get("hello")
             if not isinstance(hello, dict):
-                raise ProtocolError("not a hello")
+                raise GroupProtocolError("not a hello")
             self._unproven.release(connection)
             line.send({"welcome": 1})
         except BaseException:
@@ -287,7 +289,7 @@ async def _wait_for_first_message(connection: socket.socket) -> None:
         loop.remove_reader(connection)
 
 
-def _bind_port(first: int) -> socket.socket:
+def _bind_first_free_port(first: int) -> socket.socket:
     """Bind one of the ports. Raise OSError where none is free."""
     last: OSError | None = None
     for port in range(first, first + PORTS):
@@ -302,33 +304,33 @@ def _bind_port(first: int) -> socket.socket:
     raise OSError(f"none of the ports {first} to {first + PORTS - 1} is free") from last
 
 
-def create_member_context(secret: str, run_id: str) -> ssl.SSLContext:
+def create_launcher_tls_context(secret: str, run_id: str) -> ssl.SSLContext:
     """Return the TLS context with which a launcher of a step connects to the step's controller."""
-    return create_client_context(secret, _name_member(run_id), _name_controller(run_id))
+    return create_client_context(secret, _make_launcher_name(run_id), _make_controller_name(run_id))
 
 
-def _name_controller(run_id: str) -> str:
+def _make_controller_name(run_id: str) -> str:
     return f"elastic launchers: controller of step {run_id}"
 
 
-def _name_member(run_id: str) -> str:
+def _make_launcher_name(run_id: str) -> str:
     return f"elastic launchers: member of step {run_id}"
 
 
-def send_request(host: str, run_id: str, secret: str, line: str) -> str:
+def send_controller_request(host: str, run_id: str, secret: str, line: str) -> str:
     """Say it to the controller on the step's first node, and return its answer.
 
     `run_id` is `JOBID.STEPID`. Takes some seconds where a host does not answer. Raises Unavailable.
     """
-    return asyncio.run(_send_request(host, run_id, secret, line))
+    return asyncio.run(_exchange_request(host, run_id, secret, line))
 
 
-async def _send_request(host: str, run_id: str, secret: str, line: str) -> str:
+async def _exchange_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
         proven = await connect_controller(host, run_id, secret, {"tell": line})
-        answer = await wait_for(proven.receive(), HANDSHAKE_S)
-    except (OSError, ProtocolError, TimeoutError) as error:
-        first = first_port(secret, run_id)
+        answer = await await_with_timeout(proven.receive(), HANDSHAKE_S)
+    except (OSError, GroupProtocolError, TimeoutError) as error:
+        first = choose_first_port(secret, run_id)
         raise Unavailable(
             f"no launcher of job step {run_id} answers on node {host}",
             f"hpctl tried ports {first} to {first + PORTS - 1}. Check that the step still runs "

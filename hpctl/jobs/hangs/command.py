@@ -11,13 +11,13 @@ import click
 from msgspec import Struct
 
 from hpctl.engine.completion import complete_job
-from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect, aggregate_stacks
+from hpctl.jobs.hangs.stack_groups import StackGroup, SuspectRank, aggregate_stacks
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Each, JsonOnly, Layout, Line, Lines
+from hpctl.toolkit.declared_view import ForEach, ItemLines, JsonOnly, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import expand_hostlist
 from hpctl.toolkit.job_ids import parse_job_id
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, style_text
 from hpctl.toolkit.view_copy import copy_view
 
@@ -33,7 +33,7 @@ class StacksView(Struct, frozen=True):
     user: str
     nodes: tuple[str, ...]
     text: str
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[SuspectRank, ...]
     groups: tuple[StackGroup, ...]
     missing: tuple[int, ...]
     silent: tuple[str, ...]
@@ -44,11 +44,14 @@ class StacksView(Struct, frozen=True):
     flight_ranks: tuple[int, ...]
 
     layout: ClassVar[Layout] = (
-        Line("{text}.", style=lambda view: BAD if view.suspects else HEAD),
-        Lines("errors", "not read: {}", style=BAD),
-        Each("ranks_by_stack", (Line("{title}", gap=True, style=HEAD), Lines("frames", indent=2))),
-        Line("{flight}", title="Flight recorder", indent=2, style=DIM),
-        Line("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
+        TextLine("{text}.", style=lambda view: BAD if view.suspects else HEAD),
+        ItemLines("errors", "not read: {}", style=BAD),
+        ForEach(
+            "ranks_by_stack",
+            (TextLine("{title}", gap=True, style=HEAD), ItemLines("frames", indent=2)),
+        ),
+        TextLine("{flight}", title="Flight recorder", indent=2, style=DIM),
+        TextLine("{ras}", title="NCCL's RAS service", indent=2, style=DIM),
     )
     json_only: ClassVar[JsonOnly] = (
         "job", "user", "nodes", "missing", "silent", "idle", "flight_ranks"
@@ -58,7 +61,9 @@ class StacksView(Struct, frozen=True):
     def ranks_by_stack(self) -> list[RanksView]:
         """Return each group of ranks as its title and the lines of its stack."""
         suspects = {one.rank for one in self.suspects}
-        return [RanksView(_format_ranks(one), _format_stack(one, suspects)) for one in self.groups]
+        return [
+            RanksView(_format_rank_group(one), _format_stack(one, suspects)) for one in self.groups
+        ]
 
 
 class RanksView(Struct, frozen=True):
@@ -68,7 +73,7 @@ class RanksView(Struct, frozen=True):
     frames: list[Text]
 
 
-def _format_ranks(group: StackGroup) -> str:
+def _format_rank_group(group: StackGroup) -> str:
     named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
     return f"{len(group.ranks)} of the ranks: {named}"
 
@@ -101,15 +106,15 @@ def stacks(job: str, as_json: bool) -> None:
     read where this host sees them. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack
     could be read.
     """
-    from hpctl.jobs.hangs.fresh_dumps import read_flight
-    from hpctl.jobs.hangs.stacks import collect_stacks
+    from hpctl.jobs.hangs.fresh_dumps import read_job_flight_dumps
+    from hpctl.jobs.hangs.stacks import collect_job_stacks
 
-    found = running_job(job)
+    found = find_running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
-    dumps = collect_stacks(found.id, found.nodes, uid=found.uid)
+    dumps = collect_job_stacks(found.id, found.nodes, uid=found.uid)
     verdict = aggregate_stacks(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
-    flight = read_flight(dumps, found.uid)
+    flight = read_job_flight_dumps(dumps, found.uid)
     view = copy_view(
         StacksView,
         verdict,
@@ -123,12 +128,12 @@ def stacks(job: str, as_json: bool) -> None:
     )
     output.show_view("stacks", view, as_json)
     if not view.groups:
-        output.exit_with(Exit.CANNOT_TELL)
+        output.exit_with(ExitCode.CANNOT_TELL)
     named = view.suspects or view.flight_ranks
-    output.exit_with(Exit.PROBLEM if named else Exit.FINE)
+    output.exit_with(ExitCode.PROBLEM if named else ExitCode.FINE)
 
 
-def running_job(job: str) -> RunningJob:
+def find_running_job(job: str) -> RunningJob:
     """Return the job of that id (of an array 12_3, a component 12+1). Raises HpctlError,
     Unavailable."""
     from hpctl.slurm.run import SlurmRunner
@@ -157,11 +162,11 @@ def running_job(job: str) -> RunningJob:
         user=user,
         nodes=tuple(expand_hostlist(nodes)),
         working=_find_step_nodes(number),
-        spares=_has_spares(number),
+        spares=_has_spare_nodes(number),
     )
 
 
-def _has_spares(job: str) -> bool:
+def _has_spare_nodes(job: str) -> bool:
     """Return whether the job is registered with spares. Its comment is the user's text and may have
     several lines, so it is read in a separate query."""
     from hpctl.slurm.run import SlurmRunner

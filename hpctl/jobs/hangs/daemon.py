@@ -25,18 +25,23 @@ import msgspec
 from msgspec import Struct, field
 
 from hpctl.engine.journal.state import State
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.jobs.hangs.decide import HangTrack, find_standstill, judge_job, of_node
-from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_lines
-from hpctl.jobs.plan import was_found_hanging
-from hpctl.vocabulary.hang import Hang, Standstill
-from hpctl.vocabulary.identity import Generation, JobId, NodeName
+from hpctl.jobs.hangs.decide import (
+    JobHangHistory,
+    find_stalled_run,
+    judge_job_hang,
+    merge_node_activity,
+)
+from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate_stacks, parse_node_stacks
+from hpctl.jobs.plan import has_been_found_hanging
+from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.vocabulary.identity import JobId, NodeGeneration, NodeName
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call, isolate_each
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
-from hpctl.wire.stack_request import CHECK, StackAsk
+from hpctl.wire.stack_request import CHECK, StackRequest
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +51,18 @@ MOST_SAMPLES = 16
 """Of one node between two looks; later ones are left out."""
 
 
-class HangWatch:
+class HangDetector:
     """Gauges in, hangs out. `hear` runs on the intake's threads, `look` on the loop's."""
 
     def __init__(self) -> None:
         self.flaws: tuple[InconsistentState, ...] = ()
         self._lock = threading.Lock()
         self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
-        self._tracks: dict[JobId, HangTrack] = {}
+        self._tracks: dict[JobId, JobHangHistory] = {}
         self._looked: datetime | None = None
-        self._still: Mapping[JobId, Standstill] = {}
+        self._still: Mapping[JobId, StalledRun] = {}
 
-    def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+    def hear(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         """Take in what an agent sent."""
         with self._lock:
             heard = self._heard.setdefault(generation.node, [])
@@ -71,7 +76,7 @@ class HangWatch:
         passed_s = (now - self._looked).total_seconds() if self._looked else None
         if passed_s is None or not 0 <= passed_s < policy.floor_s / LOOK_SHARE:
             self._looked = now
-            self._judge(slurm, now, policy, state or State())
+            self._judge_running_jobs(slurm, now, policy, state or State())
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
@@ -80,16 +85,18 @@ class HangWatch:
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
     @property
-    def still(self) -> Mapping[JobId, Standstill]:
+    def still(self) -> Mapping[JobId, StalledRun]:
         """Return the jobs of which nothing works, as of the last look."""
         return self._still
 
-    def _judge(self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State) -> None:
+    def _judge_running_jobs(
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+    ) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
-        answers = {node: of_node(samples) for node, samples in heard.items()}
+        answers = {node: merge_node_activity(samples) for node, samples in heard.items()}
 
-        def one(job: SlurmJob) -> tuple[JobId, HangTrack]:
+        def one(job: SlurmJob) -> tuple[JobId, JobHangHistory]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             ids = job.components or (job.id,)
             mine = {}
@@ -99,13 +106,13 @@ class HangWatch:
                 for activity in map(answers[node].get, ids):
                     if activity is not None:
                         mine[node] = activity
-            known, found = self._tracks.get(job.id), was_found_hanging(job, state)
-            return job.id, judge_job(job, mine, known, policy, now, found)
+            known, found = self._tracks.get(job.id), has_been_found_hanging(job, state)
+            return job.id, judge_job_hang(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
         tracks, flaws = isolate_each("hangs", running, lambda job: job.id, one)
         self._tracks, self.flaws = dict(tracks), tuple(flaws)
-        shown = (find_standstill(track, policy, job) for job, track in tracks)
+        shown = (find_stalled_run(track, policy, job) for job, track in tracks)
         self._still = {one.job: one for one in shown if one is not None}
 
 
@@ -116,7 +123,7 @@ KEPT, VERDICT = 32, 600
 """Dumps that are kept, the newest; characters of a verdict in the journal."""
 
 
-class SlurmSource(Protocol):
+class SlurmStateSource(Protocol):
     """The last reading of Slurm."""
 
     @property
@@ -124,18 +131,18 @@ class SlurmSource(Protocol):
         """Return what Slurm reported last. Any thread."""
 
 
-class StackRequests(Protocol):
+class StackRequestReceiver(Protocol):
     """A receiver of requests for stacks that agents are to read."""
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         """Have the agents of these nodes asked, and no others. Any thread."""
 
 
-class _Inquiry(Struct):
+class _StackInquiry(Struct):
     """Stacks of one job that are awaited from its nodes until `ends`, by time.monotonic()."""
 
-    due: Due
-    ask: StackAsk
+    due: DueStep
+    ask: StackRequest
     nodes: tuple[NodeName, ...]
     ends: float
     answers: dict[NodeName, NodeStacks] = field(default_factory=dict)
@@ -152,47 +159,47 @@ class StackCollector:
     def __init__(
         self,
         health: NodeHealthStore,
-        slurm: SlurmSource,
+        slurm: SlurmStateSource,
         folder: Path,
         poke: Callable[[], None],
-        agents: StackRequests,
+        agents: StackRequestReceiver,
     ) -> None:
         """`folder`: where the dumps are kept, one file for each recovery. `poke` wakes the loop."""
         self._health, self._slurm, self._folder, self._poke = health, slurm, folder, poke
         self._agents = agents
-        self._done: queue.SimpleQueue[tuple[Due, Outcome]] = queue.SimpleQueue()
-        self._begun: queue.SimpleQueue[_Inquiry] = queue.SimpleQueue()
-        self._asks: dict[NodeName, StackAsk] = {}
-        threading.Thread(target=self._run, name="stacks", daemon=True).start()
+        self._done: queue.SimpleQueue[tuple[DueStep, Outcome]] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[_StackInquiry] = queue.SimpleQueue()
+        self._asks: dict[NodeName, StackRequest] = {}
+        threading.Thread(target=self._run_inquiry, name="stacks", daemon=True).start()
 
-    def begin(self, due: Due) -> None:
+    def begin(self, due: DueStep) -> None:
         """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
         job = self._slurm.slurm.jobs.get(due.attempt.job) if due.attempt else None
         if job is None or not job.running or job.uid is None:
             self._done.put((due, Outcome.rejected("not_running", "the job does not run")))
             self._poke()
             return
-        ask = StackAsk(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
+        ask = StackRequest(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
         # One ask of a node at a time: a job that shares it is asked after, or not at all.
         nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
         self._agents.ask_stacks(dict(self._asks))
-        self._begun.put(_Inquiry(due, ask, nodes, time.monotonic() + ANSWER_S))
+        self._begun.put(_StackInquiry(due, ask, nodes, time.monotonic() + ANSWER_S))
 
-    def done(self) -> list[tuple[Due, Outcome]]:
+    def done(self) -> list[tuple[DueStep, Outcome]]:
         """Return what has come of earlier ones since the last time."""
         return [self._done.get() for _ in range(self._done.qsize())]
 
-    def _run(self) -> None:
-        awaited: list[_Inquiry] = []
+    def _run_inquiry(self) -> None:
+        awaited: list[_StackInquiry] = []
         while True:
             if not awaited:
                 awaited.append(self._begun.get())
             while not self._begun.empty():
                 awaited.append(self._begun.get())
             time.sleep(LOOK_S)
-            awaited = [inquiry for inquiry in awaited if not self._look(inquiry)]
+            awaited = [inquiry for inquiry in awaited if not self._check_for_answers(inquiry)]
 
-    def _look(self, inquiry: _Inquiry) -> bool:
+    def _check_for_answers(self, inquiry: _StackInquiry) -> bool:
         """Look for answers; return whether the inquiry has ended."""
         found = isolate_call("stacks", inquiry.ask.job, self._collect_stacks, inquiry)
         if found is None:
@@ -207,29 +214,32 @@ class StackCollector:
         self._poke()
         return True
 
-    def _collect_stacks(self, inquiry: _Inquiry) -> Outcome | None:
+    def _collect_stacks(self, inquiry: _StackInquiry) -> Outcome | None:
         """Return what has come of an inquiry; None while answers are awaited."""
         answers = inquiry.answers
         for node in inquiry.nodes:
-            if node not in answers and (one := self._answer(node, inquiry.ask)) is not None:
+            if (
+                node not in answers
+                and (one := self._find_node_answer(node, inquiry.ask)) is not None
+            ):
                 answers[node] = one
         if len(answers) < len(inquiry.nodes) and time.monotonic() < inquiry.ends:
             return None
         verdict = aggregate_stacks(answers.values(), inquiry.nodes)
         dump = {"job": inquiry.ask.job, "verdict": verdict, "nodes": [*answers.values()]}
-        self._keep(inquiry.due, dump)
+        self._store_outcome(inquiry.due, dump)
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
         return Outcome.accepted(verdict.text[:VERDICT])
 
-    def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
+    def _find_node_answer(self, node: NodeName, ask: StackRequest) -> NodeStacks | None:
         """Return what a node's agent has answered: never of another node, whatever it says."""
         heard = self._health.list_findings(node)
         parts = [one for one in heard if (one.check, one.code) == (CHECK, ask.id)]
-        found = parse_lines(chain.from_iterable(part.evidence.splitlines() for part in parts))
+        found = parse_node_stacks(chain.from_iterable(part.evidence.splitlines() for part in parts))
         return next((one for one in found if one.node == node), None)
 
-    def _keep(self, due: Due, dump: dict[str, Any]) -> None:
+    def _store_outcome(self, due: DueStep, dump: dict[str, Any]) -> None:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             (self._folder / f"{due.recovery}.json").write_bytes(msgspec.json.encode(dump))

@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import add_seconds, parse_count
-from hpctl.vocabulary.hang import Hang, Standstill
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.hang import Hang, StalledRun
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.policy import HangPolicy
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
@@ -45,7 +45,7 @@ GAP_SHARE = 0.5
 """Of `floor_s`: a longer time without a look is not counted, neither as work nor as a pause."""
 
 
-class Activity(Struct, frozen=True):
+class JobNodeActivity(Struct, frozen=True):
     """What the agent of one node counts of one job: processes by what they do, `ranks` in all;
     `traffic`: 0.5 for one sample, 1 for several in a row that showed some over the node's cards or
     disks, or processes at work that are no ranks; `gpu_busy` 0 to 1 and `gpu_w` watts, means of its
@@ -63,24 +63,24 @@ class Activity(Struct, frozen=True):
     other: float = 0.0
 
 
-_NAMES = frozenset(Activity.__struct_fields__)
+_NAMES = frozenset(JobNodeActivity.__struct_fields__)
 
 
 _WORK = ("working", "traffic", "gpu_w")
 
 
-class NodeActivity(Struct, frozen=True):
+class NodeActivityReport(Struct, frozen=True):
     """What one node's agent said of its jobs. `whole`: a job that is not there has no process."""
 
-    jobs: Mapping[JobId, Activity]
+    jobs: Mapping[JobId, JobNodeActivity]
     whole: bool = False
 
-    def get(self, job: JobId) -> Activity | None:
+    def get(self, job: JobId) -> JobNodeActivity | None:
         """Return what is known of one job; None where nothing is."""
-        return self.jobs.get(job) or (Activity() if self.whole else None)
+        return self.jobs.get(job) or (JobNodeActivity() if self.whole else None)
 
 
-def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
+def merge_node_activity(samples: Iterable[Mapping[str, float]]) -> NodeActivityReport:
     """Return what an agent said since the last look, oldest first: the newest, but the most of what
     shows work. Names that are not of a job are ignored."""
     whole = False
@@ -96,17 +96,19 @@ def of_node(samples: Iterable[Mapping[str, float]]) -> NodeActivity:
             before = found.get(number, {})
             most = {n: max(now.get(n, 0.0), before.get(n, 0.0)) for n in _WORK}
             found[number] = {**now, **most}
-    return NodeActivity({job: Activity(**values) for job, values in found.items()}, whole)
+    return NodeActivityReport(
+        {job: JobNodeActivity(**values) for job, values in found.items()}, whole
+    )
 
 
-class HangTrack(Struct, frozen=True):
+class JobHangHistory(Struct, frozen=True):
     """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`: its
     longest pause so far that ended without help. `paused_s`: its longest since it last worked.
     `watts`: the most that its GPUs drew. `still`: since when it makes no progress. `worked`: when
     it was last seen at work. `found`: a daemon before this one found it hanging. `idle`: since when
     nothing of it works, whether that is a hang or not; `doing`: what its processes do then."""
 
-    attempt: Attempt
+    attempt: JobAttempt
     seen: datetime
     found: bool = False
     worked: datetime | None = None
@@ -120,18 +122,18 @@ class HangTrack(Struct, frozen=True):
     hang: Hang | None = None
 
 
-def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
+def judge_job_hang(  # noqa: PLR0913 -- pure: all that decides is an argument
     job: SlurmJob,
-    nodes: Mapping[NodeName, Activity],
-    known: HangTrack | None,
+    nodes: Mapping[NodeName, JobNodeActivity],
+    known: JobHangHistory | None,
     policy: HangPolicy,
     now: datetime,
     found: bool = False,
-) -> HangTrack:
+) -> JobHangHistory:
     """Judge one running job in one look. `nodes`: what their agents said since the last look.
     `found`: the journal says that it hangs."""
     if known is None or known.attempt != job.attempt:
-        return HangTrack(job.attempt, now, found)
+        return JobHangHistory(job.attempt, now, found)
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
@@ -153,12 +155,12 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     )
     if any(a.working for a in mine.values()) or (busy > 0 and drawn >= WORKS * most):
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
-        return HangTrack(job.attempt, now, False, now, worked_s, longest_s, most)
+        return JobHangHistory(job.attempt, now, False, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)
     if traffic >= 1:
         return replace(track, still=None, idle=None, hang=None, paused_s=paused_s)
     ranks, waits = sum(a.ranks for a in mine.values()), _has_waiting_ranks(mine, busy, watts)
-    no_work = bool(ranks) and (waits or _is_quiet(mine, busy))
+    no_work = bool(ranks) and (waits or _is_job_idle(mine, busy))
     since = (known.idle or known.seen) if no_work else None
     track = replace(track, idle=since, doing=_describe_activity(mine))
     if ranks < LEAST_RANKS or not waits:
@@ -169,24 +171,26 @@ def judge_job(  # noqa: PLR0913 -- pure: all that decides is an argument
     return replace(track, hang=_detect_hang(track, mine, policy, add_seconds(now, -spare_s)))
 
 
-def _has_waiting_ranks(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
+def _has_waiting_ranks(
+    mine: Mapping[NodeName, JobNodeActivity], busy: float, watts: list[float]
+) -> bool:
     blocked = any(a.blocked for a in mine.values())
     return blocked or (busy >= POLLS if watts else any(a.waiting for a in mine.values()))
 
 
-def _is_quiet(mine: Mapping[NodeName, Activity], busy: float) -> bool:
+def _is_job_idle(mine: Mapping[NodeName, JobNodeActivity], busy: float) -> bool:
     """Return whether no process uses a core and no GPU is busy. One that spins may compute."""
     return busy == 0 and not any(a.spinning for a in mine.values())
 
 
-def find_standstill(track: HangTrack, policy: HangPolicy, job: JobId) -> Standstill | None:
+def find_stalled_run(track: JobHangHistory, policy: HangPolicy, job: JobId) -> StalledRun | None:
     """Return what is shown of a run of which nothing works; None where it works, or did lately."""
     if track.idle is None or (track.seen - track.idle).total_seconds() < policy.shown_s:
         return None
-    return Standstill(job, track.idle, track.doing)
+    return StalledRun(job, track.idle, track.doing)
 
 
-def limit_s(track: HangTrack, policy: HangPolicy) -> float:
+def compute_hang_timeout(track: JobHangHistory, policy: HangPolicy) -> float:
     """Return for how many seconds this run may make no progress."""
     if track.worked_s < policy.floor_s / 2:
         return policy.floor_s if track.found else policy.start_s
@@ -195,13 +199,19 @@ def limit_s(track: HangTrack, policy: HangPolicy) -> float:
 
 
 def _detect_hang(
-    track: HangTrack, mine: Mapping[NodeName, Activity], policy: HangPolicy, now: datetime
+    track: JobHangHistory,
+    mine: Mapping[NodeName, JobNodeActivity],
+    policy: HangPolicy,
+    now: datetime,
 ) -> Hang | None:
     since = track.still
-    if since is None or (now - since).total_seconds() < limit_s(track, policy):
+    if since is None or (now - since).total_seconds() < compute_hang_timeout(track, policy):
         return None
     what = _describe_activity(mine)
-    node, before = _find_odd_node(mine), f"its longest pause before was {track.longest_s:.0f} s"
+    node, before = (
+        _find_differing_node(mine),
+        f"its longest pause before was {track.longest_s:.0f} s",
+    )
     why = (
         f"no process of it has made progress since {since:%H:%M:%S} UTC ({what}); {before}"
         f"{f'; {node} is the odd one' if node else ''}"
@@ -210,7 +220,7 @@ def _detect_hang(
     return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
 
 
-def _describe_activity(mine: Mapping[NodeName, Activity]) -> str:
+def _describe_activity(mine: Mapping[NodeName, JobNodeActivity]) -> str:
     """Return what the processes do, and the GPUs where they only look busy."""
     several = sum(a.ranks for a in mine.values()) >= LEAST_RANKS
     shown = {
@@ -225,7 +235,7 @@ def _describe_activity(mine: Mapping[NodeName, Activity]) -> str:
     return what
 
 
-def _find_odd_node(mine: Mapping[NodeName, Activity]) -> NodeName | None:
+def _find_differing_node(mine: Mapping[NodeName, JobNodeActivity]) -> NodeName | None:
     """Return the one node whose ranks do something else than wait with the others."""
     if len(mine) < LEAST_RANKS:
         return None

@@ -6,9 +6,9 @@ with bounds on memory, processor time and size: a hostile file costs that file, 
 answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
 the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
 
-`read_verdict` starts that process: `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE ...`.
-Many files are shared between several processes that it forks: unpickling takes one core, and one
-that a file ends costs its share.
+`read_dumps_verdict` starts that process: `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE
+...`. Many files are shared between several processes that it forks: unpickling takes one core, and
+one that a file ends costs its share.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ from msgspec import Struct
 from hpctl.jobs.hangs.flight_recorder import (
     FlightDump,
     FlightEntry,
-    FlightGroup,
+    FlightProcessGroup,
     FlightVerdict,
-    align_ranks,
+    align_rank_collectives,
     count_elements,
 )
 from hpctl.toolkit.bounds import make_printable
@@ -75,7 +75,7 @@ _RANK_NUMBER: Final = re.compile(r"\d{1,6}")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 
 
-class BadDump(ValueError):
+class InvalidDumpError(ValueError):
     """A file is no dump of the flight recorder."""
 
 
@@ -87,58 +87,61 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module[:40]}.{name[:40]} is not permitted")
 
 
-class KeptEntries(Struct, frozen=True):
+class DumpEntryLimits(Struct, frozen=True):
     """How many entries of a dump are kept: completed ones of each group, and open ones."""
 
     completed: int = KEPT_COMPLETED
     open: int = KEPT_OPEN
 
 
-_ALL_KEPT: Final = KeptEntries()
+_ALL_KEPT: Final = DumpEntryLimits()
 
 
-def read_dump(rank: int, raw: bytes, kept: KeptEntries = _ALL_KEPT) -> FlightDump:
-    """Read one rank's dump, pickle or JSON. Raises BadDump.
+def read_flight_dump_file(rank: int, raw: bytes, kept: DumpEntryLimits = _ALL_KEPT) -> FlightDump:
+    """Read one rank's dump, pickle or JSON. Raises InvalidDumpError.
 
     Call it with bounded memory: CPython's unpickler can be made to allocate without end.
     """
     try:
-        document = _load_document(raw)
+        document = _load_dump_document(raw)
         version = document["version"]
         if not isinstance(version, str) or not version.startswith("2."):
-            raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
-        rows = _select_rows(document.get("entries") or [])
+            raise InvalidDumpError(
+                f"version {str(version)[:20]!r} of the flight recorder is not known"
+            )
+        rows = _select_newest_entries(document.get("entries") or [])
         entries = tuple(
-            _parse_entry(row, completed) for row, completed in _select_needed(rows, kept)
+            _parse_flight_entry(row, completed)
+            for row, completed in _select_entries_to_align(rows, kept)
         )
         first = rows[0].get("record_id") if rows else 0
-        groups = _name_group(_parse_groups(document.get("pg_config")), rows)
-    except BadDump:
+        groups = _fill_group_names(_parse_process_groups(document.get("pg_config")), rows)
+    except InvalidDumpError:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
-        raise BadDump(f"no dump of the flight recorder: {error!r:.100}") from None
+        raise InvalidDumpError(f"no dump of the flight recorder: {error!r:.100}") from None
     return FlightDump(rank, groups, entries, first == 0)
 
 
-def _load_document(raw: bytes) -> dict[str, Any]:
+def _load_dump_document(raw: bytes) -> dict[str, Any]:
     if raw[:1] == b"{":
         document = msgspec.json.decode(raw)
     else:
         # The unpickler reads ahead only in what has `peek`: three times as fast.
         document = _PlainUnpickler(io.BufferedReader(io.BytesIO(raw), READ_AHEAD)).load()
     if type(document) is not dict:
-        raise BadDump("it holds no table")
+        raise InvalidDumpError("it holds no table")
     return document
 
 
-def _select_rows(listed: object) -> Sequence[Mapping[str, Any]]:
+def _select_newest_entries(listed: object) -> Sequence[Mapping[str, Any]]:
     """Return the newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
-        raise BadDump("its entries are no list of tables")
+        raise InvalidDumpError("its entries are no list of tables")
     return listed[-MOST_ENTRIES:]
 
 
-def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+def _list_completed_flags(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """Return whether each entry is completed, by its own state or by what another entry shows.
 
     torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
@@ -148,9 +151,12 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """
     last: dict[str, int] = {}
     batches = set[tuple[str, int]]()
-    places = [(_group_name(row), _read_sequence(row), row.get("is_p2p") is True) for row in rows]
+    places = [
+        (_read_group_name(row), _read_sequence_number(row), row.get("is_p2p") is True)
+        for row in rows
+    ]
     for row, (group, number, point_to_point) in zip(rows, places, strict=True):
-        if not _is_over(row):
+        if not _has_operation_ended(row):
             continue
         if point_to_point:
             batches.add((group, number))
@@ -165,130 +171,132 @@ def _list_completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     return over
 
 
-def _is_over(row: Mapping[str, Any]) -> bool:
+def _has_operation_ended(row: Mapping[str, Any]) -> bool:
     """Return whether an operation has ended.
 
     ProcessGroupGloo records no state, and retires an entry when its work ends, with or without an
     error (finishWorkGloo and finishWorkGlooError in ProcessGroupGloo.cpp, torch 2.13). That of NCCL
     also retires what it has aborted, and records the state.
     """
-    return row.get("state") == "completed" or _is_retired(row)
+    return row.get("state") == "completed" or _has_gloo_operation_ended(row)
 
 
-def _is_retired(row: Mapping[str, Any]) -> bool:
+def _has_gloo_operation_ended(row: Mapping[str, Any]) -> bool:
     """Return whether an operation of gloo's has ended, maybe with an error."""
     name = row.get("profiling_name")
     return row.get("retired") is True and isinstance(name, str) and name.startswith("gloo:")
 
 
-def _group_name(row: Mapping[str, Any]) -> str:
+def _read_group_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entry's group as the dump has it: to compare, not to show."""
     name = row["process_group"][0]
     if not isinstance(name, str):
-        raise BadDump("it has something else where a text should be")
+        raise InvalidDumpError("it has something else where a text should be")
     return name
 
 
-def _read_sequence(row: Mapping[str, Any]) -> int:
+def _read_sequence_number(row: Mapping[str, Any]) -> int:
     """Return the number of an operation in its group: the two kinds are counted apart."""
     kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
-    return _read_number(row[kind])
+    return _read_number_field(row[kind])
 
 
-def _parse_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
+def _parse_flight_entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightEntry(
-        group=_read_text(group[0]),
-        seq=_read_sequence(row),
+        group=_read_text_field(group[0]),
+        seq=_read_sequence_number(row),
         # Profiling names carry the backend: nccl:all_reduce.
-        op=_read_text(row["profiling_name"]).rpartition(":")[2],
-        sizes=tuple(map(_count_shape, islice(shapes, 64))),
-        dtypes=tuple(_read_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
+        op=_read_text_field(row["profiling_name"]).rpartition(":")[2],
+        sizes=tuple(map(_count_shape_elements, islice(shapes, 64))),
+        dtypes=tuple(_read_text_field(name) for name in islice(row.get("input_dtypes") or (), 64)),
         completed=completed,
-        may_fail=completed and row.get("state") != "completed" and _is_retired(row),
-        created_ns=_read_time(row.get("time_created_ns")),
-        timeout_s=_read_time(row.get("timeout_ms")) / 1000,
+        may_fail=completed and row.get("state") != "completed" and _has_gloo_operation_ended(row),
+        created_ns=_read_time_field(row.get("time_created_ns")),
+        timeout_s=_read_time_field(row.get("timeout_ms")) / 1000,
         p2p=row.get("is_p2p") is True,
-        place=_find_place(row.get("frames") or ()),
+        place=_find_user_frame(row.get("frames") or ()),
     )
 
 
-def _count_shape(shape: Iterable[Any]) -> int:
+def _count_shape_elements(shape: Iterable[Any]) -> int:
     """Return how many elements a tensor of a shape has, by its first 16 dimensions."""
-    return count_elements([_read_number(size) for size in islice(shape, 16)])
+    return count_elements([_read_number_field(size) for size in islice(shape, 16)])
 
 
-def _find_place(frames: Sequence[Mapping[str, Any]]) -> str:
+def _find_user_frame(frames: Sequence[Mapping[str, Any]]) -> str:
     """Return the innermost call in code that is no library's; empty where the dump has no
     stacks."""
     for frame in islice(frames, 64):
-        path = _read_text(frame["filename"])
-        if not _is_library(path):
-            name, line = _read_text(frame["name"]), _read_number(frame["line"])
+        path = _read_text_field(frame["filename"])
+        if not _is_library_frame(path):
+            name, line = _read_text_field(frame["name"]), _read_number_field(frame["line"])
             return f"{name} ({path.rpartition('/')[2]}:{line})"
     return ""
 
 
 @lru_cache(4096)
-def _is_library(path: str) -> bool:
+def _is_library_frame(path: str) -> bool:
     return _LIBRARY.search(path) is not None
 
 
-def _parse_groups(listed: object) -> tuple[FlightGroup, ...]:
+def _parse_process_groups(listed: object) -> tuple[FlightProcessGroup, ...]:
     if not isinstance(listed, dict):
         return ()
     return tuple(
-        FlightGroup(
-            str(name)[:64], _read_text(one.get("desc", "")), _parse_rank_list(one.get("ranks", ""))
+        FlightProcessGroup(
+            str(name)[:64],
+            _read_text_field(one.get("desc", "")),
+            _parse_rank_list(one.get("ranks", "")),
         )
         for name, one in islice(listed.items(), MOST_GROUPS)
         if isinstance(one, dict)
     )
 
 
-def _name_group(
-    groups: tuple[FlightGroup, ...], rows: Sequence[Mapping[str, Any]]
-) -> tuple[FlightGroup, ...]:
+def _fill_group_names(
+    groups: tuple[FlightProcessGroup, ...], rows: Sequence[Mapping[str, Any]]
+) -> tuple[FlightProcessGroup, ...]:
     """Return the groups, those without a name with the names of the entries.
 
     ProcessGroupGloo registers its ranks before the group has a name (torch 2.13). Of several groups
     the last one overwrites the others, so its ranks are known only where the entries are of one.
     """
-    places = {(_group_name(row), row["process_group"][1]) for row in rows}
+    places = {(_read_group_name(row), row["process_group"][1]) for row in rows}
     if len(groups) != 1 or groups[0].name:
         return groups
     ranks = groups[0].ranks if len(places) == 1 else ()
     return tuple(
-        FlightGroup(_read_text(name), _read_text(description), ranks)
+        FlightProcessGroup(_read_text_field(name), _read_text_field(description), ranks)
         for name, description in islice(sorted(places), MOST_GROUPS)
     )
 
 
 def _parse_rank_list(text: object) -> tuple[int, ...]:
     """Return the ranks of `[0, 1, 2]`; none where it is no such text."""
-    return _parse_ranks(text) if isinstance(text, str) else ()
+    return _parse_group_ranks(text) if isinstance(text, str) else ()
 
 
 @lru_cache(4096)
-def _parse_ranks(text: str) -> tuple[int, ...]:
+def _parse_group_ranks(text: str) -> tuple[int, ...]:
     numbers = _RANK_NUMBER.findall(text[: 8 * MOST_RANKS])
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _select_needed(
-    rows: Sequence[Mapping[str, Any]], most: KeptEntries
+def _select_entries_to_align(
+    rows: Sequence[Mapping[str, Any]], most: DumpEntryLimits
 ) -> list[tuple[Mapping[str, Any], bool]]:
     """Return the entries that the alignment needs, and whether each is completed: the oldest that
     are not and, of each group, the newest that are."""
     left: dict[str, int] = {}
     finished = list[tuple[Mapping[str, Any], bool]]()
     waiting = list[tuple[Mapping[str, Any], bool]]()
-    for row, completed in zip(reversed(rows), reversed(_list_completed(rows)), strict=True):
+    for row, completed in zip(reversed(rows), reversed(_list_completed_flags(rows)), strict=True):
         if not completed:
             waiting.append((row, False))
             continue
-        group = _group_name(row)
+        group = _read_group_name(row)
         kept = left.get(group, 0)
         if kept < most.completed:
             left[group] = kept + 1
@@ -296,9 +304,9 @@ def _select_needed(
     return [*reversed(finished), *reversed(waiting[-most.open :])]
 
 
-def _read_text(value: object) -> str:
+def _read_text_field(value: object) -> str:
     if not isinstance(value, str):
-        raise BadDump("it has something else where a text should be")
+        raise InvalidDumpError("it has something else where a text should be")
     return _clean_text(value[-200:])
 
 
@@ -307,61 +315,67 @@ def _clean_text(text: str) -> str:
     return make_printable(text)
 
 
-def _read_time(value: object) -> int:
+def _read_time_field(value: object) -> int:
     """Return a time or a duration of a dump; 0 where it has none."""
     return value if type(value) is int and 0 < value < 2**63 else 0
 
 
-def _read_number(value: object) -> int:
+def _read_number_field(value: object) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
-        raise BadDump("it has something else where a number should be")
+        raise InvalidDumpError("it has something else where a number should be")
     return value
 
 
-def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightDump], set[int]]:
+def read_dump_files(
+    prefix: str, since: float, deadline: float
+) -> tuple[list[FlightDump], set[int]]:
     """Read the dumps `PREFIX0`, `PREFIX1`, ... that were written at or after `since` (POSIX time).
 
     `deadline` is a time of the monotonic clock at which reading stops. Also returns the ranks whose
     files were not read: files that are no dumps, that are too large, or another user's, and those
     that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
-    return _read_named(prefix, _list_suffixes(prefix), since, deadline)
+    return _read_dump_with_suffix(prefix, _list_rank_suffixes(prefix), since, deadline)
 
 
-def _read_named(
-    prefix: str, names: Sequence[str], since: float, deadline: float, kept: KeptEntries = _ALL_KEPT
+def _read_dump_with_suffix(
+    prefix: str,
+    names: Sequence[str],
+    since: float,
+    deadline: float,
+    kept: DumpEntryLimits = _ALL_KEPT,
 ) -> tuple[list[FlightDump], set[int]]:
     unread = {int(name) for name in names}
     dumps = []
     for name in sorted(names, key=int)[:MOST_FILES]:
         if time.monotonic() >= deadline:
             break
-        with contextlib.suppress(OSError, BadDump, MemoryError):
+        with contextlib.suppress(OSError, InvalidDumpError, MemoryError):
             raw = _read_own_file(prefix + name, since)
-            dumps.append(read_dump(int(name), raw, kept))
+            dumps.append(read_flight_dump_file(int(name), raw, kept))
             unread.discard(int(name))
     return dumps, unread
 
 
-class _DumpShare(Struct, array_like=True):
+class _ParsedDumpShare(Struct, array_like=True):
     """What one process has read. Groups are in a table: one of 16,384 ranks is in as many dumps."""
 
-    groups: list[FlightGroup]
+    groups: list[FlightProcessGroup]
     dumps: list[tuple[int, bool, list[int], tuple[FlightEntry, ...]]]
     unread: list[int]
 
 
-def read_shared(
+def read_dumps_in_parallel(
     prefix: str, since: float, deadline: float, processes: int
 ) -> tuple[list[FlightDump], set[int]]:
-    """Read as `read_files` does, in several forked processes. The caller must have no threads.
+    """Read as `read_dump_files` does, in several forked processes. The caller must have no threads.
     Raises OSError."""
-    names = sorted(_list_suffixes(prefix), key=int)[:MOST_FILES]
+    names = sorted(_list_rank_suffixes(prefix), key=int)[:MOST_FILES]
     many = len(names) > MANY_FILES
-    kept = KeptEntries(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
+    kept = DumpEntryLimits(KEPT_COMPLETED // 8, KEPT_OPEN // 8) if many else _ALL_KEPT
     processes = max(1, min(processes, len(names) // PER_PROCESS))
     if processes == 1:
-        return _read_named(prefix, names, since, deadline, kept)
+        return _read_dump_with_suffix(prefix, names, since, deadline, kept)
     with contextlib.ExitStack() as stack:
         begun = list[tuple[int, IO[bytes], list[str]]]()
         out: IO[bytes]
@@ -371,50 +385,50 @@ def read_shared(
             out = stack.enter_context(tempfile.TemporaryFile())
             child = os.fork()
             if child == 0:
-                _write_share(out, prefix, share, since, deadline, kept)
+                _write_dump_share(out, prefix, share, since, deadline, kept)
             begun.append((child, out, share))
         dumps = list[FlightDump]()
         unread = set[int]()
-        groups = dict[FlightGroup, FlightGroup]()
+        groups = dict[FlightProcessGroup, FlightProcessGroup]()
         for child, out, share in begun:
             os.waitpid(child, 0)
-            some, missed = _load_share(out, share, groups)
+            some, missed = _load_dump_share(out, share, groups)
             dumps += some
             unread |= missed
     return dumps, unread
 
 
-def _write_share(  # noqa: PLR0913 -- what a forked process is given
+def _write_dump_share(  # noqa: PLR0913 -- what a forked process is given
     out: IO[bytes],
     prefix: str,
     names: Sequence[str],
     since: float,
     deadline: float,
-    kept: KeptEntries,
+    kept: DumpEntryLimits,
 ) -> NoReturn:
     """Read a share of the files, write it, and end the process."""
     code = 1
     try:
-        dumps, unread = _read_named(prefix, names, since, deadline, kept)
-        places: dict[FlightGroup, int] = {}
+        dumps, unread = _read_dump_with_suffix(prefix, names, since, deadline, kept)
+        places: dict[FlightProcessGroup, int] = {}
         rows = []
         for dump in dumps:
             listed = [places.setdefault(group, len(places)) for group in dump.groups]
             rows.append((dump.rank, dump.whole, listed, dump.entries))
-        out.write(msgspec.msgpack.encode(_DumpShare(list(places), rows, sorted(unread))))
+        out.write(msgspec.msgpack.encode(_ParsedDumpShare(list(places), rows, sorted(unread))))
         out.flush()
         code = 0
     finally:
         os._exit(code)
 
 
-def _load_share(
-    out: IO[bytes], names: Sequence[str], groups: dict[FlightGroup, FlightGroup]
+def _load_dump_share(
+    out: IO[bytes], names: Sequence[str], groups: dict[FlightProcessGroup, FlightProcessGroup]
 ) -> tuple[list[FlightDump], set[int]]:
     """Return what a process has read; where it was ended, all its ranks are unread."""
     out.seek(0)
     try:
-        share = msgspec.msgpack.decode(out.read(), type=_DumpShare)
+        share = msgspec.msgpack.decode(out.read(), type=_ParsedDumpShare)
     except (msgspec.MsgspecError, MemoryError):
         return [], {int(name) for name in names}
     known = [groups.setdefault(group, group) for group in share.groups]
@@ -425,7 +439,7 @@ def _load_share(
     return dumps, set(share.unread)
 
 
-def _list_suffixes(prefix: str) -> list[str]:
+def _list_rank_suffixes(prefix: str) -> list[str]:
     """Return the numbers that follow a prefix in the names of files. Raise OSError."""
     folder, _, start = prefix.rpartition("/")
     return [
@@ -435,9 +449,9 @@ def _list_suffixes(prefix: str) -> list[str]:
     ]
 
 
-def list_dumps(prefix: str) -> list[Path]:
+def list_dump_files(prefix: str) -> list[Path]:
     """Return the files that have the names of an attempt's dumps. Raise OSError."""
-    return [Path(prefix + name) for name in _list_suffixes(prefix)] if prefix else []
+    return [Path(prefix + name) for name in _list_rank_suffixes(prefix)] if prefix else []
 
 
 def _read_own_file(path: str, since: float) -> bytes:
@@ -452,17 +466,17 @@ def _read_own_file(path: str, since: float) -> bytes:
         return file.read(LARGEST)
 
 
-def keep_own_dumps(
+def filter_run_dumps(
     dumps: Sequence[FlightDump], unread: set[int], world: int
 ) -> tuple[list[FlightDump], set[int]]:
     """Return the dumps of a run of `world` ranks (0: unknown), and the ranks whose dumps are not
     read. A dump that names another number of ranks is another run's: its rank counts as not read,
     because what it did is not known."""
-    own = [dump for dump in dumps if not world or _is_of_world(dump, world)]
+    own = [dump for dump in dumps if not world or _matches_world_size(dump, world)]
     return own, unread | ({dump.rank for dump in dumps} - {dump.rank for dump in own})
 
 
-def _is_of_world(dump: FlightDump, world: int) -> bool:
+def _matches_world_size(dump: FlightDump, world: int) -> bool:
     """Return whether a dump may be of a run of so many ranks: its default group has them all, and
     no group has more."""
     sizes = [len(group.ranks) for group in dump.groups]
@@ -471,7 +485,7 @@ def _is_of_world(dump: FlightDump, world: int) -> bool:
     return fits and dump.rank < world and max(sizes, default=0) <= world
 
 
-def read_verdict(
+def read_dumps_verdict(
     prefix: str, since: float, *, read_s: float = READ_S, become: Sequence[str] = (), world: int = 0
 ) -> FlightVerdict:
     """Read and align an attempt's dumps in a separate process. Raise nothing.
@@ -489,7 +503,7 @@ def read_verdict(
     ]  # fmt: skip
     try:
         # Root does not look where a user may lead it.
-        if not become and not _list_suffixes(prefix):
+        if not become and not _list_rank_suffixes(prefix):
             return FlightVerdict()
         with tempfile.TemporaryFile() as out:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -519,9 +533,9 @@ def main(arguments: Sequence[str]) -> None:
     gc.disable()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     deadline = time.monotonic() + read_s
-    dumps, unread = read_shared(prefix, since - EARLY_S, deadline, processes)
-    dumps, unread = keep_own_dumps(dumps, unread, world)
-    print(make_printable(msgspec.json.encode(align_ranks(dumps, unread)).decode()))
+    dumps, unread = read_dumps_in_parallel(prefix, since - EARLY_S, deadline, processes)
+    dumps, unread = filter_run_dumps(dumps, unread, world)
+    print(make_printable(msgspec.json.encode(align_rank_collectives(dumps, unread)).decode()))
 
 
 if __name__ == "__main__":

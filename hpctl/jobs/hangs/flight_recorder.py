@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.hangs.wait_circles import find_circle
+from hpctl.jobs.hangs.wait_circles import find_circular_wait
 from hpctl.toolkit.compat import StrEnum
 
 MOST_NAMED: Final = 8
@@ -87,7 +87,7 @@ class FlightEntry(Struct, frozen=True):
         return self.op, self.sizes, self.dtypes
 
 
-class FlightGroup(Struct, frozen=True):
+class FlightProcessGroup(Struct, frozen=True):
     """A process group: its name, its description and its global ranks. `listed`: the dumps list its
     ranks; else they are those that issued something there."""
 
@@ -101,12 +101,12 @@ class FlightDump(Struct, frozen=True):
     """What one rank dumped. `whole`: no entry was overwritten in the recorder's ring buffer."""
 
     rank: int
-    groups: tuple[FlightGroup, ...] = ()
+    groups: tuple[FlightProcessGroup, ...] = ()
     entries: tuple[FlightEntry, ...] = ()
     whole: bool = False
 
 
-class FlightCause(StrEnum):
+class FlightRecorderCause(StrEnum):
     """What the dumps show."""
 
     ABSENT = "absent"
@@ -132,7 +132,7 @@ class FlightVerdict(Struct, frozen=True):
     `only_silent` is the one rank of the largest group that wrote no dump, where all others did.
     """
 
-    cause: FlightCause = FlightCause.NOTHING
+    cause: FlightRecorderCause = FlightRecorderCause.NOTHING
     text: str = ""
     ranks: tuple[int, ...] = ()
     world: int = 0
@@ -147,13 +147,13 @@ _GroupKey = int
 their name."""
 
 
-class _Stop(Struct, frozen=True):
+class _StalledCollective(Struct, frozen=True):
     """A group that makes no progress: the entries of the ranks that wait at `seq`, and who did not
     come. `came` has the entries of all ranks at `seq`, of those that completed it too. `silent`
     wrote no dump; `unread` wrote one that is not known."""
 
     key: _GroupKey
-    group: FlightGroup
+    group: FlightProcessGroup
     seq: int
     waiting: Mapping[int, FlightEntry]
     came: Mapping[int, FlightEntry]
@@ -163,14 +163,14 @@ class _Stop(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return _name_group(self.group)
+        return _format_group_name(self.group)
 
 
-class _Ranks(Struct):
+class _RankEntries(Struct):
     """The entries of all ranks, by group, rank and number."""
 
     by_group: dict[_GroupKey, dict[int, dict[int, FlightEntry]]] = field(default_factory=dict)
-    groups: dict[_GroupKey, FlightGroup] = field(default_factory=dict)
+    groups: dict[_GroupKey, FlightProcessGroup] = field(default_factory=dict)
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
     unread: frozenset[int] = frozenset()
@@ -209,30 +209,32 @@ class _Ranks(Struct):
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
 
-def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVerdict:
+def align_rank_collectives(
+    dumps: Iterable[FlightDump], unread: Collection[int] = ()
+) -> FlightVerdict:
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
     `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
     buffers may have dropped old entries; what is not known names no rank.
     """
-    known = _Ranks(unread=frozenset(unread))
-    for dump in _complete_groups(list(dumps)):
+    known = _RankEntries(unread=frozenset(unread))
+    for dump in _add_missing_group_ranks(list(dumps)):
         known.add(dump)
     listed = [len(group.ranks) for group in known.groups.values() if group.listed]
     world = max(listed, default=0)
-    found = [_find_stop(key, known) for key in known.groups]
+    found = [_find_stalled_collective(key, known) for key in known.groups]
     stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _find_different(stops, known)
-        or _find_absent(stops, known)
-        or _find_crossed(known)
-        or _find_silent(stops)
-        or _find_common_stop(stops)
-        or _find_late(known)
+        _find_mismatched_ranks(stops, known)
+        or _find_absent_ranks(stops, known)
+        or _find_circular_wait_rank(known)
+        or _find_ranks_without_dump(stops)
+        or _find_common_stalled_collective(stops)
+        or _find_late_rank(known)
         or FlightVerdict(text=_describe_no_cause(stops))
     )
-    named = verdict.cause in (FlightCause.DIFFERENT, FlightCause.ABSENT)
+    named = verdict.cause in (FlightRecorderCause.DIFFERENT, FlightRecorderCause.ABSENT)
     sizes = () if named else _compare_last_sizes(known)
     waiting = tuple(sorted(set(chain.from_iterable(stop.waiting for stop in stops))))
     if len(waiting) > MOST_WAITING:
@@ -247,7 +249,7 @@ def align_ranks(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> Fl
     )
 
 
-def _find_only_silent(known: _Ranks) -> int | None:
+def _find_only_silent(known: _RankEntries) -> int | None:
     """Return the one rank of the largest group that wrote no dump; None where there are several, or
     where so few wrote one that the dumps may be elsewhere."""
     listed = [group.ranks for group in known.groups.values() if group.listed]
@@ -256,7 +258,7 @@ def _find_only_silent(known: _Ranks) -> int | None:
     return silent[0] if len(silent) == 1 and len(ranks) > 2 else None
 
 
-def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
+def _add_missing_group_ranks(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
     """Return the dumps, with the ranks of the groups of which a dump does not list them: those that
     issued something there, and all that wrote a dump for the group of the whole job."""
     groups = chain.from_iterable(dump.groups for dump in dumps)
@@ -269,10 +271,10 @@ def _complete_groups(dumps: Sequence[FlightDump]) -> Sequence[FlightDump]:
         for name in {entry.group for entry in dump.entries if not entry.p2p} | whole_job:
             members[name].add(dump.rank)
     ranks = {name: tuple(sorted(members[name])) for name in unlisted}
-    return [_list_ranks(dump, ranks) for dump in dumps]
+    return [_add_listed_ranks(dump, ranks) for dump in dumps]
 
 
-def _list_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) -> FlightDump:
+def _add_listed_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) -> FlightDump:
     """Return a dump with the ranks of the groups that are named."""
     groups = []
     for group in dump.groups:
@@ -281,11 +283,11 @@ def _list_ranks(dump: FlightDump, ranks: Mapping[str, tuple[int, ...]]) -> Fligh
     return replace(dump, groups=tuple(groups))
 
 
-def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
+def _find_stalled_collective(key: _GroupKey, known: _RankEntries) -> _StalledCollective | None:
     """Return the collective at which a group is stopped; None where there is none."""
     group = known.groups[key]
     issued = known.by_group.get(key, {})
-    issued = _reopen_failed(issued)
+    issued = _reopen_failed_entries(issued)
     known.by_group[key] = issued
     every = chain.from_iterable(entries.values() for entries in issued.values())
     seq = min((entry.seq for entry in every if not entry.completed), default=None)
@@ -298,14 +300,16 @@ def _find_stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
     }
     came = {rank: entries[seq] for rank, entries in sorted(issued.items()) if seq in entries}
     members = [rank for rank in group.ranks if rank in known.whole]
-    absent = tuple(rank for rank in members if _did_not_issue(issued.get(rank), seq, known, rank))
+    absent = tuple(rank for rank in members if _has_not_issued(issued.get(rank), seq, known, rank))
     others = [rank for rank in group.ranks if rank not in known.whole]
     unread = tuple(rank for rank in others if rank in known.unread)
     silent = tuple(rank for rank in others if rank not in known.unread)
-    return _Stop(key, group, seq, waiting, came, absent, silent, unread)
+    return _StalledCollective(key, group, seq, waiting, came, absent, silent, unread)
 
 
-def _reopen_failed(issued: dict[int, dict[int, FlightEntry]]) -> dict[int, dict[int, FlightEntry]]:
+def _reopen_failed_entries(
+    issued: dict[int, dict[int, FlightEntry]],
+) -> dict[int, dict[int, FlightEntry]]:
     """Return the entries of a group, with those open that ended although a rank never issued them:
     they failed, and the ranks had waited there.
 
@@ -319,18 +323,18 @@ def _reopen_failed(issued: dict[int, dict[int, FlightEntry]]) -> dict[int, dict[
         return issued
     opened: dict[int, dict[int, FlightEntry]] = {}
     for rank, entries in issued.items():
-        later = {seq: _reopen(entry) for seq, entry in entries.items() if seq > lowest}
+        later = {seq: _reopen_entry(entry) for seq, entry in entries.items() if seq > lowest}
         opened[rank] = {**entries, **later}
     return opened
 
 
-def _reopen(entry: FlightEntry) -> FlightEntry:
+def _reopen_entry(entry: FlightEntry) -> FlightEntry:
     failed = entry.may_fail and entry.op in _NEEDS_ALL
     return replace(entry, completed=False) if failed else entry
 
 
-def _did_not_issue(
-    entries: Mapping[int, FlightEntry] | None, seq: int, known: _Ranks, rank: int
+def _has_not_issued(
+    entries: Mapping[int, FlightEntry] | None, seq: int, known: _RankEntries, rank: int
 ) -> bool:
     """Return whether a rank is known not to have issued a collective yet."""
     if not entries:
@@ -338,7 +342,9 @@ def _did_not_issue(
     return max(entries) < seq
 
 
-def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+def _find_mismatched_ranks(
+    stops: Sequence[_StalledCollective], known: _RankEntries
+) -> FlightVerdict | None:
     """Return ranks that came under the same number to another collective than most others.
 
     A rank may have completed its own: the root of a broadcast does not wait for the others.
@@ -358,16 +364,18 @@ def _find_different(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | No
             f"{_describe_entry(stop.came[ranks[0]])}"
             for ranks in (*others, most)[:3]
         ]
-        swapped = _find_swapped(stop, known, odd[0], most[0]) if clear else None
+        swapped = _has_swapped_collectives(stop, known, odd[0], most[0]) if clear else None
         order = f"; {_format_ranks(odd)} called them in another order" if swapped else ""
         text = (
             f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}{order}"
         )
-        return FlightVerdict(FlightCause.DIFFERENT, text, odd if clear else ())
+        return FlightVerdict(FlightRecorderCause.DIFFERENT, text, odd if clear else ())
     return None
 
 
-def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
+def _has_swapped_collectives(
+    stop: _StalledCollective, known: _RankEntries, odd: int, other: int
+) -> bool:
     """Return whether two ranks called the same two collectives, each the other's first."""
     issued = known.by_group[stop.key]
     by_odd = {entry.call for seq, entry in issued[odd].items() if seq > stop.seq}
@@ -375,7 +383,9 @@ def _find_swapped(stop: _Stop, known: _Ranks, odd: int, other: int) -> bool:
     return stop.came[other].call in by_odd and stop.came[odd].call in by_other
 
 
-def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+def _find_absent_ranks(
+    stops: Sequence[_StalledCollective], known: _RankEntries
+) -> FlightVerdict | None:
     """Return ranks that did not come to a collective and wait in no operation themselves."""
     waiting = set(known.in_p2p).union(*(stop.waiting for stop in stops))
     for stop in stops:
@@ -383,20 +393,20 @@ def _find_absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
         if not named or len(named) > len(stop.waiting):
             continue
         last = _describe_last_collective(known, stop, named[0]) if len(named) == 1 else ""
-        text = f"{_format_ranks(named)} did not come to {_describe_stop(stop)}{last}"
-        return FlightVerdict(FlightCause.ABSENT, text, named)
+        text = f"{_format_ranks(named)} did not come to {_describe_stalled_collective(stop)}{last}"
+        return FlightVerdict(FlightRecorderCause.ABSENT, text, named)
     return None
 
 
-def _list_not_issued(known: _Ranks, key: _GroupKey, seq: int) -> Iterator[int]:
+def _list_not_issued(known: _RankEntries, key: _GroupKey, seq: int) -> Iterator[int]:
     """Yield the members of a group that are known not to have issued one of its collectives."""
     issued = known.by_group[key]
     for rank in known.groups[key].ranks:
-        if rank in known.whole and _did_not_issue(issued.get(rank), seq, known, rank):
+        if rank in known.whole and _has_not_issued(issued.get(rank), seq, known, rank):
             yield rank
 
 
-def _find_crossed(known: _Ranks) -> FlightVerdict | None:
+def _find_circular_wait_rank(known: _RankEntries) -> FlightVerdict | None:
     """Return the rank of a circle of ranks that wait for each other in different groups.
 
     The last collective of each rank counts, also where it has failed since.
@@ -421,23 +431,23 @@ def _find_crossed(known: _Ranks) -> FlightVerdict | None:
         if place not in absent:
             absent[place] = frozenset(_list_not_issued(known, key, entry.seq))
         waits[rank] = absent[place]
-    circle, only = find_circle(waits)
+    circle, only = find_circular_wait(waits)
     if not circle:
         return None
     places = [
-        f"rank {rank} in {last[rank][1].op} of {_name_group(known.groups[last[rank][0]])}"
+        f"rank {rank} in {last[rank][1].op} of {_format_group_name(known.groups[last[rank][0]])}"
         f"{_describe_entry(last[rank][1])}"
         for rank in circle[:3]
     ]
     text = f"the ranks wait for each other in different groups: {', '.join(places)}"
-    return FlightVerdict(FlightCause.DIFFERENT, text, () if only is None else (only,))
+    return FlightVerdict(FlightRecorderCause.DIFFERENT, text, () if only is None else (only,))
 
 
-def _name_group(group: FlightGroup) -> str:
+def _format_group_name(group: FlightProcessGroup) -> str:
     return group.description or f"process group {group.name}"
 
 
-def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
+def _find_ranks_without_dump(stops: Sequence[_StalledCollective]) -> FlightVerdict | None:
     """Return ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
@@ -448,23 +458,24 @@ def _find_silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
             continue
         text = (
             f"{_format_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not"
-            f" run Python code), and the others stand at {_describe_stop(stop)}"
+            f" run Python code), and the others stand at {_describe_stalled_collective(stop)}"
         )
-        return FlightVerdict(FlightCause.SILENT, text, stop.silent)
+        return FlightVerdict(FlightRecorderCause.SILENT, text, stop.silent)
     return None
 
 
-def _find_common_stop(stops: Sequence[_Stop]) -> FlightVerdict | None:
+def _find_common_stalled_collective(stops: Sequence[_StalledCollective]) -> FlightVerdict | None:
     for stop in stops:
         if stop.group.listed and 0 < len(stop.waiting) == len(stop.group.ranks):
             text = (
-                f"all {len(stop.waiting)} ranks came to {_describe_stop(stop)}, and it did not end"
+                f"all {len(stop.waiting)} ranks came to {_describe_stalled_collective(stop)}, "
+                f"and it did not end"
             )
-            return FlightVerdict(FlightCause.TOGETHER, text)
+            return FlightVerdict(FlightRecorderCause.TOGETHER, text)
     return None
 
 
-def _find_late(known: _Ranks) -> FlightVerdict | None:
+def _find_late_rank(known: _RankEntries) -> FlightVerdict | None:
     """Return the rank that issued the last collective of a group long after all others, which had
     waited for most of their timeout by then.
 
@@ -472,8 +483,8 @@ def _find_late(known: _Ranks) -> FlightVerdict | None:
     nodes' clocks differ does not count.
     """
     for key, group in known.groups.items():
-        came = _list_last(known, key)
-        pauses = _measure_pauses(known, key, came)
+        came = _list_last_entries(known, key)
+        pauses = _measure_issue_delays(known, key, came)
         if len(came) < _LEAST_TOGETHER or len(pauses) < len(came):
             continue
         *others, rank = sorted(pauses, key=pauses.__getitem__)
@@ -484,17 +495,17 @@ def _find_late(known: _Ranks) -> FlightVerdict | None:
         failed = all(entry.may_fail or not entry.completed for entry in came.values())
         if not failed or not last.timeout_s or lateness_s < max(limit_s, 2 * spread_s):
             continue
-        name = _name_group(group)
+        name = _format_group_name(group)
         text = (
             f"rank {rank} did not come to collective {last.seq} of {name} ({last.what}) until"
             f" {lateness_s:.0f} s after the others, which had given up"
         )
-        return FlightVerdict(FlightCause.LATE, text, (rank,))
+        return FlightVerdict(FlightRecorderCause.LATE, text, (rank,))
     return None
 
 
-def _measure_pauses(
-    known: _Ranks, key: _GroupKey, came: Mapping[int, FlightEntry]
+def _measure_issue_delays(
+    known: _RankEntries, key: _GroupKey, came: Mapping[int, FlightEntry]
 ) -> dict[int, float]:
     """Return for how many seconds each rank had issued the collective before when it issued this
     one; nothing of ranks of which that is not known."""
@@ -506,7 +517,7 @@ def _measure_pauses(
     return pauses
 
 
-def _list_last(known: _Ranks, key: _GroupKey) -> dict[int, FlightEntry]:
+def _list_last_entries(known: _RankEntries, key: _GroupKey) -> dict[int, FlightEntry]:
     """Return the entries of the newest collective of a group by their ranks; none where a rank that
     wrote a dump has not issued it."""
     issued = {rank: entries for rank, entries in known.by_group.get(key, {}).items() if entries}
@@ -516,26 +527,29 @@ def _list_last(known: _Ranks, key: _GroupKey) -> dict[int, FlightEntry]:
     return came if len(came) == len(members) else {}
 
 
-def _compare_last_sizes(known: _Ranks) -> tuple[tuple[int, int], ...]:
+def _compare_last_sizes(known: _RankEntries) -> tuple[tuple[int, int], ...]:
     """Return with how many elements each rank came to the last collective of a group; empty where
     the numbers are the same."""
     for key in known.groups:
-        sizes = {rank: sum(entry.sizes) for rank, entry in _list_last(known, key).items()}
+        sizes = {rank: sum(entry.sizes) for rank, entry in _list_last_entries(known, key).items()}
         if len(set(sizes.values())) > 1:
             return tuple(sorted(sizes.items()))[:MOST_COMPARED]
     return ()
 
 
-def _describe_no_cause(stops: Sequence[_Stop]) -> str:
+def _describe_no_cause(stops: Sequence[_StalledCollective]) -> str:
     if not stops:
         return "no rank waits in a collective"
     stop = stops[0]
     silent = f", {_format_ranks(stop.silent)} wrote no dump" if stop.silent else ""
     unread = f", the dump of {_format_ranks(stop.unread)} cannot be read" if stop.unread else ""
-    return f"the ranks stand at {_describe_stop(stop)}{silent}{unread}; the dumps name no rank"
+    return (
+        f"the ranks stand at {_describe_stalled_collective(stop)}{silent}{unread}; the dumps "
+        f"name no rank"
+    )
 
 
-def _describe_stop(stop: _Stop) -> str:
+def _describe_stalled_collective(stop: _StalledCollective) -> str:
     """Return `collective 5 of default_pg (all_reduce of 65536 Float), where rank 0 waits in
     ...`."""
     first = next(iter(stop.waiting.values()))
@@ -547,7 +561,7 @@ def _describe_stop(stop: _Stop) -> str:
     )
 
 
-def _describe_last_collective(known: _Ranks, stop: _Stop, rank: int) -> str:
+def _describe_last_collective(known: _RankEntries, stop: _StalledCollective, rank: int) -> str:
     """Return the last collective of a rank that did not come."""
     entries = known.by_group.get(stop.key, {}).get(rank)
     if not entries:

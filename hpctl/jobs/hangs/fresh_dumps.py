@@ -7,16 +7,16 @@ import time
 from collections.abc import Sequence
 from itertools import chain
 
-from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_files import read_dumps_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightVerdict
 from hpctl.jobs.hangs.stack_groups import NodeStacks
-from hpctl.jobs.hangs.stacks import become_owner
+from hpctl.jobs.hangs.stacks import build_setpriv_command
 
 FRESH_S = 600.0
 """A dump of a flight recorder that is older does not show what the ranks do now, in seconds."""
 
 
-def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
+def read_job_flight_dumps(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
     """Return what the flight recorders of a job's ranks show, where this host sees their dumps.
 
     A dump counts that was written since the job's ranks were started and in the last FRESH_S, by a
@@ -31,9 +31,9 @@ def read_flight(dumps: Sequence[NodeStacks], uid: int | None) -> FlightVerdict:
     if len(prefixes) != 1:
         return FlightVerdict()
     try:
-        become = become_owner(uid)
+        become = build_setpriv_command(uid)
     except KeyError:  # an account that this host does not know
         return FlightVerdict()
     since = max([time.time() - FRESH_S, *(node.began for node in dumps)])
     world = max((node.world for node in dumps), default=0)
-    return read_verdict(prefixes.pop(), since, become=become, world=world)
+    return read_dumps_verdict(prefixes.pop(), since, become=become, world=world)

@@ -1,11 +1,11 @@
 """Two answers of the RAS service, some time apart: whom do the ranks wait for?
 
-`find_culprits` is pure. The culprit of a synchronous program is the one who is not waiting. A
+`find_awaited_ranks` is pure. The culprit of a synchronous program is the one who is not waiting. A
 process that is behind in one communicator and ahead in another waits itself, and is a victim.
 Point-to-point operations are not counted by RAS (as of 2.30): a pipeline stage that waits for its
 predecessor looks behind.
 
-`RasInquiry` explains a hang that the ranks' notes show. Its first look is due when half of the
+`RasHangInquiry` explains a hang that the ranks' notes show. Its first look is due when half of the
 explained silence is over: at the verdict the two are far enough apart, and nothing waits for them.
 """
 
@@ -19,16 +19,16 @@ from msgspec.structs import replace
 
 from hpctl.jobs.hangs.ras_report import (
     RUNNING,
-    Absence,
-    Address,
-    Communicator,
-    RankError,
-    RasError,
+    NcclCommunicator,
+    NcclRankError,
+    RankAbsenceReason,
+    RasAddress,
     RasMember,
+    RasQueryError,
     RasReport,
-    query_ras,
+    query_ras_service,
 )
-from hpctl.jobs.run.progress import RunProgress, TrackedRank
+from hpctl.jobs.run.progress import RunProgress, TrackedRankProgress
 from hpctl.toolkit.compat import StrEnum
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
@@ -36,10 +36,10 @@ from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
 APART_S = 30.0
 """Counts that did not change for this long are at a stop; in less time a slow step may lie."""
 MOST_NAMED = 8
-_GONE = (Absence.DEAD, Absence.UNRESPONSIVE)
+_GONE = (RankAbsenceReason.DEAD, RankAbsenceReason.UNRESPONSIVE)
 
 
-class HangCause(StrEnum):
+class RasHangCause(StrEnum):
     """What two answers show."""
 
     MOVING = "moving"
@@ -71,51 +71,51 @@ class RasFinding(Struct, frozen=True):
     `sure`: the answers are far enough apart to say that nothing moves.
     """
 
-    cause: HangCause
+    cause: RasHangCause
     why: str
     members: tuple[RasMember, ...] = ()
-    communicator: Communicator | None = None
+    communicator: NcclCommunicator | None = None
     sure: bool = True
 
 
-class _Lag(Struct, frozen=True):
+class _LaggingCommunicator(Struct, frozen=True):
     """A communicator whose ranks have launched different numbers of collectives."""
 
-    communicator: Communicator
+    communicator: NcclCommunicator
     operation: str
     behind: tuple[RasMember, ...]
     ahead: tuple[RasMember, ...]
     counts: tuple[int, int]
 
 
-Name = Callable[[RasMember, Communicator | None], str]
-_Names = Callable[[Iterable[RasMember], Communicator | None], str]
+Name = Callable[[RasMember, NcclCommunicator | None], str]
+_Names = Callable[[Iterable[RasMember], NcclCommunicator | None], str]
 """How a member of a communicator is called."""
 
 
-def find_culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
+def find_awaited_ranks(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
     """Return whom the ranks wait for, by two answers of the same job, `first` the older one."""
-    names = _make_namer(name or (lambda member, _: nccl_name(member)))
+    names = _make_rank_formatter(name or (lambda member, _: format_nccl_rank(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators:
-        return RasFinding(HangCause.NOTHING, "NCCL reports no communicator", sure=sure)
-    twice = _list_absent(first.report) & _list_absent(second.report)
+        return RasFinding(RasHangCause.NOTHING, "NCCL reports no communicator", sure=sure)
+    twice = _list_absent_ranks(first.report) & _list_absent_ranks(second.report)
     return (
-        _find_missing(second.report, twice, sure, names)
-        or _find_failed(second.report, names)
-        or _find_progress(first.report, second.report)
-        or _find_missing(second.report, _list_absent(second.report), False, names)
-        or _find_lagging(second.report, sure, names)
-        or _find_diverged(second.report, sure, names)
+        _find_missing_ranks(second.report, twice, sure, names)
+        or _find_failed_ranks(second.report, names)
+        or _has_launched_more(first.report, second.report)
+        or _find_missing_ranks(second.report, _list_absent_ranks(second.report), False, names)
+        or _find_lagging_ranks(second.report, sure, names)
+        or _find_diverged_ranks(second.report, sure, names)
         or RasFinding(
-            HangCause.EQUAL,
+            RasHangCause.EQUAL,
             "all ranks launched the same collectives: no data, or one that does not end",
             sure=sure,
         )
     )
 
 
-def _list_absent(report: RasReport) -> set[tuple[str, int]]:
+def _list_absent_ranks(report: RasReport) -> set[tuple[str, int]]:
     """Return the ranks that did not answer, by their communicator's name."""
     absent = set()
     for communicator in report.communicators:
@@ -125,51 +125,52 @@ def _list_absent(report: RasReport) -> set[tuple[str, int]]:
     return absent
 
 
-def _find_missing(
+def _find_missing_ranks(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
 ) -> RasFinding | None:
     """Return who of those absent is still not there, and who is given up for dead anyway."""
-    for communicator in _largest_first(report):
+    for communicator in _sort_largest_first(report):
         gone = tuple(
             missing.member
             for missing in communicator.missing
-            if missing.absence is Absence.DEAD or (communicator.name, missing.member.rank) in absent
+            if missing.absence is RankAbsenceReason.DEAD
+            or (communicator.name, missing.member.rank) in absent
         )
         if gone:
             why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
-            return RasFinding(HangCause.MISSING, why, gone, communicator, sure)
+            return RasFinding(RasHangCause.MISSING, why, gone, communicator, sure)
     return None
 
 
-def _find_failed(report: RasReport, names: _Names) -> RasFinding | None:
-    for communicator in _largest_first(report):
-        own: list[RankError] = [one for one in communicator.failures if not one.remote]
+def _find_failed_ranks(report: RasReport, names: _Names) -> RasFinding | None:
+    for communicator in _sort_largest_first(report):
+        own: list[NcclRankError] = [one for one in communicator.failures if not one.remote]
         if own:
             members = tuple(one.member for one in own)
             why = f"{names(members, communicator)} reported: {own[0].error}"
-            return RasFinding(HangCause.FAILED, why, members, communicator)
+            return RasFinding(RasHangCause.FAILED, why, members, communicator)
     return None
 
 
-def _find_progress(first: RasReport, second: RasReport) -> RasFinding | None:
+def _has_launched_more(first: RasReport, second: RasReport) -> RasFinding | None:
     """Return whether any rank that reported its counts twice has launched more since.
 
     Ranks and communicators that are in only one answer prove nothing: a process that was late with
     its answer looks the same.
     """
     after = {one.name: one for one in second.communicators}
-    grew = any(_has_grown(one, after.get(one.name)) for one in first.communicators)
-    return RasFinding(HangCause.MOVING, "NCCL launches collectives") if grew else None
+    grew = any(_has_count_increased(one, after.get(one.name)) for one in first.communicators)
+    return RasFinding(RasHangCause.MOVING, "NCCL launches collectives") if grew else None
 
 
-def _has_grown(before: Communicator, now: Communicator | None) -> bool:
+def _has_count_increased(before: NcclCommunicator, now: NcclCommunicator | None) -> bool:
     if now is None:
         return False
-    known = _by_member(before)
-    return any(count > known.get(key, count) for key, count in _by_member(now).items())
+    known = _map_counts_by_member(before)
+    return any(count > known.get(key, count) for key, count in _map_counts_by_member(now).items())
 
 
-def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
+def _map_counts_by_member(communicator: NcclCommunicator) -> dict[tuple[str, int], int]:
     counts = {}
     for operation, groups in communicator.counts.items():
         for group in groups:
@@ -178,15 +179,15 @@ def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
     return counts
 
 
-def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+def _find_lagging_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     """Return the ranks behind others, and ahead of none in any other communicator."""
-    lags = [lag for one in _largest_first(report) if (lag := _measure_lag(one))]
+    lags = [lag for one in _sort_largest_first(report) if (lag := _find_ranks_behind(one))]
     if not lags:
         return None
     ahead = chain.from_iterable(lag.ahead for lag in lags)
     waiting = {member.process for member in ahead if member.process}
 
-    def is_behind_only(lag: _Lag) -> bool:
+    def is_behind_only(lag: _LaggingCommunicator) -> bool:
         return any(member.process and member.process not in waiting for member in lag.behind)
 
     lag = next(filter(is_behind_only, lags), lags[0])
@@ -195,10 +196,10 @@ def _find_lagging(report: RasReport, sure: bool, names: _Names) -> RasFinding | 
     others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"
     who = names(own, lag.communicator)
     why = f"{who} launched {_format_operations(lag.operation, count)}, {others} {front}"
-    return RasFinding(HangCause.BEHIND, why, own, lag.communicator, sure)
+    return RasFinding(RasHangCause.BEHIND, why, own, lag.communicator, sure)
 
 
-def _measure_lag(communicator: Communicator) -> _Lag | None:
+def _find_ranks_behind(communicator: NcclCommunicator) -> _LaggingCommunicator | None:
     """Return the ranks behind by the sum of their operations; None where the sums are equal."""
     if communicator.status != RUNNING:
         return None
@@ -219,11 +220,11 @@ def _measure_lag(communicator: Communicator) -> _Lag | None:
         mine = [g.count for g in groups if late.intersection(g.members)]
         if mine and groups[-1].count - min(mine) > counts[1] - counts[0]:
             operation, counts = name, (min(mine), groups[-1].count)
-    return _Lag(communicator, operation, behind, ahead, counts)
+    return _LaggingCommunicator(communicator, operation, behind, ahead, counts)
 
 
-def _find_diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
-    for communicator in _largest_first(report):
+def _find_diverged_ranks(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+    for communicator in _sort_largest_first(report):
         if communicator.status != RUNNING:
             continue
         for operation, groups in communicator.counts.items():
@@ -236,11 +237,11 @@ def _find_diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding |
                     " and as many collectives in all: the ranks run different branches of the"
                     " program"
                 )
-                return RasFinding(HangCause.DIVERGED, why, odd.members, communicator, sure)
+                return RasFinding(RasHangCause.DIVERGED, why, odd.members, communicator, sure)
     return None
 
 
-def _largest_first(report: RasReport) -> list[Communicator]:
+def _sort_largest_first(report: RasReport) -> list[NcclCommunicator]:
     return sorted(report.communicators, key=lambda one: -one.size)
 
 
@@ -248,8 +249,8 @@ def _format_operations(operation: str, count: int) -> str:
     return f"{count} {operation}" if operation else f"{count} operations"
 
 
-def _make_namer(name: Name) -> _Names:
-    def format_names(members: Iterable[RasMember], communicator: Communicator | None) -> str:
+def _make_rank_formatter(name: Name) -> _Names:
+    def format_names(members: Iterable[RasMember], communicator: NcclCommunicator | None) -> str:
         found = sorted(members)
         text = ", ".join(name(member, communicator) for member in found[:MOST_NAMED])
         more = len(found) - MOST_NAMED
@@ -258,7 +259,7 @@ def _make_namer(name: Name) -> _Names:
     return format_names
 
 
-def nccl_name(member: RasMember) -> str:
+def format_nccl_rank(member: RasMember) -> str:
     """Return `rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
     place = " of ".join(part for part in (format_device(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
@@ -271,7 +272,7 @@ def format_device(member: RasMember) -> str:
     return f"GPU {gpu}" if gpu is not None else ""
 
 
-class RankNames(Struct, frozen=True):
+class JobRankNames(Struct, frozen=True):
     """The job's own ranks and nodes of the processes that NCCL names.
 
     `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
@@ -279,11 +280,13 @@ class RankNames(Struct, frozen=True):
     as the job does.
     """
 
-    ranks: Mapping[int, TrackedRank]
+    ranks: Mapping[int, TrackedRankProgress]
     hosts: Mapping[str, NodeName]
     world: int = 0
 
-    def rank(self, member: RasMember, communicator: Communicator | None) -> TrackedRank | None:
+    def rank(
+        self, member: RasMember, communicator: NcclCommunicator | None
+    ) -> TrackedRankProgress | None:
         """Return the rank by which the job itself knows this process; None where it is not
         known."""
         same = [rank for rank in self.ranks.values() if rank.pid and rank.pid == member.pid]
@@ -294,19 +297,19 @@ class RankNames(Struct, frozen=True):
             return same[0]
         size = communicator.size if communicator else 0
         if size and size == self.world:
-            return self.ranks.get(member.rank) or TrackedRank(member.rank, 0.0, node)
+            return self.ranks.get(member.rank) or TrackedRankProgress(member.rank, 0.0, node)
         return None
 
-    def node(self, member: RasMember, rank: TrackedRank | None) -> NodeName | None:
+    def node(self, member: RasMember, rank: TrackedRankProgress | None) -> NodeName | None:
         """Return the node of a process; None where it is not known."""
         return (rank.node if rank else None) or self.hosts.get(member.host)
 
-    def name(self, member: RasMember, communicator: Communicator | None) -> str:
+    def name(self, member: RasMember, communicator: NcclCommunicator | None) -> str:
         """Name a process as the job does, where the job knows it."""
         rank = self.rank(member, communicator)
         node = self.node(member, rank)
         if rank is None:
-            own = nccl_name(member)
+            own = format_nccl_rank(member)
             return f"{own} on {node}" if node else own
         gpu = f" ({format_device(member)})" if format_device(member) else ""
         return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
@@ -323,12 +326,12 @@ LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
 
-class RasInquiry:
+class RasHangInquiry:
     """The inquiry of one job's RAS service while its ranks are silent. No method raises."""
 
     def __init__(
         self,
-        where: Address,
+        where: RasAddress,
         hosts: Mapping[str, NodeName] | None = None,
         *,
         apart_s: float = APART_S,
@@ -351,7 +354,7 @@ class RasInquiry:
             return
         newest = self._second or self._first
         if newest is None or now - newest.at >= self._apart:
-            self._thread = threading.Thread(target=self._take_sample, name="ras", daemon=True)
+            self._thread = threading.Thread(target=self._sample_ras_status, name="ras", daemon=True)
             self._thread.start()
 
     def explain(self, progress: RunProgress, trouble: Trouble) -> ExplainedHang | None:
@@ -366,21 +369,23 @@ class RasInquiry:
             self._thread.join(timeout=LAST_LOOK_S)
         self._forget_samples(progress)
         if self._first is None and not self._error:
-            self._take_sample()
+            self._sample_ras_status()
         if self._first is not None and self._second is None:
             apart = min(self._apart, progress.bound(time.monotonic()) / 2)
             time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
-            self._take_sample()
+            self._sample_ras_status()
         if self._first is None or self._second is None:
-            answer = _append_evidence(trouble, f"NCCL RAS: {self._error}")
+            answer = _append_hang_evidence(trouble, f"NCCL RAS: {self._error}")
             return ExplainedHang(replace(trouble, evidence=answer))
-        finding = find_culprits(self._first, self._second, self._read_names(progress).name)
-        if finding.cause is HangCause.MOVING:
-            return self._judge_moving(progress, trouble, finding)
-        return self._add_answer(progress, trouble, finding, self._second.report)
+        finding = find_awaited_ranks(
+            self._first, self._second, self._read_job_rank_names(progress).name
+        )
+        if finding.cause is RasHangCause.MOVING:
+            return self._judge_moving_counts(progress, trouble, finding)
+        return self._add_ras_answer(progress, trouble, finding, self._second.report)
 
-    def _read_names(self, progress: RunProgress) -> RankNames:
-        return RankNames(progress.ranks, self._hosts, len(progress.ranks))
+    def _read_job_rank_names(self, progress: RunProgress) -> JobRankNames:
+        return JobRankNames(progress.ranks, self._hosts, len(progress.ranks))
 
     def _forget_samples(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
@@ -392,10 +397,10 @@ class RasInquiry:
                 "",
             )
 
-    def _take_sample(self) -> None:
+    def _sample_ras_status(self) -> None:
         try:
-            sample = RasSample(query_ras(self._where, LAST_LOOK_S), time.monotonic())
-        except RasError as error:
+            sample = RasSample(query_ras_service(self._where, LAST_LOOK_S), time.monotonic())
+        except RasQueryError as error:
             self._error = str(error)
             return
         if self._first is None:
@@ -403,7 +408,7 @@ class RasInquiry:
         else:
             self._second = sample
 
-    def _judge_moving(
+    def _judge_moving_counts(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding
     ) -> ExplainedHang | None:
         """Return None, or the hang where the run has not made a step for as long as its start may
@@ -416,12 +421,12 @@ class RasInquiry:
         progress.alive(now)
         return None
 
-    def _add_answer(
+    def _add_ras_answer(
         self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
     ) -> ExplainedHang:
-        evidence = _append_evidence(trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}")
+        evidence = _append_hang_evidence(trouble, f"NCCL {report.nccl_version} RAS:\n{report.text}")
         trouble = replace(trouble, evidence=evidence)
-        if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
+        if finding.cause in (RasHangCause.NOTHING, RasHangCause.EQUAL):
             # NCCL names no rank; the ranks' own notes may.
             return ExplainedHang(replace(trouble, why=f"{trouble.why}; {finding.why}"))
         unsure = "" if finding.sure else " (two looks only a short time apart)"
@@ -432,5 +437,5 @@ class RasInquiry:
         return ExplainedHang(bare, replace(finding, why=f"{finding.why}{unsure}"))
 
 
-def _append_evidence(trouble: Trouble, more: str) -> str:
+def _append_hang_evidence(trouble: Trouble, more: str) -> str:
     return "\n".join(part for part in (trouble.evidence, more) if part)[:EVIDENCE_CHARS]

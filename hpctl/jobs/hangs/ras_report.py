@@ -50,14 +50,14 @@ class RasMember(Struct, frozen=True, order=True):
         return (self.host, self.pid, self.cuda_dev) if self.pid is not None else None
 
 
-class CountGroup(Struct, frozen=True):
+class OperationCountGroup(Struct, frozen=True):
     """Ranks of a communicator that have launched the same number of one operation."""
 
     count: int
     members: tuple[RasMember, ...] = ()
 
 
-class Absence(StrEnum):
+class RankAbsenceReason(StrEnum):
     """Why a communicator's rank did not report it."""
 
     DEAD = "dead"
@@ -72,10 +72,10 @@ class AbsentRank(Struct, frozen=True):
     """A rank that its communicator expects and no process reported."""
 
     member: RasMember
-    absence: Absence
+    absence: RankAbsenceReason
 
 
-class RankError(Struct, frozen=True):
+class NcclRankError(Struct, frozen=True):
     """A rank with an error: NCCL's word for it."""
 
     member: RasMember
@@ -84,7 +84,7 @@ class RankError(Struct, frozen=True):
     """The error is that another rank failed."""
 
 
-class Communicator(Struct, frozen=True):
+class NcclCommunicator(Struct, frozen=True):
     """One communicator. `counts` maps an operation to its groups, lowest count first.
 
     Each rank that reported is in one group of each operation. `size` is 0 where it is not given.
@@ -92,9 +92,9 @@ class Communicator(Struct, frozen=True):
 
     name: str
     size: int = 0
-    counts: Mapping[str, tuple[CountGroup, ...]] = field(default_factory=dict)
+    counts: Mapping[str, tuple[OperationCountGroup, ...]] = field(default_factory=dict)
     missing: tuple[AbsentRank, ...] = ()
-    failures: tuple[RankError, ...] = ()
+    failures: tuple[NcclRankError, ...] = ()
     status: str = RUNNING
 
 
@@ -102,7 +102,7 @@ class RasReport(Struct, frozen=True):
     """One answer: what all ranks of the job reported within a few seconds."""
 
     nccl_version: str
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[NcclCommunicator, ...]
     text: str = ""
     """The beginning of the answer as it came, for evidence."""
 
@@ -118,11 +118,11 @@ _ERRORS = {
 }
 
 
-class RasError(HpctlError):
+class RasQueryError(HpctlError):
     """The RAS service cannot be asked, or its answer cannot be read."""
 
 
-class RasWithoutJsonError(RasError):
+class RasWithoutJsonError(RasQueryError):
     """The RAS service is of a release that answers no JSON."""
 
     def __init__(self) -> None:
@@ -177,8 +177,8 @@ _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status":)')
 """NCCL 2.28.9 leaves out a comma in each rank that is missing, as recorded on an H200."""
 
 
-def read_json(raw: bytes) -> RasReport:
-    """Read a whole answer. Raises RasError where it is torn, or no such document."""
+def parse_ras_report(raw: bytes) -> RasReport:
+    """Read a whole answer. Raises RasQueryError where it is torn, or no such document."""
     try:
         try:
             document = msgspec.json.decode(raw, type=_RawDocument)
@@ -186,7 +186,7 @@ def read_json(raw: bytes) -> RasReport:
             document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_RawDocument)
     # A deeply nested answer ends the decoder's recursion.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RasError(
+        raise RasQueryError(
             f"NCCL's RAS service returned invalid JSON: {error}",
             "The job may be ending. If it still runs, run the command again.",
         ) from error
@@ -197,18 +197,18 @@ def read_json(raw: bytes) -> RasReport:
     )
 
 
-def _parse_communicator(raw: _RawCommunicator) -> Communicator:
-    return Communicator(
+def _parse_communicator(raw: _RawCommunicator) -> NcclCommunicator:
+    return NcclCommunicator(
         name=f"{raw.hash}:{raw.secondary_hash}" if raw.secondary_hash else raw.hash,
         size=raw.size,
-        counts=_group_counts(raw.ranks),
-        missing=tuple(_parse_missing(one) for one in raw.missing_ranks),
-        failures=tuple(failure for one in raw.ranks if (failure := _parse_failure(one))),
+        counts=_group_operation_counts(raw.ranks),
+        missing=tuple(_parse_missing_ranks(one) for one in raw.missing_ranks),
+        failures=tuple(failure for one in raw.ranks if (failure := _parse_rank_error(one))),
         status=_find_furthest_status(raw.ranks),
     )
 
 
-def _group_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[CountGroup, ...]]:
+def _group_operation_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[OperationCountGroup, ...]]:
     names = dict.fromkeys(chain.from_iterable(rank.collective_counts for rank in ranks))
     found = {}
     for name in names:
@@ -216,25 +216,26 @@ def _group_counts(ranks: list[_RawRank]) -> Mapping[str, tuple[CountGroup, ...]]
         for rank in ranks:
             by_count[rank.collective_counts.get(name, 0)].append(_parse_member(rank))
         found[name] = tuple(
-            CountGroup(count, tuple(members)) for count, members in sorted(by_count.items())
+            OperationCountGroup(count, tuple(members))
+            for count, members in sorted(by_count.items())
         )
     return found
 
 
-def _parse_missing(raw: _RawMissingRank) -> AbsentRank:
-    absence = Absence.ELSEWHERE
+def _parse_missing_ranks(raw: _RawMissingRank) -> AbsentRank:
+    absence = RankAbsenceReason.ELSEWHERE
     if raw.status.considered_dead:
-        absence = Absence.DEAD
+        absence = RankAbsenceReason.DEAD
     elif raw.status.unresponsive:
-        absence = Absence.UNRESPONSIVE
+        absence = RankAbsenceReason.UNRESPONSIVE
     return AbsentRank(_parse_member(raw), absence)
 
 
-def _parse_failure(raw: _RawRank) -> RankError | None:
+def _parse_rank_error(raw: _RawRank) -> NcclRankError | None:
     for code in (raw.status.async_error, raw.status.init_state):
         if code not in (0, IN_PROGRESS):
             word = _ERRORS.get(code, f"error {code}")
-            return RankError(_parse_member(raw), word, code == REMOTE_ERROR)
+            return NcclRankError(_parse_member(raw), word, code == REMOTE_ERROR)
     return None
 
 
@@ -273,7 +274,7 @@ LARGEST_ANSWER = 256 << 20
 _CHUNK = 1 << 20
 
 
-class Address(Struct, frozen=True):
+class RasAddress(Struct, frozen=True):
     """Where a job's RAS service listens: on each node with a rank, as a rule on loopback only."""
 
     host: str = "localhost"
@@ -283,36 +284,36 @@ class Address(Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str = "") -> Address:
-    """Read `HOST:PORT` as NCCL_RAS_ADDR has it; empty is NCCL's default. Raises RasError."""
+def parse_ras_address(text: str = "") -> RasAddress:
+    """Read `HOST:PORT` as NCCL_RAS_ADDR has it; empty is NCCL's default. Raises RasQueryError."""
     if not text:
-        return Address()
+        return RasAddress()
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise RasError(f"{text!r} is no HOST:PORT", "write NCCL_RAS_ADDR as localhost:28028")
-    return Address(host.strip("[]"), int(port))
+        raise RasQueryError(f"{text!r} is no HOST:PORT", "write NCCL_RAS_ADDR as localhost:28028")
+    return RasAddress(host.strip("[]"), int(port))
 
 
-def address_of_job(job_id: int) -> Address:
+def make_job_ras_address(job_id: int) -> RasAddress:
     """Return an address for one job's NCCL_RAS_ADDR, so that two jobs on a node do not share the
     port.
 
     NCCL binds it with SO_REUSEPORT: of jobs on one port, any may answer. Below the ephemeral
     ports (ip(7)), and the same wherever it is worked out.
     """
-    return Address("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
+    return RasAddress("localhost", JOB_PORTS.start + job_id % len(JOB_PORTS))
 
 
-def query_ras(
-    where: Address | None = None, deadline_s: float = DEADLINE_S, owner: int | None = None
+def query_ras_service(
+    where: RasAddress | None = None, deadline_s: float = DEADLINE_S, owner: int | None = None
 ) -> RasReport:
     """Ask what all ranks of the job report now, on this host.
 
     `owner`: the uid of the ranks, None for this process's own. Takes at most `deadline_s` seconds.
-    Raises RasError where no service of theirs listens, an answer is late or torn, and
+    Raises RasQueryError where no service of theirs listens, an answer is late or torn, and
     RasWithoutJsonError where the service knows no JSON.
     """
-    where = where or Address()
+    where = where or RasAddress()
     line = _RasConnection(
         where, time.monotonic() + deadline_s, os.geteuid() if owner is None else owner
     )
@@ -322,7 +323,7 @@ def query_ras(
         reply = line.reply()
         line.check_owner()
         if not reply.upper().startswith("SERVER PROTOCOL "):
-            raise RasError(
+            raise RasQueryError(
                 f"the service at {where} is not NCCL's RAS service: it answers {reply[:80]!r}",
                 _HINT,
             )
@@ -335,10 +336,12 @@ def query_ras(
         answer = line.rest()
     except OSError as error:
         reply = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or "?"
-        raise RasError(f"cannot query NCCL's RAS service at {where}: {reply}", _HINT) from error
+        raise RasQueryError(
+            f"cannot query NCCL's RAS service at {where}: {reply}", _HINT
+        ) from error
     finally:
         line.close()
-    return read_json(answer)
+    return parse_ras_report(answer)
 
 
 _HINT = (
@@ -351,7 +354,7 @@ _HINT = (
 class _RasConnection:
     """One connection within this host, with one deadline for everything on it."""
 
-    def __init__(self, where: Address, deadline: float, owner: int) -> None:
+    def __init__(self, where: RasAddress, deadline: float, owner: int) -> None:
         self._where, self._deadline, self._owner = where, deadline, owner
         self._socket: socket.socket | None = None
         self._left = b""
@@ -364,17 +367,17 @@ class _RasConnection:
         # An agent that is root takes the address from a user's environment: nothing is sent to
         # another host.
         if find_peer_uid(self._socket) is None:
-            raise RasError(
+            raise RasQueryError(
                 f"the address {self._where} of NCCL's RAS service is not an address of this node",
                 _HINT,
             )
 
     def check_owner(self) -> None:
-        """Raise RasError where who has answered is not the ranks' user."""
+        """Raise RasQueryError where who has answered is not the ranks' user."""
         assert self._socket is not None
         uid = find_peer_uid(self._socket)
         if uid != self._owner:
-            raise RasError(
+            raise RasQueryError(
                 f"the service at {self._where} runs as uid {uid}, not as the job's owner (uid "
                 f"{self._owner})",
                 _HINT,
@@ -387,12 +390,14 @@ class _RasConnection:
         """Return one line."""
         while b"\n" not in self._left:
             if len(self._left) > LONGEST_GREETING:
-                raise RasError(
+                raise RasQueryError(
                     f"NCCL's RAS service at {self._where} sent an incomplete answer", _HINT
                 )
             more = self._set_timeout().recv(LONGEST_GREETING)
             if not more:
-                raise RasError(f"NCCL's RAS service at {self._where} closed the connection", _HINT)
+                raise RasQueryError(
+                    f"NCCL's RAS service at {self._where} closed the connection", _HINT
+                )
             self._left += more
         text, _, self._left = self._left.partition(b"\n")
         return text.decode(errors="replace").strip()
@@ -401,7 +406,7 @@ class _RasConnection:
         self.send(command)
         reply = self.reply()
         if reply.upper() != "OK":
-            raise RasError(
+            raise RasQueryError(
                 f"NCCL's RAS service at {self._where} answers {reply[:80]!r} to the command "
                 f"{command}",
                 _HINT,
@@ -414,7 +419,7 @@ class _RasConnection:
             chunks.append(more)
             size += len(more)
             if size > LARGEST_ANSWER:
-                raise RasError(
+                raise RasQueryError(
                     f"the answer of NCCL's RAS service at {self._where} is longer than "
                     f"{LARGEST_ANSWER} bytes",
                     _HINT,

@@ -120,7 +120,7 @@ while DDP's hook waits for the reduction of the gradients (torch/csrc/autograd/e
 reducer.cpp, finalize_backward)."""
 
 
-class Frame(Struct, frozen=True, array_like=True):
+class StackFrame(Struct, frozen=True, array_like=True):
     """One call, as py-spy reports it. `line` 0: native code. `own`: no library's."""
 
     function: str
@@ -149,7 +149,7 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
     step: str = ""
     state: str = ""
     wchan: str = ""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     error: str = ""
     children: tuple[str, ...] = ()
     flight: str = ""
@@ -185,7 +185,7 @@ class StackGroup(Struct, frozen=True):
     hang_place: HangPlace = HangPlace.UNKNOWN
 
 
-class Suspect(Struct, frozen=True):
+class SuspectRank(Struct, frozen=True):
     """One rank that the others wait for. `function`, `file` and `line` are the call in the job's
     own code, or the innermost one where none is; empty where no stack was read."""
 
@@ -204,7 +204,7 @@ class StackVerdict(Struct, frozen=True):
     `errors`: why stacks were not read, each once."""
 
     text: str
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[SuspectRank, ...] = ()
     groups: tuple[StackGroup, ...] = ()
     missing: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ class StackVerdict(Struct, frozen=True):
         return tuple(sorted({one.node for one in self.suspects if one.node}))
 
 
-def format_lines(dump: NodeStacks) -> Iterator[str]:
+def format_node_stacks(dump: NodeStacks) -> Iterator[str]:
     """Yield what a node says as lines of text that may be mixed with other nodes'."""
     packed = base64.b64encode(zlib.compress(msgspec.json.encode(dump))).decode()
     parts = [packed[at : at + LINE - 100] for at in range(0, len(packed), LINE - 100)]
@@ -225,7 +225,7 @@ def format_lines(dump: NodeStacks) -> Iterator[str]:
         yield f"stacks {dump.node} {number} {len(parts)} {part}"
 
 
-def parse_lines(text: Iterable[str]) -> list[NodeStacks]:
+def parse_node_stacks(text: Iterable[str]) -> list[NodeStacks]:
     """Return what nodes said, from lines in any order. What is torn or no such line is left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     whole: dict[str, int] = {}
@@ -246,12 +246,12 @@ def parse_lines(text: Iterable[str]) -> list[NodeStacks]:
     return found
 
 
-def is_waiting(frames: Sequence[Frame]) -> bool:
+def is_rank_waiting(frames: Sequence[StackFrame]) -> bool:
     """Return whether a stack ends in a collective, or in waiting for the GPU to have done one."""
-    return _find_entrance(frames) is not None
+    return _find_collective_frame(frames) is not None
 
 
-def _find_entrance(frames: Sequence[Frame]) -> int | None:
+def _find_collective_frame(frames: Sequence[StackFrame]) -> int | None:
     """Return where a stack enters the collective that it waits in; None where it waits in none."""
     found: int | None = None
     for number, frame in enumerate(frames):
@@ -265,31 +265,31 @@ def _find_entrance(frames: Sequence[Frame]) -> int | None:
     return found
 
 
-def _find_wait(rank: RankStack) -> int | None:
+def _find_rank_wait_frame(rank: RankStack) -> int | None:
     """Return where a rank enters the collective that it waits in; None where it waits in none.
 
     Python's frames do not show that the engine's hook waits: that its caller sleeps shows it.
     """
-    found = _find_entrance(rank.frames)
+    found = _find_collective_frame(rank.frames)
     sleeps = rank.state == "S" and bool(rank.frames) and rank.frames[0].function == _ENGINE
     return 0 if found is None and sleeps else found
 
 
 @lru_cache(4096)
-def _name_frame(file: str, function: str) -> tuple[str, str]:
+def _format_frame(file: str, function: str) -> tuple[str, str]:
     return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
 
 
 _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
-def _make_key(rank: RankStack) -> _Key:
+def _make_stack_key(rank: RankStack) -> _Key:
     """Return what is the same for stacks that are alike: names of files and functions, without
     numbers that a compiler or a path puts in; recursion counts once."""
-    at = _find_wait(rank)
+    at = _find_rank_wait_frame(rank)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
-        name = _name_frame(frame.file, frame.function)
+        name = _format_frame(frame.file, frame.function)
         if frame.line and (not kept or kept[-1] != name):
             kept.append(name)
     return at is not None, tuple(kept)
@@ -308,7 +308,7 @@ def aggregate_stacks(
     if unknown. `spares`: the job keeps nodes idle on purpose.
     """
     answers = list(dumps)
-    step = _largest_step(answers)
+    step = _find_largest_step(answers)
     node_of: dict[int, str] = {}
     by_rank: dict[int, RankStack] = {}
     for answer in answers:
@@ -334,11 +334,11 @@ def aggregate_stacks(
     by_key: dict[_Key, list[RankStack]] = defaultdict(list)
     for _, one in sorted(by_rank.items()):
         if one.frames:
-            by_key[_make_key(one)].append(one)
+            by_key[_make_stack_key(one)].append(one)
     ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
-    groups = tuple(_make_group(key, members) for key, members in ordered)
-    suspects = _find_suspects(by_rank, [members for _, members in ordered], groups, node_of)
-    gone = () if many else tuple(map(_make_absent, missing[:MOST_RANKS]))
+    groups = tuple(_make_stack_group(key, members) for key, members in ordered)
+    suspects = _find_suspect_ranks(by_rank, [members for _, members in ordered], groups, node_of)
+    gone = () if many else tuple(map(_make_absent_suspect, missing[:MOST_RANKS]))
     suspects = (*gone, *suspects)
     text = _describe_verdict(suspects, groups, len(by_rank), silent, sorted(errors))
     if idle:
@@ -351,7 +351,7 @@ def aggregate_stacks(
     return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 
-def _largest_step(answers: Sequence[NodeStacks]) -> str:
+def _find_largest_step(answers: Sequence[NodeStacks]) -> str:
     """Return the step with the most ranks: a job may run a monitor in another step than its
     training."""
     ranks = chain.from_iterable(answer.ranks[:MOST_RANKS] for answer in answers)
@@ -359,20 +359,20 @@ def _largest_step(answers: Sequence[NodeStacks]) -> str:
     return max(sizes, key=lambda step: (sizes[step], step), default="")
 
 
-def _make_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
+def _make_stack_group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
-    place = frames[_find_wait(members[0]) or 0]
+    place = frames[_find_rank_wait_frame(members[0]) or 0]
     ranks = tuple(one.rank for one in members)
     texts = tuple(map(str, frames[:MOST_FRAMES]))
-    return StackGroup(ranks, key[0], str(place), texts, _find_place(members[0]))
+    return StackGroup(ranks, key[0], str(place), texts, _describe_rank_location(members[0]))
 
 
-def _find_suspects(
+def _find_suspect_ranks(
     by_rank: dict[int, RankStack],
     ordered: Sequence[Sequence[RankStack]],
     groups: Sequence[StackGroup],
     node_of: dict[int, str],
-) -> tuple[Suspect, ...]:
+) -> tuple[SuspectRank, ...]:
     """Return those that do not live, then those that are neither in a collective nor with most
     others.
 
@@ -390,9 +390,11 @@ def _find_suspects(
     for rank, one in by_rank.items():
         if not one.frames and 2 * read_ > len(by_rank):
             found.setdefault(rank, f"could not be read: {one.error}")
-    odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_most(g, read_))]
+    odd = [
+        g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _is_majority(g, read_))
+    ]
     if not odd and not found and not any(_is_point_to_point(members[0]) for members in ordered):
-        odd = list(groups[1:]) if groups and _is_most(groups[0], read_) else []
+        odd = list(groups[1:]) if groups and _is_majority(groups[0], read_) else []
     for rank in chain.from_iterable(group.ranks for group in odd):
         found.setdefault(rank, _describe_kernel_wait(by_rank[rank]))
     if 2 * len(found) > len(by_rank):
@@ -404,7 +406,7 @@ def _find_suspects(
 
 def _is_point_to_point(rank: RankStack) -> bool:
     """Return whether a rank waits to send to another one, or to receive from it."""
-    at = _find_wait(rank)
+    at = _find_rank_wait_frame(rank)
     frame = rank.frames[at or 0]
     return at is not None and bool(_POINT_TO_POINT.match(f"{frame.file}:{frame.function}"))
 
@@ -418,41 +420,41 @@ def _describe_kernel_wait(rank: RankStack) -> str:
     return ""
 
 
-def _is_most(group: StackGroup, of: int) -> bool:
+def _is_majority(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
-def _make_absent(rank: int) -> Suspect:
-    return Suspect(rank, "", "has no process", hang_place=HangPlace.GONE)
+def _make_absent_suspect(rank: int) -> SuspectRank:
+    return SuspectRank(rank, "", "has no process", hang_place=HangPlace.GONE)
 
 
-def _make_suspect(rank: RankStack, node: str, why: str) -> Suspect:
-    hang_place = _find_place(rank)
+def _make_suspect(rank: RankStack, node: str, why: str) -> SuspectRank:
+    hang_place = _describe_rank_location(rank)
     if not rank.frames:
-        return Suspect(rank.rank, node, why, hang_place=hang_place)
-    own = _find_own_frame(rank.frames)
+        return SuspectRank(rank.rank, node, why, hang_place=hang_place)
+    own = _find_job_code_frame(rank.frames)
     where = f"is in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
-    caller = _find_caller(rank.frames)
+    caller = _find_library_caller(rank.frames)
     where += f", called by {caller}" if caller else ""
     dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
     file = own.file.rpartition("/")[2]
     text = "; ".join(filter(None, (why, where + dead)))
-    return Suspect(rank.rank, node, text, own.function, file, own.line, hang_place)
+    return SuspectRank(rank.rank, node, text, own.function, file, own.line, hang_place)
 
 
-def _find_own_frame(frames: Sequence[Frame]) -> Frame:
+def _find_job_code_frame(frames: Sequence[StackFrame]) -> StackFrame:
     """Return the innermost call in the job's own code, or the innermost one where none is."""
     inner = next((frame for frame in frames if frame.line), frames[0])
     return next((frame for frame in frames if frame.own), inner)
 
 
-def _find_caller(frames: Sequence[Frame]) -> str:
+def _find_library_caller(frames: Sequence[StackFrame]) -> str:
     """Return the library's code that says what a rank was about to do; empty where none is."""
     found = next(filter(None, (_CALLERS.match(frame.file) for frame in frames)), None)
     return found[0] if found is not None else ""
 
 
-def _find_place(rank: RankStack) -> HangPlace:
+def _describe_rank_location(rank: RankStack) -> HangPlace:
     """Return where a rank is, by its state in the kernel and its stack."""
     if rank.state in ("T", "Z"):
         return HangPlace.STOPPED if rank.state == "T" else HangPlace.GONE
@@ -460,11 +462,11 @@ def _find_place(rank: RankStack) -> HangPlace:
         return HangPlace.FILES
     if not rank.frames:
         return HangPlace.UNKNOWN
-    caller = _find_caller(rank.frames)
-    shown = (rank.frames[0], _find_own_frame(rank.frames))
+    caller = _find_library_caller(rank.frames)
+    shown = (rank.frames[0], _find_job_code_frame(rank.frames))
     locks = any(_LOCKS.match(frame.file) for frame in rank.frames)
     sleeps = rank.state == "S" and bool(_FILE_MODULES.match(rank.frames[0].file))
-    if locks or sleeps or _SAVES.match(caller) or any(map(_uses_files, shown)):
+    if locks or sleeps or _SAVES.match(caller) or any(map(_is_file_system_call, shown)):
         return HangPlace.FILES
     if rank.children and is_handover(rank.frames[0]):
         return HangPlace.LOADER
@@ -473,18 +475,18 @@ def _find_place(rank: RankStack) -> HangPlace:
     return HangPlace.CODE
 
 
-def is_handover(frame: Frame) -> bool:
+def is_handover(frame: StackFrame) -> bool:
     """Return whether a call waits for what another thread or process hands over."""
     return _HANDOVERS.match(frame.file) is not None
 
 
-def _uses_files(frame: Frame) -> bool:
+def _is_file_system_call(frame: StackFrame) -> bool:
     """Return whether a call reads or writes a file system by its name."""
     return frame.function == "save_checkpoint" or frame.file.rpartition("/")[2] == "pathlib.py"
 
 
 def _describe_verdict(
-    suspects: Sequence[Suspect],
+    suspects: Sequence[SuspectRank],
     groups: Sequence[StackGroup],
     ranks: int,
     silent: Sequence[str],

@@ -2,11 +2,12 @@
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
 owner, reads each within bounds, and prints what it saw in lines
-(`hpctl.jobs.hangs.stack_groups.format_lines`). The first look reads a rank's memory and stops no
-process. The second one, for the C++ calls below Python's, stops the rank for as long as unwinding
-takes, and is left out where it cannot end well.
+(`hpctl.jobs.hangs.stack_groups.format_node_stacks`). The first look reads a rank's memory and stops
+no process. The second one, for the C++ calls below Python's, stops the rank for as long as
+unwinding takes, and is left out where it cannot end well.
 
-`collect_stacks` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
+`collect_job_stacks` runs that beside the job's own steps, on CPUs and GPUs that they use:
+--overlap.
 """
 
 import argparse
@@ -28,26 +29,32 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_address, query_ras
+from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, parse_ras_address, query_ras_service
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
     MOST_RANKS,
-    Frame,
     NodeStacks,
     RankStack,
+    StackFrame,
     StackVerdict,
     aggregate_stacks,
-    format_lines,
+    format_node_stacks,
     is_handover,
-    parse_lines,
+    parse_node_stacks,
 )
-from hpctl.jobs.job_processes import PROC, JobProcess, list_pids, of_this_cluster, read_process
-from hpctl.slurm.run import End, SlurmRunner
-from hpctl.slurm.step_beside import beside_options
+from hpctl.jobs.job_processes import (
+    PROC,
+    JobProcess,
+    is_of_this_cluster,
+    list_process_ids,
+    read_job_process,
+)
+from hpctl.slurm.run import CommandEnd, SlurmRunner
+from hpctl.slurm.step_beside import make_step_options
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.run_within import run_within
+from hpctl.toolkit.run_within import run_with_timeout
 from hpctl.toolkit.user_files import find_user_file_time, open_user_file
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
@@ -74,14 +81,16 @@ _GLUE = ("0x", "pybind11::")
 """How the frames begin between Python and native code, which name no place of the program."""
 
 
-def find_ranks(
+def find_rank_processes(
     job: str, uid: int | None, node: str, own_step: str
 ) -> dict[tuple[str, int], JobProcess]:
     """Return the process of each rank on this node, by its step and number: the first Python of its
     line of descent, so that neither a shell around it nor its own workers are taken for it. The
     supervisor of a run has the variables of the batch script's task 0, and is no rank."""
-    processes = [one for pid in list_pids() if (one := read_process(pid, uid, job)) and one.python]
-    mine = [one for one in processes if _is_of_step(one, node, own_step)]
+    processes = [
+        one for pid in list_process_ids() if (one := read_job_process(pid, uid, job)) and one.python
+    ]
+    mine = [one for one in processes if _may_be_rank_process(one, node, own_step)]
     # A launcher inside a step numbers its ranks by RANK, and is itself none.
     name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
     if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
@@ -103,7 +112,7 @@ class _Look(Struct, frozen=True):
     """What py-spy shows of a process: the frames of its main thread, innermost first, and the
     thread of the innermost one; or no frames, and why."""
 
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     thread: int = 0
     error: str = ""
 
@@ -118,7 +127,7 @@ def _look_at(pid: int, limit_s: float, *how: str) -> _Look:
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-            exit_code = run_within(command, limit_s, out=out, error=said)
+            exit_code = run_with_timeout(command, limit_s, out=out, error=said)
             out.seek(0)
             said.seek(0)
             dump, text = out.read(), said.read(LARGEST_DUMP)
@@ -141,13 +150,13 @@ def _select_frames(threads: list[dict[str, Any]]) -> _Look:
     or the one that works for a future which it waits for, as of a checkpoint that is saved in the
     background."""
     main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
-    stack, thread = _read_thread(main), 0
+    stack, thread = _read_thread_stack(main), 0
     inner = next((frame for frame in stack if frame.line), None)
     if inner is not None and inner.function == "_engine_run_backward":
         others = [t for t in threads if not str(t["thread_name"] or "Dummy").find("Dummy")]
-        stack = max(map(_read_thread, others), key=len, default=[]) + stack
+        stack = max(map(_read_thread_stack, others), key=len, default=[]) + stack
     elif any(_FUTURE.match(f"{frame.file}:{frame.function}") for frame in stack):
-        works = {int(t["os_thread_id"]): _read_thread(t) for t in threads if t is not main}
+        works = {int(t["os_thread_id"]): _read_thread_stack(t) for t in threads if t is not main}
         busy = [one for one, frames in works.items() if _works_for_future(frames)]
         if len(busy) == 1:
             thread = busy[0]
@@ -155,44 +164,44 @@ def _select_frames(threads: list[dict[str, Any]]) -> _Look:
     return _Look(tuple(stack[:MOST_FRAMES]), thread)
 
 
-def _works_for_future(frames: Sequence[Frame]) -> bool:
+def _works_for_future(frames: Sequence[StackFrame]) -> bool:
     """Return whether a thread of a pool runs a task, and does not wait for one."""
     pooled = any(_POOL.match(f"{frame.file}:{frame.function}") for frame in frames)
     return pooled and not is_handover(next((frame for frame in frames if frame.line), frames[0]))
 
 
-def _is_of_step(one: JobProcess, node: str, own_step: str) -> bool:
+def _may_be_rank_process(one: JobProcess, node: str, own_step: str) -> bool:
     """Return whether a process may be a rank: of this cluster and node, of another step than the
     reader's own, and neither a helper nor a supervisor."""
-    if HELPER in one.env or one.is_hpctl or not of_this_cluster(one.env):
+    if HELPER in one.env or one.is_hpctl or not is_of_this_cluster(one.env):
         return False
     if own_step and one.env.get("SLURM_STEP_ID", "") == own_step:
         return False
     return one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
 
 
-def _read_thread(thread: dict[str, object]) -> list[Frame]:
+def _read_thread_stack(thread: dict[str, object]) -> list[StackFrame]:
     frames = thread["frames"]
     assert isinstance(frames, list)
     own = (f for f in frames[: 2 * MOST_FRAMES] if not str(f["name"]).startswith(_GLUE))
-    return list(map(_read_frame, own))
+    return list(map(_read_stack_frame, own))
 
 
-def _read_frame(frame: dict[str, Any]) -> Frame:
+def _read_stack_frame(frame: dict[str, Any]) -> StackFrame:
     name, line = str(frame["name"])[:120], int(frame["line"])
     file = str(frame["short_filename"] or frame["filename"])[-160:]
     library = re.search(r"/(site|dist)-packages/|/lib/python3|^<", frame["filename"])
-    return Frame(name, file, line, bool(line) and not library)
+    return StackFrame(name, file, line, bool(line) and not library)
 
 
-def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
+def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankStack:
     """Read one rank, twice where that does no harm: a process that the kernel holds, or that is
     stopped already, would take the signal that stops it later, and nothing would continue it."""
     (step, rank), process = item
     first = _look_at(process.pid, DUMP_S, "--nonblocking")
     thread = f"{process.pid}/task/{first.thread}" if first.thread else str(process.pid)
     # The second look stops the threads, which then wake up: what they sleep in is read before it.
-    wchan, state = _read_wchan(thread), process.state
+    wchan, state = _read_kernel_wait_channel(thread), process.state
     if first.thread and state in "RS":
         state = _read_state(thread) or state
     frames = first.frames
@@ -212,7 +221,7 @@ def _read_rank(native: bool, item: tuple[tuple[str, int], JobProcess]) -> RankSt
         wchan,
         frames,
         first.error[:300],
-        _dead_children(process.pid),
+        _list_stopped_children(process.pid),
         read_flight_dump(process, rank),
     )
 
@@ -226,14 +235,14 @@ def _read_state(thread: str) -> str:
     return fields[0] if fields else ""
 
 
-def _read_wchan(thread: str) -> str:
+def _read_kernel_wait_channel(thread: str) -> str:
     try:
         return (PROC / thread / "wchan").read_text(errors="replace")[:60]
     except OSError:
         return ""
 
 
-def _dead_children(pid: int) -> tuple[str, ...]:
+def _list_stopped_children(pid: int) -> tuple[str, ...]:
     """Return a rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
     found = []
     try:
@@ -284,8 +293,8 @@ def _read_ras_verdict(found: Mapping[tuple[str, int], JobProcess]) -> str:
     if first is None:
         return ""
     try:
-        where = parse_address(first.env.get("NCCL_RAS_ADDR", ""))
-        return query_ras(where, RAS_S, first.owner).text[:2000]
+        where = parse_ras_address(first.env.get("NCCL_RAS_ADDR", ""))
+        return query_ras_service(where, RAS_S, first.owner).text[:2000]
     except RasWithoutJsonError as error:
         return str(error)
     except HpctlError:
@@ -297,26 +306,26 @@ def read_node_stacks(
 ) -> NodeStacks:
     """Return what this node's ranks of the job do now. `uid`: of the job's owner, None: any user's.
     `native`: with the native calls too, and with what NCCL says. Raises nothing."""
-    found = find_ranks(job, uid, node, own_step)
+    found = find_rank_processes(job, uid, node, own_step)
     world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"
     sizes = [parse_count(one.env.get(world, "")) for one in found.values()]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ras = pool.submit(_read_ras_verdict, found) if native else None
-        stacks = tuple(pool.map(partial(_read_rank, native), found.items()))
+        stacks = tuple(pool.map(partial(_read_rank_stack, native), found.items()))
         text = ras.result() if ras else ""
     began = min((one.started for one in found.values()), default=0.0)
     return NodeStacks(node, max(sizes, default=0), stacks, ras=text, began=began)
 
 
-def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
+def read_step_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
     """Read the stacks of a step's ranks on these nodes and judge them. Takes EXPLAIN_S at most.
     Raises HpctlError."""
     return aggregate_stacks(
-        collect_stacks(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes
+        collect_job_stacks(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes
     )
 
 
-def become_owner(uid: int | None) -> list[str]:
+def build_setpriv_command(uid: int | None) -> list[str]:
     """Return the command and options by which root becomes a job's owner; none for anyone else."""
     if uid is None or os.geteuid() != 0 or uid == 0:
         return []
@@ -324,7 +333,7 @@ def become_owner(uid: int | None) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
 
 
-def collect_stacks(
+def collect_job_stacks(
     job: int,
     nodes: Sequence[str],
     *,
@@ -338,21 +347,21 @@ def collect_stacks(
     """
     runner = SlurmRunner(bin_dir=bin_dir)
     srun = str(bin_dir / "srun") if bin_dir else "srun"
-    options = beside_options(job, nodes, "hpctl-stacks")
+    options = make_step_options(job, nodes, "hpctl-stacks")
     command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
-    command = [*become_owner(uid), *command]
+    command = [*build_setpriv_command(uid), *command]
     done = SlurmRunner(environ=runner.env()).run(*command, timeout=within_s)
-    answers = parse_lines(done.text.splitlines())
-    if not answers and done.end is not End.TIMED_OUT:
+    answers = parse_node_stacks(done.text.splitlines())
+    if not answers and done.end is not CommandEnd.TIMED_OUT:
         raise HpctlError(
             "cannot collect stack traces: srun could not start on the job's nodes: "
             f"{done.message[-300:]}",
-            _explain_refusal(done.err),
+            _explain_stack_refusal(done.err),
         )
     return answers
 
 
-def _explain_refusal(text: str) -> str:
+def _explain_stack_refusal(text: str) -> str:
     if "ccess" in text and "denied" in text:
         return "Ask as the job's owner or as root."
     if "No module named" in text or "No such file" in text:
@@ -371,7 +380,7 @@ def main() -> None:
     asked = parser.parse_args()
     own_step = os.environ.get("SLURM_STEP_ID", "")
     found = read_node_stacks(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
-    print(make_printable("\n".join(format_lines(found)), lines=True))
+    print(make_printable("\n".join(format_node_stacks(found)), lines=True))
 
 
 if __name__ == "__main__":

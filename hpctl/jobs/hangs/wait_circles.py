@@ -12,25 +12,27 @@ MOST_TRIED: Final = 64
 """Ranks that are tried as the one that is part of every circle."""
 
 
-def find_circle(waits: Mapping[int, frozenset[int]]) -> tuple[tuple[int, ...], int | None]:
+def find_circular_wait(waits: Mapping[int, frozenset[int]]) -> tuple[tuple[int, ...], int | None]:
     """Return the ranks that wait for each other in circles, in order, and the one of them that is
     part of every circle; None where several are, or none is. Both are empty without a circle.
 
     `waits` maps a rank to those that it waits for. Ranks that wait for the same others cost little
     more than one of them.
     """
-    circle = _strip(waits, set(waits))
+    circle = _remove_ranks_outside_circles(waits, set(waits))
     if not circle:
         return (), None
     # Of two ranks that wait for the same others, neither is part of every circle: a circle through
     # one can go through the other instead.
     alike = Counter(waits[rank] for rank in circle)
     tried = [rank for rank in sorted(circle) if alike[waits[rank]] == 1][:MOST_TRIED]
-    common = [rank for rank in tried if not _strip(waits, circle - {rank})]
+    common = [rank for rank in tried if not _remove_ranks_outside_circles(waits, circle - {rank})]
     return tuple(sorted(circle)), common[0] if len(common) == 1 else None
 
 
-def _strip(waits: Mapping[int, frozenset[int]], ranks: Collection[int]) -> set[int]:
+def _remove_ranks_outside_circles(
+    waits: Mapping[int, frozenset[int]], ranks: Collection[int]
+) -> set[int]:
     """Return those of some ranks that are in a circle of them, or between two circles: without
     those that wait for none of the rest, and those that none of the rest waits for."""
     left = set(ranks)

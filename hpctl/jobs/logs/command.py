@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 from msgspec import Struct
 
-from hpctl.jobs.arguments import complete_preset
+from hpctl.jobs.arguments import complete_rule_presets
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.declared_view import (
-    Blank,
+    BlankLine,
     Column,
     Columns,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
 )
 from hpctl.toolkit.errors import Unavailable
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import format_moment
 from hpctl.toolkit.view_copy import copy_view
 
 if TYPE_CHECKING:
-    from hpctl.jobs.logs.engine import Replay, RuleWatch
-    from hpctl.jobs.logs.rules import LogRule, RuleSet
+    from hpctl.jobs.logs.engine import LogReplay, LogRuleState
+    from hpctl.jobs.logs.rules import LogRule, LogRuleSet
 
 
 class RuleRow(Struct, frozen=True):
@@ -89,11 +89,11 @@ class LogsTestView(Struct, frozen=True):
     notes: tuple[str, ...]
 
     layout: ClassVar[Layout] = (
-        Section("verdicts", otherwise="nothing would have fired"),
-        Blank(),
-        Section("rules"),
-        Lines("notes", "note: {}"),
-        Line("{lines} lines, {bytes} bytes{span}"),
+        RowTable("verdicts", otherwise="nothing would have fired"),
+        BlankLine(),
+        RowTable("rules"),
+        ItemLines("notes", "note: {}"),
+        TextLine("{lines} lines, {bytes} bytes{span}"),
     )
     json_only: ClassVar[JsonOnly] = ("file",)
 
@@ -113,7 +113,7 @@ class LogsTestView(Struct, frozen=True):
     multiple=True,
     metavar="NAME",
     help="Use a preset's rules.",
-    shell_complete=complete_preset,
+    shell_complete=complete_rule_presets,
 )
 @output.json_option
 def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
@@ -123,22 +123,22 @@ def test_logs(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -
     does nothing else. Exit code: 0 nothing fired, 1 something did, 2 RULES are wrong, 3 FILE
     cannot be read.
     """
-    from hpctl.jobs.logs.engine import NotALog, replay_file
+    from hpctl.jobs.logs.engine import NotALogFileError, replay_log_file
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("name a rules file and one job log, or --preset and one job log")
-    rules = _load_rules(paths[:-1], presets)
+    rules = _load_named_rules(paths[:-1], presets)
     try:
-        replayed = replay_file(rules, Path(paths[-1]))
-    except NotALog as error:
+        replayed = replay_log_file(rules, Path(paths[-1]))
+    except NotALogFileError as error:
         raise Unavailable(str(error), error.hint) from error
-    view = _build_view(replayed, paths[-1])
+    view = _build_logs_test_view(replayed, paths[-1])
     output.show_view("logs-test", view, as_json)
-    output.exit_with(Exit.PROBLEM if view.verdicts else Exit.FINE)
+    output.exit_with(ExitCode.PROBLEM if view.verdicts else ExitCode.FINE)
 
 
 @click.command("log-rules", short_help="Print a preset's log rules, to copy and change.")
-@click.argument("name", required=False, shell_complete=complete_preset)
+@click.argument("name", required=False, shell_complete=complete_rule_presets)
 def log_rules(name: str | None) -> None:
     """Print a preset's log rules, to be copied and changed; without NAME, the names."""
     from hpctl.jobs.logs import rules as logs_rules
@@ -147,33 +147,35 @@ def log_rules(name: str | None) -> None:
     if name is None:
         output.echo("\n".join(log_presets.PRESETS))
         return
-    _load_rules((), (name,))
-    output.echo(logs_rules.preset_text(name), nl=False)
+    _load_named_rules((), (name,))
+    output.echo(logs_rules.read_preset_text(name), nl=False)
 
 
-def _load_rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
+def _load_named_rules(files: tuple[str, ...], names: tuple[str, ...]) -> LogRuleSet:
     """Return all rules that were named. What is wrong with them is a usage error, exit code 2."""
-    from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
+    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rules, load_rule_preset
 
     with raise_usage_errors():
-        sets = [load_preset(name) for name in names] + [load_rules(Path(path)) for path in files]
-    return RuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
+        sets = [load_rule_preset(name) for name in names] + [
+            load_log_rules(Path(path)) for path in files
+        ]
+    return LogRuleSet(tuple(chain.from_iterable(one.rules for one in sets)))
 
 
-def _judges_hangs(rule: LogRule) -> bool:
+def _has_hang_rule(rule: LogRule) -> bool:
     """Return whether a rule says by when, or how often, a line has to come."""
     limits = (rule.expectedStartCutOffInSeconds, rule.expectedRecurringFrequencyInSeconds)
     return any(limit is not None for limit in limits)
 
 
-def _build_view(replayed: Replay, file: str) -> LogsTestView:
+def _build_logs_test_view(replayed: LogReplay, file: str) -> LogsTestView:
     timed = replayed.first is not None
-    rules = tuple(_build_row(watch, timed) for watch in replayed.engine.watches)
+    rules = tuple(_build_rule_row(watch, timed) for watch in replayed.engine.watches)
     verdicts = tuple(
-        copy_view(VerdictRow, v, at=_convert_time(v.at) if timed else None)
+        copy_view(VerdictRow, v, at=_convert_to_datetime(v.at) if timed else None)
         for v in replayed.verdicts
     )
-    hangs = sum(_judges_hangs(watch.rule) for watch in replayed.engine.watches)
+    hangs = sum(_has_hang_rule(watch.rule) for watch in replayed.engine.watches)
     notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
     notes += [
         f"rule {row.name!r} captured {row.unread} times what is no number"
@@ -187,21 +189,21 @@ def _build_view(replayed: Replay, file: str) -> LogsTestView:
         file=file,
         lines=replayed.engine.lines,
         bytes=replayed.size,
-        first=_convert_time(replayed.first),
-        last=_convert_time(replayed.last),
+        first=_convert_to_datetime(replayed.first),
+        last=_convert_to_datetime(replayed.last),
         rules=rules,
         verdicts=verdicts,
         notes=tuple(notes),
     )
 
 
-def _build_row(watch: RuleWatch, timed: bool) -> RuleRow:
+def _build_rule_row(watch: LogRuleState, timed: bool) -> RuleRow:
     due = watch.due if timed else None
     kind = watch.rule.judges or "hang"
     return RuleRow(
-        watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _convert_time(due)
+        watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _convert_to_datetime(due)
     )
 
 
-def _convert_time(at: float | None) -> datetime | None:
+def _convert_to_datetime(at: float | None) -> datetime | None:
     return None if at is None else datetime.fromtimestamp(at, UTC)

@@ -12,7 +12,7 @@ was written up to `at` has been fed. So a reader that is behind never takes its 
 hang. A judge of one rule answers True for a bad data point, False for a good one and None for one
 that says nothing (the text is no number). Counting consecutive bad ones is `Watch`'s business.
 
-`replay_file` runs a finished log through it, by the times that the log's own lines carry.
+`replay_log_file` runs a finished log through it, by the times that the log's own lines carry.
 """
 
 import math
@@ -27,16 +27,16 @@ from statistics import median
 
 from msgspec import Struct
 
-from hpctl.jobs.logs.patterns import Match, Pattern
-from hpctl.jobs.logs.rules import LogRule, RuleSet
-from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.jobs.logs.patterns import LinePattern, PatternMatch
+from hpctl.jobs.logs.rules import LogRule, LogRuleSet
+from hpctl.toolkit.compat import UTC, parse_iso_time
 from hpctl.toolkit.errors import HpctlError, Unavailable
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line that are kept; the rest of a longer one is ignored."""
 
 
-class LineCutter:
+class LineSplitter:
     """A cutter of lines that keeps the unfinished one at the end, at most LONGEST bytes of it."""
 
     __slots__ = ("_carry", "_dropping", "_returned")
@@ -58,16 +58,16 @@ class LineCutter:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         whole, newline, rest = data.rpartition(b"\n")
         if not newline:
-            self._keep(rest)
+            self._keep_unfinished_line(rest)
             return b""
         if self._dropping or self._carry:
             first, _, others = (whole + newline).partition(b"\n")
-            self._keep(first)
+            self._keep_unfinished_line(first)
             whole = self._carry + b"\n" + others
             self._carry, self._dropping = b"", False
         else:
             whole += newline
-        self._keep(rest)
+        self._keep_unfinished_line(rest)
         return whole
 
     def finish(self) -> bytes:
@@ -79,7 +79,7 @@ class LineCutter:
         """Drop the unfinished line: the file was cut short, and its end will never come."""
         self._carry, self._dropping = b"", False
 
-    def _keep(self, part: bytes) -> None:
+    def _keep_unfinished_line(self, part: bytes) -> None:
         if self._dropping:
             return
         self._carry += part
@@ -88,12 +88,12 @@ class LineCutter:
 
 
 BLOCK = 1 << 20
-"""Bytes that one read takes at most: also what LineCutter's bound on a line rests on."""
+"""Bytes that one read takes at most: also what LineSplitter's bound on a line rests on."""
 REMEMBERED = 64
 """Bytes before the position that are compared, to see a file cut short and grown again."""
 
 
-class NotALog(HpctlError):
+class NotALogFileError(HpctlError):
     """The path is a directory, a FIFO or a device: following it could block or never end."""
 
 
@@ -111,16 +111,16 @@ class LogFollower:
         self._fd = -1
         self._position = 0
         self._tail = b""
-        self._lines = LineCutter()
+        self._lines = LineSplitter()
 
     def read(self) -> tuple[bytes, bool]:
         """Return the whole lines that are new, and whether that was all that the file holds by now.
 
-        Raises Unavailable where the file cannot be read, NotALog where it is none. A file that is
-        not there gives nothing: it may yet come, and what was open is read to its end.
+        Raises Unavailable where the file cannot be read, NotALogFileError where it is none. A file
+        that is not there gives nothing: it may yet come, and what was open is read to its end.
         """
         try:
-            return self._read()
+            return self._read_new_lines()
         except OSError as error:
             self.close()
             message = f"cannot read the job log {self.path}: {error.strerror or error}"
@@ -139,13 +139,13 @@ class LogFollower:
             os.close(self._fd)
             self._fd = -1
 
-    def _read(self) -> tuple[bytes, bool]:
+    def _read_new_lines(self) -> tuple[bytes, bool]:
         if self._fd < 0 and not self._open_file():
             return b"", True
-        if self._cut_short():
-            self._start_over()
+        if self._is_truncated():
+            self._read_from_start()
         # Asked before the bytes are taken: a file system that fails here must not lose them.
-        replaced = self._was_replaced()
+        replaced = self._has_been_replaced()
         data = os.pread(self._fd, BLOCK, self._position)
         self._position += len(data)
         self._tail = (self._tail + data[-REMEMBERED:])[-REMEMBERED:]
@@ -158,7 +158,7 @@ class LogFollower:
             # The last line may lack its newline, and will never get it.
             lines = self._lines.finish()
             self.close()
-            self._start_over()
+            self._read_from_start()
             return lines, False
         return self._lines.cut(data), True
 
@@ -172,7 +172,7 @@ class LogFollower:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
-            raise NotALog(
+            raise NotALogFileError(
                 f"cannot read the job log {self.path}: it is not a regular file",
                 "name the log file that the job writes",
             )
@@ -183,13 +183,13 @@ class LogFollower:
             self._tail = os.pread(fd, self._position - begin, begin)
         return True
 
-    def _cut_short(self) -> bool:
+    def _is_truncated(self) -> bool:
         size = len(self._tail)
         if not size:
             return False
         return os.pread(self._fd, size, self._position - size) != self._tail
 
-    def _was_replaced(self) -> bool:
+    def _has_been_replaced(self) -> bool:
         """Return whether another file is at the path. None: it is in the middle of a rotation."""
         try:
             there = os.stat(self.path)
@@ -198,7 +198,7 @@ class LogFollower:
         mine = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
-    def _start_over(self) -> None:
+    def _read_from_start(self) -> None:
         self._position, self._tail = 0, b""
         self._lines.forget()
 
@@ -218,7 +218,7 @@ _AROUND = b" \t,;:'\"()[]{}|%"
 Judge = Callable[[float | None], bool | None]
 
 
-def parse_number(text: bytes | None) -> float | None:
+def parse_captured_number(text: bytes | None) -> float | None:
     """Return a captured number: `1,234.5`, `1.2E+00`, `nan`, `-inf`, `tensor(nan)`; None for
     others."""
     if text is None or len(text) > LONGEST_NUMBER:
@@ -232,7 +232,7 @@ def parse_number(text: bytes | None) -> float | None:
         return None
 
 
-class Baseline:
+class MedianBaseline:
     """Median and noise of a rule's own recent good points; answers whether a point is bad.
 
     Bad: beyond the median by more than `sigmas` robust standard deviations and by more than
@@ -293,13 +293,13 @@ class Baseline:
         self._new = 0
 
 
-def judge_for(rule: LogRule) -> Judge:
+def make_rule_judge(rule: LogRule) -> Judge:
     """Return the judge that a rule asks for, with its own memory."""
     kind = rule.judges
     if kind in ("spike", "slow"):
-        return Baseline(rule)
+        return MedianBaseline(rule)
     if kind == "nan":
-        return _not_finite if Pattern(rule.logPattern).captures else _accept_any
+        return _is_not_finite if LinePattern(rule.logPattern).captures else _accept_any
     if kind == "threshold":
         assert rule.operator is not None
         assert rule.metricThreshold is not None
@@ -308,7 +308,7 @@ def judge_for(rule: LogRule) -> Judge:
     return _accept_any
 
 
-def _not_finite(value: float | None) -> bool | None:
+def _is_not_finite(value: float | None) -> bool | None:
     return None if value is None else not math.isfinite(value)
 
 
@@ -321,7 +321,7 @@ SHOWN = 400
 SHOWN_VALUE = 64
 
 
-class RuleVerdict(Struct, frozen=True):
+class LogRuleVerdict(Struct, frozen=True):
     """A rule has fired. It fires again only after a good data point, or a match, came between."""
 
     rule: str
@@ -337,44 +337,44 @@ class RuleVerdict(Struct, frozen=True):
     """The captured text as it is in the line; empty without one."""
 
 
-class Engine:
+class LogRuleEngine:
     """All rules over one log."""
 
-    def __init__(self, rules: RuleSet, started: float) -> None:
+    def __init__(self, rules: LogRuleSet, started: float) -> None:
         """`started` is when the job did: start cut-offs count from there."""
-        self.watches = tuple(RuleWatch(rule, started) for rule in rules.rules)
+        self.watches = tuple(LogRuleState(rule, started) for rule in rules.rules)
         self.lines = 0
         # One pattern often serves two rules: is it a number, and does it jump?
         several = Counter(watch.pattern.text for watch in self.watches)
         patterns = {watch.pattern.text: watch.pattern for watch in self.watches}
         self._shared = tuple(patterns[text] for text, times in several.items() if times > 1)
 
-    def feed(self, block: bytes, at: float) -> list[RuleVerdict]:
+    def feed(self, block: bytes, at: float) -> list[LogRuleVerdict]:
         """Judge whole lines, each ended by a newline, that were there at the time `at`."""
         shared = {pattern.text: list(pattern.matches(block)) for pattern in self._shared}
-        found: list[RuleVerdict] = []
+        found: list[LogRuleVerdict] = []
         for watch in self.watches:
             matches = shared.get(watch.rule.logPattern)
             found += watch.feed(block, at, self.lines, matches)
         self.lines += block.count(b"\n")
         return sorted(found, key=lambda verdict: verdict.line_number)
 
-    def look(self, at: float) -> list[RuleVerdict]:
+    def look(self, at: float) -> list[LogRuleVerdict]:
         """Return the hangs that are due, everything written up to `at` having been fed."""
         found = [verdict for w in self.watches if (verdict := w.look(at)) is not None]
         return sorted(found, key=lambda verdict: verdict.at)
 
 
-class RuleWatch:
+class LogRuleState:
     """One rule and what it remembers: bounded, whatever the log holds."""
 
     def __init__(self, rule: LogRule, started: float) -> None:
         self.rule = rule
         self.matched = self.fired = self.unread = 0
-        self.pattern = Pattern(rule.logPattern)
-        self._stop = Pattern(rule.stopPattern) if rule.stopPattern else None
-        self._success = Pattern(rule.successPattern) if rule.successPattern else None
-        self._judge = judge_for(rule) if rule.judges else None
+        self.pattern = LinePattern(rule.logPattern)
+        self._stop = LinePattern(rule.stopPattern) if rule.stopPattern else None
+        self._success = LinePattern(rule.successPattern) if rule.successPattern else None
+        self._judge = make_rule_judge(rule) if rule.judges else None
         self._wants_number = rule.judges in ("threshold", "nan", "spike", "slow")
         self._started = started
         self._last_at: float | None = None
@@ -393,7 +393,7 @@ class RuleWatch:
             after, wait = self._last_at, self.rule.expectedRecurringFrequencyInSeconds
         return None if wait is None else after + wait
 
-    def look(self, at: float) -> RuleVerdict | None:
+    def look(self, at: float) -> LogRuleVerdict | None:
         """Return the hang, once, when it is due."""
         due = self.due
         if due is None or at < due:
@@ -405,7 +405,7 @@ class RuleWatch:
         else:
             why = f"no line matched for {due - self._last_at:g} s"
         number, text = self._last_line
-        return RuleVerdict(
+        return LogRuleVerdict(
             rule=self.rule.name,
             what="hang",
             why=why,
@@ -416,8 +416,8 @@ class RuleWatch:
         )
 
     def feed(
-        self, block: bytes, at: float, before: int, matches: Iterable[Match] | None = None
-    ) -> list[RuleVerdict]:
+        self, block: bytes, at: float, before: int, matches: Iterable[PatternMatch] | None = None
+    ) -> list[LogRuleVerdict]:
         """Judge this rule's matches in `block`; `before` lines came before it."""
         if self._stopped:
             return []
@@ -427,7 +427,7 @@ class RuleWatch:
         good = self._success.matches(block) if self._success else iter(())
         success = next(good, None)
         verdicts = []
-        last: Match | None = None
+        last: PatternMatch | None = None
         for match in self.pattern.matches(block) if matches is None else matches:
             if match.at >= end:
                 break
@@ -435,22 +435,22 @@ class RuleWatch:
                 self._bad, success = 0, next(good, None)
             last = match
             self.matched += 1
-            if self._judge is not None and self._counts(match):
-                verdicts.append(self._make_verdict(block, match, at, before))
+            if self._judge is not None and self._violates_rule(match):
+                verdicts.append(self._make_rule_verdict(block, match, at, before))
         if success is not None and success.at < end:
             self._bad = 0
         if last is not None:
             self._last_at, self._hanging = at, False
             if self.rule.expectedRecurringFrequencyInSeconds:
-                self._last_line = _find_place(block, last, before)
+                self._last_line = _find_match_line(block, last, before)
         return verdicts
 
-    def _counts(self, match: Match) -> bool:
+    def _violates_rule(self, match: PatternMatch) -> bool:
         """Return whether this data point makes the rule fire."""
         assert self._judge is not None
         value = None
         if self._wants_number and match.captured is not None:
-            value = parse_number(match.captured)
+            value = parse_captured_number(match.captured)
             self.unread += value is None
         bad = self._judge(value)
         if bad is None:
@@ -458,22 +458,24 @@ class RuleWatch:
         self._bad = self._bad + 1 if bad else 0
         return self._bad == self.rule.points
 
-    def _make_verdict(self, block: bytes, match: Match, at: float, before: int) -> RuleVerdict:
+    def _make_rule_verdict(
+        self, block: bytes, match: PatternMatch, at: float, before: int
+    ) -> LogRuleVerdict:
         self.fired += 1
         value = _clean_text(match.captured or b"", SHOWN_VALUE)
-        why = _describe_match(self.rule, value)
+        why = _describe_rule_match(self.rule, value)
         assert self.rule.judges is not None
-        line_number, line = _find_place(block, match, before)
-        return RuleVerdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
+        line_number, line = _find_match_line(block, match, before)
+        return LogRuleVerdict(self.rule.name, self.rule.judges, why, at, line_number, line, value)
 
 
-def _find_place(block: bytes, match: Match, before: int) -> tuple[int, str]:
+def _find_match_line(block: bytes, match: PatternMatch, before: int) -> tuple[int, str]:
     begin = _find_line_start(block, match)
     text = _clean_text(block[begin : min(match.end, begin + SHOWN)], SHOWN)
     return before + block.count(b"\n", 0, begin) + 1, text
 
 
-def _find_line_start(block: bytes, match: Match) -> int:
+def _find_line_start(block: bytes, match: PatternMatch) -> int:
     return block.rfind(b"\n", 0, match.at) + 1
 
 
@@ -483,7 +485,7 @@ def _clean_text(raw: bytes, limit: int) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def _describe_match(rule: LogRule, value: str) -> str:
+def _describe_rule_match(rule: LogRule, value: str) -> str:
     times = f", {rule.points} times running" if rule.points > 1 else ""
     match rule.judges:
         case "threshold":
@@ -499,58 +501,60 @@ def _describe_match(rule: LogRule, value: str) -> str:
             return f"the line was seen{times}"
 
 
-STAMP = Pattern(
+STAMP = LinePattern(
     r"^.{0,120}?\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)"
 )
 """Times as ISO 8601 and Python's logging write them, near a line's beginning."""
 
 
-class Replay(Struct, frozen=True):
+class LogReplay(Struct, frozen=True):
     """What came of it. Times are seconds since 1970; None where no line had one."""
 
-    engine: Engine
-    verdicts: tuple[RuleVerdict, ...]
+    engine: LogRuleEngine
+    verdicts: tuple[LogRuleVerdict, ...]
     first: float | None
     last: float | None
     size: int
 
 
-def replay_file(rules: RuleSet, path: Path) -> Replay:
+def replay_log_file(rules: LogRuleSet, path: Path) -> LogReplay:
     """Run a file through rules.
 
     A line without a time has that of the line before it; times never run backwards. Without any
     time in the first megabyte hangs are not judged, and every verdict's time is 0.
-    Raises Unavailable or NotALog where the file cannot be read.
+    Raises Unavailable or NotALogFileError where the file cannot be read.
     """
-    blocks = _read_blocks(path)
+    blocks = _read_file_blocks(path)
     block = next(blocks, b"")
-    first = next((at for _, at in find_times(block)), None)
-    engine = Engine(rules, first or 0.0)
-    verdicts: list[RuleVerdict] = []
+    first = next((at for _, at in find_line_times(block)), None)
+    engine = LogRuleEngine(rules, first or 0.0)
+    verdicts: list[LogRuleVerdict] = []
     now, size = first, 0
     while block:
         size += len(block)
         if now is None:
             verdicts += engine.feed(block, 0.0)
         else:
-            now = _time_feed(engine, block, now, verdicts)
+            now = _feed_timed_lines(engine, block, now, verdicts)
         block = next(blocks, b"")
-    return Replay(engine, tuple(verdicts), first, now, size)
+    return LogReplay(engine, tuple(verdicts), first, now, size)
 
 
-def find_times(block: bytes) -> Iterator[tuple[int, float]]:
+def find_line_times(block: bytes) -> Iterator[tuple[int, float]]:
     """Yield the offset and time of every line that carries a time (UTC where it names no zone)."""
     for match in STAMP.matches(block):
         try:
-            at = iso_time((match.captured or b"").decode())
+            at = parse_iso_time((match.captured or b"").decode())
         except ValueError:
             continue
         yield match.at, (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
 
 
-def _time_feed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerdict]) -> float:
+def _feed_timed_lines(
+    engine: LogRuleEngine, block: bytes, now: float, verdicts: list[LogRuleVerdict]
+) -> float:
     begin = 0
-    for offset, at in find_times(block):
+    for offset, at in find_line_times(block):
         if at <= now:
             continue
         if offset > begin:
@@ -562,7 +566,7 @@ def _time_feed(engine: Engine, block: bytes, now: float, verdicts: list[RuleVerd
     return now
 
 
-def _read_blocks(path: Path) -> Iterator[bytes]:
+def _read_file_blocks(path: Path) -> Iterator[bytes]:
     follower = LogFollower(path)
     try:
         if not path.exists():

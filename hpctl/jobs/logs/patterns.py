@@ -39,7 +39,7 @@ _TO_ONE_LINE = {
 }
 
 
-class Match(NamedTuple):
+class PatternMatch(NamedTuple):
     """Where a pattern matched in a block."""
 
     at: int
@@ -49,7 +49,7 @@ class Match(NamedTuple):
     captured: bytes | None
 
 
-class Pattern:
+class LinePattern:
     """One compiled pattern with at most one capturing group."""
 
     __slots__ = ("_match", "captures", "text")
@@ -57,7 +57,7 @@ class Pattern:
     def __init__(self, text: str) -> None:
         """Compile. Raises ValueError saying what is wrong and what to write."""
         self.text = text
-        _refuse_unsafe(text)
+        _refuse_unsafe_regex(text)
         options = re2.Options()
         options.never_nl = True
         options.log_errors = False
@@ -69,7 +69,7 @@ class Pattern:
         try:
             compiled: Any = re2.compile(b"(?m)" + grouped.encode(), options)
         except re2.error as error:
-            raise ValueError(_describe_error(error)) from error
+            raise ValueError(_describe_regex_error(error)) from error
         if compiled.programsize > LARGEST:
             raise ValueError(
                 f"too costly: {compiled.programsize} steps where {LARGEST} are allowed;"
@@ -82,7 +82,7 @@ class Pattern:
         # The binding itself: the wrapper's generator and match object take longer than RE2 does.
         self._match: Any = compiled._regexp.Match
 
-    def matches(self, block: bytes) -> Iterator[Match]:
+    def matches(self, block: bytes) -> Iterator[PatternMatch]:
         """Yield the first match of every line that has one. `block` is whole lines, each ended."""
         match, captures, position, size = self._match, self.captures, 0, len(block)
         while position < size:
@@ -95,11 +95,11 @@ class Pattern:
             captured = None
             if captures and spans[1][0] >= 0:
                 captured = block[spans[1][0] : spans[1][1]]
-            yield Match(at, end, captured)
+            yield PatternMatch(at, end, captured)
             position = end + 1
 
 
-def _refuse_unsafe(text: str) -> None:
+def _refuse_unsafe_regex(text: str) -> None:
     if not text:
         raise ValueError("is empty, and would match every line")
     if len(text) > LONGEST:
@@ -114,7 +114,7 @@ def _refuse_unsafe(text: str) -> None:
         raise ValueError("has a non-ASCII character in [...]: write (?:x|y) instead")
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_regex_error(error: Exception) -> str:
     message = error.args[0] if error.args else error
     reason = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     if "invalid perl operator" in reason or re.search(r"invalid escape sequence: \\\d", reason):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from hpctl.jobs.logs.patterns import Pattern
+from hpctl.jobs.logs.patterns import LinePattern
 from hpctl.toolkit import yaml_files
 from hpctl.toolkit.errors import FileProblems, HpctlError
 from hpctl.toolkit.yaml_files import Place, Reads
@@ -34,7 +34,7 @@ DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 def _compile_regex(text: Any) -> Any:
     if isinstance(text, str):
-        Pattern(text)
+        LinePattern(text)
     return text
 
 
@@ -82,14 +82,14 @@ class LogRule(Struct, frozen=True):
         return self.worse == "higher" if self.worse else self.judges == "spike"
 
     def __post_init__(self) -> None:
-        problems = [text for bad, text in self._find_contradictions() if bad]
+        problems = [text for bad, text in self._find_contradicting_keys() if bad]
         if problems:
             raise ValueError("; ".join(problems))
 
-    def _find_contradictions(self) -> list[tuple[bool, str]]:
+    def _find_contradicting_keys(self) -> list[tuple[bool, str]]:
         threshold, kind = self.metricThreshold is not None, self.judges
         timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
-        captures = Pattern(self.logPattern).captures
+        captures = LinePattern(self.logPattern).captures
         baseline = kind in ("spike", "slow")
         defaults = {"window": 100, "minimum": 20, "sigmas": 6.0, "fraction": 0.2, "worse": None}
         tuned = [name for name, default in defaults.items() if getattr(self, name) != default]
@@ -123,30 +123,30 @@ class LogRule(Struct, frozen=True):
         ]
 
 
-class RuleSet(Struct, frozen=True):
+class LogRuleSet(Struct, frozen=True):
     """Rules with names that differ, in the order of their file."""
 
     rules: tuple[LogRule, ...]
 
 
-class RulesError(FileProblems):
+class LogRulesError(FileProblems):
     """A file of rules with everything that is wrong with it."""
 
     hint_text = "see docs/logs.md"
 
 
-def load_rules(path: Path) -> RuleSet:
-    """Read a file of rules. Raises RulesError, also where it cannot be read."""
-    return parse_rules(yaml_files.read_limited_text(path, RulesError), str(path))
+def load_log_rules(path: Path) -> LogRuleSet:
+    """Read a file of rules. Raises LogRulesError, also where it cannot be read."""
+    return parse_log_rules(yaml_files.read_limited_text(path, LogRulesError), str(path))
 
 
-def parse_rules(text: str, path: str = "<text>") -> RuleSet:
-    """Validate YAML text. Raises RulesError with every problem it has."""
-    data = yaml_files.load_yaml(text, path, RulesError)
+def parse_log_rules(text: str, path: str = "<text>") -> LogRuleSet:
+    """Validate YAML text. Raises LogRulesError with every problem it has."""
+    data = yaml_files.load_yaml(text, path, LogRulesError)
     try:
-        place, entries = _find_entries(data)
+        place, entries = _find_rule_entries(data)
     except ValueError as error:
-        raise RulesError(path, [str(error)]) from error
+        raise LogRulesError(path, [str(error)]) from error
     problems: list[tuple[Place, str]] = []
     rules: list[LogRule] = []
     seen: set[str] = set()
@@ -161,11 +161,11 @@ def parse_rules(text: str, path: str = "<text>") -> RuleSet:
         rules += [rule] if rule is not None else []
         problems += [((*here, *key), why) for key, why in wrong]
     if problems:
-        raise RulesError(path, yaml_files.format_problems(problems, text))
-    return RuleSet(tuple(rules))
+        raise LogRulesError(path, yaml_files.format_problems(problems, text))
+    return LogRuleSet(tuple(rules))
 
 
-def _find_entries(data: Any) -> tuple[Place, list[Any]]:
+def _find_rule_entries(data: Any) -> tuple[Place, list[Any]]:
     """Return the list of rules and its place: bare, under `rules`, or under the operator's key,
     however deep. Raises ValueError where there is none."""
     place: Place = ()
@@ -188,19 +188,19 @@ def _find_entries(data: Any) -> tuple[Place, list[Any]]:
     return place, data
 
 
-class NoSuchPreset(HpctlError):
+class NoSuchPresetError(HpctlError):
     """The name is no preset's."""
 
 
-def load_preset(name: str) -> RuleSet:
-    """Return the rules of one preset. Raises NoSuchPreset with the nearest names."""
+def load_rule_preset(name: str) -> LogRuleSet:
+    """Return the rules of one preset. Raises NoSuchPresetError with the nearest names."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=2)
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PRESETS)}"
-        raise NoSuchPreset(f"hpctl has no preset of log rules with the name {name!r}", known)
-    return parse_rules(preset_text(name), f"preset {name}")
+        raise NoSuchPresetError(f"hpctl has no preset of log rules with the name {name!r}", known)
+    return parse_log_rules(read_preset_text(name), f"preset {name}")
 
 
-def preset_text(name: str) -> str:
+def read_preset_text(name: str) -> str:
     """Return a preset's YAML as it is in its file."""
     return files(__package__).joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")

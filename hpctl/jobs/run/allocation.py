@@ -18,25 +18,25 @@ from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import sort_by_nearest_leaf
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
 
 
-class Fitness(Struct, frozen=True):
+class NodeFitness(Struct, frozen=True):
     """The allocation's nodes, those that may run a step and those that may not, with why."""
 
     healthy: tuple[NodeName, ...]
     unfit: Mapping[NodeName, str]
 
 
-def sort_nodes(
+def sort_nodes_by_fitness(
     allocated: Sequence[NodeName],
     states: Mapping[NodeName, SlurmNode],
     suspects: Mapping[NodeName, str],
-) -> Fitness:
+) -> NodeFitness:
     """Sort the nodes. `suspects` are those of which the supervisor itself knows something.
 
     A node that slurmctld does not describe is not known to be healthy. One that an operator
@@ -44,13 +44,13 @@ def sort_nodes(
     """
     unfit: dict[NodeName, str] = {}
     for name in allocated:
-        why = _explain_unfit(states.get(name)) or suspects.get(name)
+        why = _explain_unfit_node(states.get(name)) or suspects.get(name)
         if why:
             unfit[name] = why
-    return Fitness(tuple(name for name in allocated if name not in unfit), unfit)
+    return NodeFitness(tuple(name for name in allocated if name not in unfit), unfit)
 
 
-def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with a default
+def choose_step_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with a default
     healthy: Sequence[NodeName],
     size: int,
     before: Collection[NodeName] = (),
@@ -74,20 +74,20 @@ def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with 
     return tuple(name for name in healthy if name in taken)
 
 
-def _explain_unfit(node: SlurmNode | None) -> str:
+def _explain_unfit_node(node: SlurmNode | None) -> str:
     if node is None:
         return "slurmctld does not know it"
     if node.down:
         return f"DOWN: {node.reason}" if node.reason else "DOWN"
     if not node.responding:
         return "not responding"
-    if node.drained and reason_owner(node.reason) is not None:
+    if node.drained and parse_reason_owner(node.reason) is not None:
         return f"drained: {node.reason}"
     flags = sorted(node.flags & NOT_NOW)
     return flags[0] if flags else ""
 
 
-class NoSuchJob(Unavailable):
+class NoSuchJobError(Unavailable):
     """slurmctld answered, and does not know our job."""
 
 
@@ -100,10 +100,10 @@ class AllocationQueries:
         self._reader = SlurmCommandReader(runner, lambda: datetime.now(UTC))
 
     def allocation(self) -> JobRecord:
-        """Return our job. One RPC. Raise NoSuchJob where slurmctld says that there is none."""
+        """Return our job. One RPC. Raise NoSuchJobError where slurmctld says that there is none."""
         record = self._reader.job(self._id)
         if record is None:
-            raise NoSuchJob(
+            raise NoSuchJobError(
                 f"Slurm does not know job {self._id}, in which hpctl run was started",
                 "check the environment variables SLURM_CONF and SLURM_JOB_ID: both must be those "
                 "of this job",
@@ -147,7 +147,7 @@ class AllocationState:
         which no wait for slurmctld holds up."""
         self._stopped = stopped
         self._questions, self._say, self._restart = questions, say, restart
-        self._ours: Attempt | None = None
+        self._ours: JobAttempt | None = None
         self.allocation: JobRecord | None = None
         self.addresses: Mapping[NodeName, str] = {}
         self.gpus = 0
@@ -156,15 +156,15 @@ class AllocationState:
         self._closed: set[NodeName] = set()
         self.healed: set[NodeName] = set()
         """Nodes that hpctl closed and gave back since: verified, whatever was known of them."""
-        self._fit: Fitness | None = None
+        self._fit: NodeFitness | None = None
         self._looked = 0.0
 
-    def look(self, max_age_s: float = 0.0) -> Fitness:
+    def look(self, max_age_s: float = 0.0) -> NodeFitness:
         """Return the nodes now, or as they were seen so many seconds ago.
 
         Waits while slurmctld does not answer: nothing can be launched then. Where a signal ends
-        that wait, the answer is the last look, or that there are no nodes. Raises NoSuchJob where
-        slurmctld does not know the job, and never did.
+        that wait, the answer is the last look, or that there are no nodes. Raises NoSuchJobError
+        where slurmctld does not know the job, and never did.
         """
         if self._fit is not None and time.monotonic() - self._looked < max_age_s:
             return self._fit
@@ -175,25 +175,28 @@ class AllocationState:
                 nodes = self.allocation.job.nodes
                 states = self._questions.states(nodes)
             except Unavailable as error:
-                if isinstance(error, NoSuchJob) and self.allocation is None:
+                if isinstance(error, NoSuchJobError) and self.allocation is None:
                     raise
                 if not reported:
                     self._say(f"waiting for slurmctld: {error}")
                 reported = True
-                if self._wait_interrupted():
-                    return self._fit or sort_nodes((), {}, {})
+                if self._wait_for_end_signal():
+                    return self._fit or sort_nodes_by_fitness((), {}, {})
             else:
-                self._forget_treated(states)
+                self._forget_treated_nodes(states)
                 self.addresses = {name: state.address for name, state in states.items()}
                 has = [dict(state.has.gres).get("gpu", 0) for state in states.values()]
                 self.gpus = max(has, default=0)
-                self._fit, self._looked = sort_nodes(nodes, states, self.suspects), time.monotonic()
+                self._fit, self._looked = (
+                    sort_nodes_by_fitness(nodes, states, self.suspects),
+                    time.monotonic(),
+                )
                 return self._fit
 
-    def _forget_treated(self, states: Mapping[NodeName, SlurmNode]) -> None:
+    def _forget_treated_nodes(self, states: Mapping[NodeName, SlurmNode]) -> None:
         """Forget what was held against nodes that hpctl has had in treatment, and no longer has."""
         for name, state in states.items():
-            if state.drained and reason_owner(state.reason) is not None:
+            if state.drained and parse_reason_owner(state.reason) is not None:
                 self._closed.add(name)
                 self.healed.discard(name)
             elif name in self._closed and state.responding and state.in_service:
@@ -201,7 +204,7 @@ class AllocationState:
                 self.healed.add(name)
                 self.suspects.pop(name, None)
 
-    def _wait_interrupted(self) -> bool:
+    def _wait_for_end_signal(self) -> bool:
         """Wait before the next question; whether a signal asked to end by then."""
         limit = time.monotonic() + AWAY_S
         # In short sleeps: one that a signal's handler has interrupted is slept to its end.
@@ -295,7 +298,7 @@ class AllocationState:
         have = self.allocation.job.nodes if self.allocation else nodes
         return [node for node in nodes if node not in have]
 
-    def lost(self, nodes: Sequence[NodeName], fit: Fitness) -> dict[NodeName, str]:
+    def lost(self, nodes: Sequence[NodeName], fit: NodeFitness) -> dict[NodeName, str]:
         """Return those that Slurm took out of the job, or that are unfit by now, with why."""
         gone = dict.fromkeys(self.list_gone_nodes(nodes), "Slurm took it out of the job")
         return gone | {node: fit.unfit[node] for node in nodes if node in fit.unfit}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpctl.jobs.arguments import complete_rules
+from hpctl.jobs.arguments import complete_rule_files
 from hpctl.toolkit.arguments import raise_usage_errors
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.errors import HpctlError
 
 if TYPE_CHECKING:
-    from hpctl.jobs.logs.rules import RuleSet
+    from hpctl.jobs.logs.rules import LogRuleSet
     from hpctl.vocabulary.policy_file import PolicyFile
 
 _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
@@ -36,7 +36,7 @@ _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is 
     multiple=True,
     metavar="NAME|FILE",
     help="Log rules to watch with.",
-    shell_complete=complete_rules,
+    shell_complete=complete_rule_files,
 )
 @click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
 @click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
@@ -65,17 +65,17 @@ def run(
     nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
     """
     from hpctl.jobs.crash import classify_crash
-    from hpctl.jobs.run.settings import TorchRanks, read_settings
-    from hpctl.jobs.run.srun import StepLauncher, parse_srun
+    from hpctl.jobs.run.settings import RankLauncherSettings, read_run_settings
+    from hpctl.jobs.run.srun import StepLauncher, parse_srun_command
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.vocabulary.policy_file import merge_policies
 
     if in_process and not torch:
         raise click.UsageError("--in-process works only with --torch: add --torch")
     with raise_usage_errors():
-        asked, own = parse_srun(arguments), _load_policies(policy)
-        watched = _load_rules((*merge_policies(own).log_rules, *log_rules))
-    given = read_settings(
+        asked, own = parse_srun_command(arguments), _load_job_policy(policy)
+        watched = _load_log_rules((*merge_policies(own).log_rules, *log_rules))
+    given = read_run_settings(
         asked,
         os.environ,
         own,
@@ -83,28 +83,28 @@ def run(
         spares=spares,
         rules=watched,
         logs=log,
-        torch=TorchRanks(nproc or _ranks_a_node(), in_process) if torch else None,
+        torch=RankLauncherSettings(nproc or _read_ranks_per_node(), in_process) if torch else None,
     )
     where = os.environ.get("HPCTL_SLURM_BIN")
     launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
-    raise SystemExit(StepSupervisor(given, launcher, classify_crash, _print_line).run())
+    raise SystemExit(StepSupervisor(given, launcher, classify_crash, _print_log_line).run())
 
 
-def _ranks_a_node() -> int:
+def _read_ranks_per_node() -> int:
     """Return the batch script's tasks a node, which are ranks; 0 where it has none."""
     tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
     return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
 
 
-def _load_policies(path: Path | None) -> list[PolicyFile]:
+def _load_job_policy(path: Path | None) -> list[PolicyFile]:
     """Return the job's policy: what it was submitted with, and the file over it."""
-    from hpctl.vocabulary.policy_file import from_json, read_policy
+    from hpctl.vocabulary.policy_file import parse_policy_json, read_policy
 
     files = []
     exported = os.environ.get("HPCTL_POLICY")
     if exported:
         try:
-            files.append(from_json(json.loads(exported)))
+            files.append(parse_policy_json(json.loads(exported)))
         except ValueError as error:
             raise HpctlError(
                 "cannot parse the recovery policy in the environment variable HPCTL_POLICY: "
@@ -116,18 +116,18 @@ def _load_policies(path: Path | None) -> list[PolicyFile]:
     return files
 
 
-def _load_rules(names: tuple[str, ...]) -> RuleSet | None:
+def _load_log_rules(names: tuple[str, ...]) -> LogRuleSet | None:
     """Return the log rules of presets and files, None without any. Raises HpctlError."""
-    from hpctl.jobs.logs.rules import RuleSet, load_preset, load_rules
+    from hpctl.jobs.logs.rules import LogRuleSet, load_log_rules, load_rule_preset
     from hpctl.vocabulary.log_presets import PRESETS
 
     # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
     files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
-    found = [load_rules(Path(n)) if n in files else load_preset(n) for n in names]
+    found = [load_log_rules(Path(n)) if n in files else load_rule_preset(n) for n in names]
     if not found:
         return None
-    return RuleSet(tuple(chain.from_iterable(one.rules for one in found)))
+    return LogRuleSet(tuple(chain.from_iterable(one.rules for one in found)))
 
 
-def _print_line(line: str) -> None:
+def _print_log_line(line: str) -> None:
     print(make_printable(line, lines=True), file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@
 | `corruption_exit_codes` (16, 17) of any rank | evidence of silent data corruption |
 | any other, after the program reported its end | done, passed on |
 | 0 with evidence of progress | done, passed on |
-| 0 without | a failure (see `is_finished`) |
+| 0 without | a failure (see `is_run_finished`) |
 | 126 or 127 of every rank, in the job's first step | final: its command is not there |
 | anything else | a crash, classified by code and log |
 """
@@ -20,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.resume import ResumePoint
-from hpctl.jobs.crash import GpuGrant, explain_gpus
-from hpctl.jobs.run.srun import NotLaunched, TaskEnd, root_end
+from hpctl.jobs.crash import JobGpuAllocation, explain_missing_gpu
+from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd, find_root_cause_end
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble, TroubleKind
@@ -35,7 +35,7 @@ TAIL_LINES = 40
 """Lines of the log's end that a trouble carries as evidence."""
 
 
-class Evidence(Struct, frozen=True):
+class StepEvidence(Struct, frozen=True):
     """All that is known when a step has ended.
 
     `code` is srun's (128 + n for a signal). `lost` are nodes of the step that Slurm took out or
@@ -45,8 +45,8 @@ class Evidence(Struct, frozen=True):
     """
 
     code: int
-    ends: Sequence[TaskEnd] = ()
-    failed: Sequence[NotLaunched] = ()
+    ends: Sequence[SrunTaskEnd] = ()
+    failed: Sequence[SrunLaunchFailure] = ()
     lost: Mapping[NodeName, str] | None = None
     tail: Sequence[str] = ()
     marked: bool = False
@@ -58,39 +58,39 @@ class Evidence(Struct, frozen=True):
     """What a launcher inside the step says of its end."""
     again: bool = False
     """The job had a step before this one."""
-    gpus: GpuGrant = GpuGrant()
+    gpus: JobGpuAllocation = JobGpuAllocation()
     """What the job's environment says of its GPUs."""
 
 
 Classify = Callable[..., Trouble]
 
 
-def choose_exit_code(evidence: Evidence, policy: RunPolicy) -> int:
+def choose_run_exit_code(evidence: StepEvidence, policy: RunPolicy) -> int:
     """Return the exit code that says why: of the rank at the root, where srun named it, else
     srun's."""
-    end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+    end = find_root_cause_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if end is not None and end.code != 0 and evidence.code != 0:
         return end.code
     return evidence.code
 
 
-def judge_end(
-    evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
+def judge_step_end(
+    evidence: StepEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
     """Return the trouble that ended the step; None where the run is done."""
-    trouble = _classify_end(evidence, policy, now, classify)
+    trouble = _classify_step_end(evidence, policy, now, classify)
     if trouble is None:
         return None
-    trouble = explain_gpus(trouble, _describe_grant(evidence, trouble))
+    trouble = explain_missing_gpu(trouble, _describe_job_gpus(evidence, trouble))
     return replace(
         trouble,
         step=evidence.step if trouble.step is None else trouble.step,
         progress=evidence.after.step if trouble.progress is None else trouble.progress,
-        evidence=trouble.evidence or cut_excerpt(evidence.tail),
+        evidence=trouble.evidence or cut_log_excerpt(evidence.tail),
     )
 
 
-def name_node(trouble: Trouble) -> Trouble:
+def add_node_name(trouble: Trouble) -> Trouble:
     """Return a trouble whose words name the node of the rank that they begin with."""
     rank = f"rank {trouble.rank}"
     if trouble.rank is None or trouble.node is None or not _BEGINS.match(trouble.why, len(rank)):
@@ -100,13 +100,13 @@ def name_node(trouble: Trouble) -> Trouble:
     return replace(trouble, why=f"{rank} on {trouble.node}{trouble.why.removeprefix(rank)}")
 
 
-def _classify_end(
-    evidence: Evidence, policy: RunPolicy, now: datetime, classify: Classify
+def _classify_step_end(
+    evidence: StepEvidence, policy: RunPolicy, now: datetime, classify: Classify
 ) -> Trouble | None:
-    code = choose_exit_code(evidence, policy)
+    code = choose_run_exit_code(evidence, policy)
     if code == 0:
-        return None if is_finished(evidence) else _no_progress(evidence, now)
-    end = root_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
+        return None if is_run_finished(evidence) else _make_no_progress_trouble(evidence, now)
+    end = find_root_cause_end(evidence.ends, policy.final_exit_codes, policy.corruption_exit_codes)
     if evidence.marked and code not in policy.corruption_exit_codes:
         # Programs that are done often fail in tearing down. Another run could only do that again.
         return None
@@ -130,7 +130,7 @@ def _classify_end(
         node=end.node if end else None,
         rank=end.rank if end else None,
         policy=policy,
-        again=evidence.again or _ran_on_some_rank(evidence),
+        again=evidence.again or _has_started_on_any_rank(evidence),
     )
     # A rank that aborted itself may have lost others, which its log shows and no launcher.
     if account is not None and trouble.kind not in (TroubleKind.NETWORK, TroubleKind.HANG):
@@ -138,7 +138,7 @@ def _classify_end(
     return trouble
 
 
-def _describe_grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
+def _describe_job_gpus(evidence: StepEvidence, trouble: Trouble) -> JobGpuAllocation:
     """Return what is known of the job's GPUs, with the nodes on which tasks ended as this one
     did."""
     nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
@@ -146,7 +146,7 @@ def _describe_grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
     return replace(evidence.gpus, nodes=tuple(sorted(nodes)), worked=worked)
 
 
-def is_finished(evidence: Evidence) -> bool:
+def is_run_finished(evidence: StepEvidence) -> bool:
     """Return whether exit code 0 is believed.
 
     It is, unless there is a complete checkpoint that did not get newer, and nothing else says
@@ -161,7 +161,7 @@ def is_finished(evidence: Evidence) -> bool:
     return (after.path, after.step) != (before.path, before.step)
 
 
-def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
+def _make_no_progress_trouble(evidence: StepEvidence, now: datetime) -> Trouble:
     why = (
         f"it ended with 0, took no step and saved nothing newer than {evidence.after.path}"
         " (a run that is complete says so: touch $HPCTL_DONE)"
@@ -169,12 +169,12 @@ def _no_progress(evidence: Evidence, now: datetime) -> Trouble:
     return Trouble(TroubleKind.NO_PROGRESS, now, why, "exit 0 without progress", exit_code=0)
 
 
-def _ran_on_some_rank(evidence: Evidence) -> bool:
+def _has_started_on_any_rank(evidence: StepEvidence) -> bool:
     """Return whether the command could be started on some rank at least."""
     moved = evidence.after.step != evidence.before.step
     return evidence.stepped or moved or len({end.code for end in evidence.ends}) > 1
 
 
-def cut_excerpt(tail: Sequence[str]) -> str:
+def cut_log_excerpt(tail: Sequence[str]) -> str:
     """Return the end of the log, as much as a trouble carries."""
     return "\n".join(tail[-TAIL_LINES:])[-EVIDENCE_CHARS:]

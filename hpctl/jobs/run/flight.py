@@ -18,7 +18,7 @@ step without `hpctl run`, and no choice of the user's."""
 _ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 
 
-def flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
+def build_flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Return what the ranks need in their environment to dump the flight recorder to `PREFIX<rank>`
     on a timeout. What the user has set stays."""
     wanted: dict[str, str] = {}
@@ -26,37 +26,39 @@ def flight_environment(environ: Mapping[str, str], prefix: str) -> dict[str, str
         wanted |= dict.fromkeys(_SIZES, BUFFER)
     if _ON_TIMEOUT not in environ:
         wanted[_ON_TIMEOUT] = "1"
-    if prefix and not _list_own_files(environ):
+    if prefix and not _list_user_dump_variables(environ):
         wanted |= dict.fromkeys(_FILES, prefix)
     return wanted
 
 
-def _list_own_files(environ: Mapping[str, str]) -> list[str]:
+def _list_user_dump_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables by which the user chose where the dumps go."""
     ours = environ.get(_OF_SCRIPT)
     return [name for name in _FILES if name in environ and (not ours or environ[name] != ours)]
 
 
-def flight_prefix_of_script(environ: Mapping[str, str]) -> str:
+def find_script_flight_prefix(environ: Mapping[str, str]) -> str:
     """Return where the ranks of a script without `hpctl run` dump; empty where that is unknown."""
     named = next((environ[name] for name in _FILES if environ.get(name)), "")
     return os.path.abspath(named) if named else ""
 
 
-def flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
+def make_flight_prefix(environ: Mapping[str, str], history: Path | None, attempt: int) -> str:
     """Return where the ranks of an attempt dump their flight recorders; empty where there is no
     place.
 
     The user's own choice, or else a name in the directory of the job's history, which all nodes see
     where the job has a checkpoint directory.
     """
-    named = next((environ[name] for name in _list_own_files(environ) if environ[name]), "")
+    named = next(
+        (environ[name] for name in _list_user_dump_variables(environ) if environ[name]), ""
+    )
     if named:
         return os.path.abspath(named)
     return str(history.with_suffix(f".{attempt}.flight-")) if history else ""
 
 
-def clear_dumps(history: Path | None, attempt: int) -> None:
+def delete_old_dumps(history: Path | None, attempt: int) -> None:
     """Delete dumps of an attempt that begins, left by a run of the same number, and of all before
     the last one. Raises nothing."""
     if history is None:

@@ -27,7 +27,7 @@ from hpctl.checkpoints.run_records import (
     TroubleTreated,
     read_records,
 )
-from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.decide import TreatedTrouble
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.toolkit.user_files import open_own_file, read_own_file
 from hpctl.vocabulary.identity import NodeName
@@ -75,7 +75,7 @@ class JobHistory(Struct):
         try:
             # Where the umask lets a group write, it could put its own files beside this one.
             self.path.parent.mkdir(0o755, parents=self.parents, exist_ok=True)
-            _append_line(self.path, msgspec.json.encode(record))
+            _append_record_line(self.path, msgspec.json.encode(record))
         except OSError as error:
             self.broken = f"cannot write {self.path}: {error.strerror}"
         except UnicodeEncodeError as error:  # a path, say, that is no UTF-8
@@ -88,10 +88,12 @@ class JobHistory(Struct):
             self.add(CheckpointSaved(attempt, at, seconds))
 
     @property
-    def past(self) -> list[PastTrouble]:
+    def past(self) -> list[TreatedTrouble]:
         """Return the troubles and their treatment, oldest first: what `decide` asks for."""
         return [
-            PastTrouble(r.trouble, r.action) for r in self.records if isinstance(r, TroubleTreated)
+            TreatedTrouble(r.trouble, r.action)
+            for r in self.records
+            if isinstance(r, TroubleTreated)
         ]
 
     @property
@@ -116,7 +118,7 @@ class JobHistory(Struct):
             self.add(replace(ends[-1], why=f"{ASKED_TO_END}: {why}"))
 
 
-def _append_line(path: Path, line: bytes) -> None:
+def _append_record_line(path: Path, line: bytes) -> None:
     """Write one line and sync it. Raises OSError."""
     fd = open_own_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
@@ -135,12 +137,12 @@ LOG_PREFIX = "hpctl: "
 REASON_CHARS = 100
 
 
-def format_time(at: datetime) -> str:
+def format_log_time(at: datetime) -> str:
     """Return a time as the log rules read it."""
     return f"{at:%Y-%m-%dT%H:%M:%S}Z"
 
 
-def started_line(
+def format_started_line(
     at: datetime, attempt: int, nodes: Sequence[NodeName], spare: int, resume: str | None
 ) -> str:
     """Return the line before a step's own output."""
@@ -148,14 +150,14 @@ def started_line(
     many = "node" if len(nodes) == 1 else "nodes"
     place = f"resuming from {resume}" if resume else "from the beginning"
     return (
-        f"{LOG_PREFIX}{format_time(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
+        f"{LOG_PREFIX}{format_log_time(at)} attempt {attempt} on {len(nodes)} {many}{spares},"
         f" {fold_hostlist(nodes)}, {place}"
     )
 
 
-def log_line(at: datetime, text: str) -> str:
+def format_log_line(at: datetime, text: str) -> str:
     """Return any other line."""
-    return f"{LOG_PREFIX}{format_time(at)} {' '.join(text.split())}"
+    return f"{LOG_PREFIX}{format_log_time(at)} {' '.join(text.split())}"
 
 
 def format_duration(seconds: float) -> str:
@@ -168,7 +170,7 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def summarize_attempts(records: Sequence[Record]) -> list[str]:
+def format_attempts_table(records: Sequence[Record]) -> list[str]:
     """Return all attempts of the job, of earlier runs too, as a table."""
     begun = [r for r in records if isinstance(r, AttemptStarted)]
     ends = {r.attempt: r for r in records if isinstance(r, AttemptEnded)}
@@ -181,7 +183,7 @@ def summarize_attempts(records: Sequence[Record]) -> list[str]:
         rows.append(
             (
                 str(start.attempt),
-                format_time(start.at),
+                format_log_time(start.at),
                 ran,
                 start.nodes,
                 place,

@@ -2,9 +2,9 @@
 
 What `hpctl run` reads of a step while it runs is in the log afterwards: the lines of srun and those
 of the ranks that explain an end, and the ranks' flight recorders are where the script's first lines
-had them dumped. All become the RunRemains that `post_mortem` reads, so that a rank's exception has
-the same words in a job with plain srun or torchrun. The findings of the job's nodes are known to
-the daemon only, which adds them to what is reported here.
+had them dumped. All become the RunEndEvidence that `post_mortem` reads, so that a rank's exception
+has the same words in a job with plain srun or torchrun. The findings of the job's nodes are known
+to the daemon only, which adds them to what is reported here.
 """
 
 import json
@@ -18,21 +18,21 @@ from typing import Final
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.launchers import is_launched
+from hpctl.jobs.launchers import is_launcher_log
 from hpctl.jobs.log_end import LogEnd, strip_label
-from hpctl.jobs.run.flight import flight_prefix_of_script
-from hpctl.jobs.run.history import log_line
-from hpctl.jobs.run.output import StepOutput, without_own
-from hpctl.jobs.run.post_mortem import RunRemains, explain_remains
+from hpctl.jobs.run.flight import find_script_flight_prefix
+from hpctl.jobs.run.history import format_log_line
+from hpctl.jobs.run.output import StepOutput, remove_hpctl_lines
+from hpctl.jobs.run.post_mortem import RunEndEvidence, explain_run_end
 from hpctl.jobs.run.settings import find_gpu_grant
 from hpctl.jobs.run_failure import RunFacts, find_task_node
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.bounds import make_printable, parse_count
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.policy_file import from_json, merge_policies
+from hpctl.vocabulary.policy_file import merge_policies, parse_policy_json
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import send_report
@@ -44,41 +44,41 @@ _HOST: Final = re.compile(r"^ {1,8}host {1,8}: ([\w.-]{1,253})$")
 _RANK: Final = re.compile(r"^ {1,8}rank {1,8}: (\d{1,7}) \(local_rank: \d{1,7}\)$")
 
 
-def report_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
+def report_script_end_cause(code: int, block: bytes, environ: Mapping[str, str]) -> None:
     """Write into the log why the script ended, and report it to the daemon. `block` is what it
     wrote."""
     now = datetime.now(UTC)
-    trouble = find_cause(code, block, environ, now)
+    trouble = find_script_end_cause(code, block, environ, now)
     if trouble is None:
         return
-    verdict = judge_failure(trouble, (), {}, _read_policy(environ), now)
+    verdict = judge_run_failure(trouble, (), {}, _read_job_policy(environ), now)
     text = f"the script ended with exit code {code}, {trouble.kind}: {trouble.why} ({verdict.text})"
-    print(make_printable(log_line(now, text)), file=sys.stderr, flush=True)
+    print(make_printable(format_log_line(now, text)), file=sys.stderr, flush=True)
     job, restarts = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_RESTART_COUNT") or "0"
     if job.isdecimal() and restarts.isdecimal():
         send_report(JobReport(JobId(int(job)), int(restarts), trouble))
 
 
-def find_cause(
+def find_script_end_cause(
     code: int, block: bytes, environ: Mapping[str, str], now: datetime
 ) -> Trouble | None:
     """Return why a script ended with `code`; None where its log adds nothing to the code."""
     heard = StepOutput(tail=LogEnd())
-    heard.hear(_OTHER_JOBS.sub(b"", without_own(block)))
+    heard.hear(_OTHER_JOBS.sub(b"", remove_hpctl_lines(block)))
     restarted = environ.get("SLURM_RESTART_COUNT", "") not in ("", "0")
-    remains = RunRemains(
+    remains = RunEndEvidence(
         exit_code=code,
         ends=heard.ends,
         failed=heard.failed,
         tail=heard.tail.list_lines(),
         again=restarted or bool(environ.get("HPCTL_RESUME_FROM")),
         gpus=find_gpu_grant(environ, environ.get("CUDA_VISIBLE_DEVICES"), 0),
-        flight_prefix=flight_prefix_of_script(environ),
+        flight_prefix=find_script_flight_prefix(environ),
         flight_since=float(parse_count(environ.get("HPCTL_RUN_START", ""))),
     )
-    policy = _read_policy(environ)
-    locate = partial(_locate_rank, nodes=_read_nodes(environ))
-    trouble = explain_remains(remains, policy, now, locate)
+    policy = _read_job_policy(environ)
+    locate = partial(_add_rank_node, nodes=_read_job_nodes(environ))
+    trouble = explain_run_end(remains, policy, now, locate)
     if trouble is None:
         return None
     if not heard.ends and not heard.failed and trouble.rank is None:
@@ -88,24 +88,24 @@ def find_cause(
     return trouble
 
 
-def _read_policy(environ: Mapping[str, str]) -> RunPolicy:
+def _read_job_policy(environ: Mapping[str, str]) -> RunPolicy:
     """Return the job's own policy, which says what its exit codes mean."""
     text = environ.get("HPCTL_POLICY", "")
     try:
-        return merge_policies([from_json(json.loads(text))] if text else [])
+        return merge_policies([parse_policy_json(json.loads(text))] if text else [])
     except ValueError:
         return merge_policies([])
 
 
-def _locate_rank(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]) -> Trouble:
+def _add_rank_node(trouble: Trouble, facts: RunFacts, *, nodes: Sequence[NodeName]) -> Trouble:
     """Return the trouble with a node of this job, where the log names one.
 
     A program knows its host by another name than Slurm does, or by none.
     """
     tail, rank = facts.tail, trouble.rank
     places = [trouble.node]
-    if is_launched(tail):
-        reported = _hosts_by_rank(tail)
+    if is_launcher_log(tail):
+        reported = _map_hosts_by_rank(tail)
         places.insert(0, reported.get(rank) if rank is not None else None)
         places.append(_find_agent_node(trouble, reported, facts, nodes))
     else:
@@ -137,7 +137,7 @@ def _find_agent_node(
     return others[0] if first in nodes and len(others) == 1 else None
 
 
-def _read_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
+def _read_job_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
     try:
         return tuple(
             NodeName(name) for name in expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
@@ -146,7 +146,7 @@ def _read_nodes(environ: Mapping[str, str]) -> tuple[NodeName, ...]:
         return ()
 
 
-def _hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
+def _map_hosts_by_rank(lines: Sequence[str]) -> dict[int, NodeName]:
     """Return the hosts that torchrun's reports name for ranks, by their short names."""
     found: dict[int, NodeName] = {}
     host = ""

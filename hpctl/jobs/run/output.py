@@ -24,21 +24,21 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasInquiry
-from hpctl.jobs.hangs.ras_report import Address
+from hpctl.jobs.hangs.ras_judge import ExplainedHang, RasHangInquiry
+from hpctl.jobs.hangs.ras_report import RasAddress
 from hpctl.jobs.log_end import LogEnd
-from hpctl.jobs.logs.engine import Engine, LineCutter, LogFollower, RuleVerdict
-from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.logs.engine import LineSplitter, LogFollower, LogRuleEngine, LogRuleVerdict
+from hpctl.jobs.logs.rules import LogRuleSet
 from hpctl.jobs.run import progress_notes, srun
 from hpctl.jobs.run.history import LOG_PREFIX
-from hpctl.jobs.run.progress import RunPace, RunProgress
+from hpctl.jobs.run.progress import RunProgress, StepTimeHistory
 from hpctl.jobs.run.progress_notes import (
     KEPT,
-    Note,
     NoteFileReader,
     NoteListener,
+    ProgressNote,
     ReceivedNote,
-    open_listener,
+    open_note_listener,
 )
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -65,24 +65,24 @@ _OWN = re.compile(b"^" + LOG_PREFIX.encode() + b".*\n", re.MULTILINE)
 class StepOutput(Struct):
     """What was read of one attempt's output so far."""
 
-    ends: list[srun.TaskEnd] = field(default_factory=list)
-    failed: list[srun.NotLaunched] = field(default_factory=list)
+    ends: list[srun.SrunTaskEnd] = field(default_factory=list)
+    failed: list[srun.SrunLaunchFailure] = field(default_factory=list)
     tail: LogEnd = field(default_factory=LogEnd)
-    engine: Engine | None = None
+    engine: LogRuleEngine | None = None
     ranks_tail: LogEnd = field(default_factory=LogEnd)
     """The lines since the ranks of the attempt were started last."""
 
     def hear(self, block: bytes) -> list[srun.SrunLine]:
         """Take in whole lines of output, and return srun's among them."""
-        found = list(srun.parse_lines(block))
+        found = list(srun.parse_srun_lines(block))
         self.tail.add_block(block, LONGEST)
         self.ranks_tail.add_block(block, LONGEST)
-        self.ends += [line for line in found if isinstance(line, srun.TaskEnd)]
-        self.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
+        self.ends += [line for line in found if isinstance(line, srun.SrunTaskEnd)]
+        self.failed += [line for line in found if isinstance(line, srun.SrunLaunchFailure)]
         return found
 
 
-def without_own(block: bytes) -> bytes:
+def remove_hpctl_lines(block: bytes) -> bytes:
     """Return whole lines of output without those that hpctl wrote."""
     return _OWN.sub(b"", block) if LOG_PREFIX.encode() in block else block
 
@@ -93,10 +93,10 @@ class OutputListener(Protocol):
     def hear_line(self, line: srun.SrunLine) -> None:
         """Take a line of srun's."""
 
-    def hear_verdict(self, verdict: RuleVerdict) -> None:
+    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
         """Take the verdict of a log rule that fired."""
 
-    def hear_note(self, note: progress_notes.Note) -> None:
+    def hear_note(self, note: progress_notes.ProgressNote) -> None:
         """Take a line of progress."""
 
     def hear_timeout(self) -> None:
@@ -108,7 +108,7 @@ class OutputReader:
 
     def __init__(
         self,
-        rules: RuleSet | None,
+        rules: LogRuleSet | None,
         listener: OutputListener,
         *,
         fds: tuple[int, int] = (1, 2),
@@ -118,9 +118,9 @@ class OutputReader:
         self._rules, self._listener = rules, listener
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.heard = StepOutput()
-        paths = [*(_find_path(fd) for fd in fds), *also]
+        paths = [*(_find_descriptor_path(fd) for fd in fds), *also]
         self._followers = [LogFollower(path, at_end=True) for path in dict.fromkeys(paths) if path]
-        self._pumped = [fd for fd in fds if _find_path(fd) is None]
+        self._pumped = [fd for fd in fds if _find_descriptor_path(fd) is None]
         self._fds = fds
         self._pumps: list[threading.Thread] = []
         self._ends: list[int] = []
@@ -132,10 +132,10 @@ class OutputReader:
         """Begin a new attempt and return the descriptors for its srun. The old ones' copies are
         closed with `close_sinks`."""
         with self._lock:
-            engine = Engine(self._rules, self._read_clock()) if self._rules else None
+            engine = LogRuleEngine(self._rules, self._read_rule_clock()) if self._rules else None
             self.heard = StepOutput(engine=engine)
         self._pumps = []
-        sinks = [fd if fd not in self._pumped else self._start_pump(fd) for fd in self._fds]
+        sinks = [fd if fd not in self._pumped else self._start_pump_thread(fd) for fd in self._fds]
         return sinks[0], sinks[1]
 
     def close_sinks(self) -> None:
@@ -147,7 +147,9 @@ class OutputReader:
     def renew(self) -> None:
         """Begin again for new ranks in the same step: the log rules restart, as with a new step."""
         with self._lock:
-            self.heard.engine = Engine(self._rules, self._read_clock()) if self._rules else None
+            self.heard.engine = (
+                LogRuleEngine(self._rules, self._read_rule_clock()) if self._rules else None
+            )
             self.heard.ranks_tail.clear()
 
     def copy_tail(self) -> list[str]:
@@ -166,32 +168,32 @@ class OutputReader:
         with self._lock:
             return self.heard
 
-    def _start_pump(self, fd: int) -> int:
+    def _start_pump_thread(self, fd: int) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
         self._ends.append(write)
-        thread = threading.Thread(target=self._pass_on, args=(read, fd), daemon=True)
+        thread = threading.Thread(target=self._forward_output, args=(read, fd), daemon=True)
         thread.start()
         self._pumps.append(thread)
         return write
 
-    def _pass_on(self, read: int, to: int) -> None:
-        lines = LineCutter()
+    def _forward_output(self, read: int, to: int) -> None:
+        lines = LineSplitter()
         with open(read, "rb", buffering=0) as source:
             while block := source.read(1 << 16):
-                _write_block(to, block)
-                self._take_block(lines.cut(block))
-        self._take_block(lines.finish())
+                _write_output_block(to, block)
+                self._process_output_block(lines.cut(block))
+        self._process_output_block(lines.finish())
 
     def _follow_files(self) -> None:
         while True:
             time.sleep(EVERY_S)
             whole = self._poll_files()
             with self._lock:
-                engine, now = self.heard.engine, self._read_clock()
+                engine, now = self.heard.engine, self._read_rule_clock()
                 hangs = engine.look(now) if engine is not None and whole else []
             self._report_verdicts(hangs)
 
-    def _read_clock(self) -> float:
+    def _read_rule_clock(self) -> float:
         """Return the rules' clock, to be read with the lock held: a wall clock that is set, or a
         job that is suspended and we with it, is no silence of the ranks."""
         now = time.monotonic()
@@ -199,7 +201,7 @@ class OutputReader:
         self._looked = now
         return self._awake
 
-    def _report_verdicts(self, verdicts: list[RuleVerdict]) -> None:
+    def _report_verdicts(self, verdicts: list[LogRuleVerdict]) -> None:
         for verdict in verdicts:
             self._listener.hear_verdict(replace(verdict, at=time.time()))
 
@@ -207,9 +209,9 @@ class OutputReader:
         """Read each file once; return whether that was all there is. What is read is taken in
         order."""
         with self._reading:
-            return self._read()
+            return self._read_output_files()
 
-    def _read(self) -> bool:
+    def _read_output_files(self) -> bool:
         whole = True
         for follower in self._followers:
             try:
@@ -217,19 +219,19 @@ class OutputReader:
             except HpctlError:
                 continue  # a file system that fails now may come back; the job's own end shows it
             whole = whole and all_of_it
-            self._take_block(block)
+            self._process_output_block(block)
         return whole
 
-    def _take_block(self, block: bytes) -> None:
-        block = without_own(block)
+    def _process_output_block(self, block: bytes) -> None:
+        block = remove_hpctl_lines(block)
         if not block:
             return
         with self._lock:
             heard = self.heard
             found = heard.hear(block)
-            verdicts = heard.engine.feed(block, self._read_clock()) if heard.engine else []
+            verdicts = heard.engine.feed(block, self._read_rule_clock()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
-        for note in progress_notes.in_log(block):
+        for note in progress_notes.find_notes_in_log(block):
             self._listener.hear_note(note)
         if COLLECTIVE_TIMED_OUT in block:
             self._listener.hear_timeout()
@@ -238,7 +240,7 @@ class OutputReader:
         self._report_verdicts(verdicts)
 
 
-def _find_path(fd: int) -> Path | None:
+def _find_descriptor_path(fd: int) -> Path | None:
     """Return the path of a descriptor that is a regular file, None for a pipe, a terminal,
     /dev/null."""
     try:
@@ -250,7 +252,7 @@ def _find_path(fd: int) -> Path | None:
     return path if path.is_file() else None
 
 
-def _write_block(fd: int, block: bytes) -> None:
+def _write_output_block(fd: int, block: bytes) -> None:
     view = memoryview(block)
     while view:
         try:
@@ -263,7 +265,7 @@ RANKS_STOPPED_S = 10.0
 """Between two looks, which are half a second apart."""
 
 
-class RankProgress:
+class RankProgressListener:
     """A listener, renewed for each step: what an older step's ranks still report is not for this
     one.
 
@@ -276,7 +278,7 @@ class RankProgress:
     def __init__(
         self,
         policy: RunPolicy,
-        ras: Address,
+        ras: RasAddress,
         put: Callable[[Trouble], object],
         explain: Callable[[ExplainedHang], Trouble] = lambda hang: hang.trouble,
     ) -> None:
@@ -284,8 +286,8 @@ class RankProgress:
         self._policy, self._ras, self._put, self._explain = policy, ras, put, explain
         self._source: NoteListener | NoteFileReader | None = None
         self._logged: deque[ReceivedNote] = deque(maxlen=KEPT)
-        self._pace: RunPace | None = None
-        self._inquiry: RasInquiry | None = None
+        self._pace: StepTimeHistory | None = None
+        self._inquiry: RasHangInquiry | None = None
         self._asking: threading.Thread | None = None
         self._looked = 0.0
         self.progress: RunProgress | None = None
@@ -314,19 +316,19 @@ class RankProgress:
         self.end()
         now = self._looked = time.monotonic()
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
-        self._inquiry = RasInquiry(self._ras, hosts)
+        self._inquiry = RasHangInquiry(self._ras, hosts)
         if file is not None:
             self._source = NoteFileReader(file, at_end=True)
             self._source.take()  # what is in it now is an older step's
             return self._source.address
         try:
-            self._source = open_listener(() if here else list(hosts))
+            self._source = open_note_listener(() if here else list(hosts))
         except HpctlError as error:
             self.listen_error = f"{error}: {error.hint}"
             return ""
         return self._source.address
 
-    def add_log_note(self, note: Note) -> None:
+    def add_log_note(self, note: ProgressNote) -> None:
         """Handle a note from the job's log. May be called from any thread."""
         self._logged.append(ReceivedNote(note, time.monotonic()))
 
@@ -342,7 +344,7 @@ class RankProgress:
         stopped, self._looked = now - self._looked > RANKS_STOPPED_S, now
         if self._asking is not None and self._asking.is_alive():
             return None  # it reads the progress; what the ranks report meanwhile is kept
-        for heard in self._take_notes():
+        for heard in self._collect_new_notes():
             self.progress.add(heard.note, heard.at)
             self.heard = True
         if not self.heard:
@@ -355,18 +357,23 @@ class RankProgress:
         if trouble is None or trouble.kind is not TroubleKind.HANG:
             return trouble
         self._asking = threading.Thread(
-            target=self._ask, args=(self._inquiry, self.progress, trouble), name="hang", daemon=True
+            target=self._explain_hang,
+            args=(self._inquiry, self.progress, trouble),
+            name="hang",
+            daemon=True,
         )
         self._asking.start()
         return None
 
-    def _take_notes(self) -> list[ReceivedNote]:
+    def _collect_new_notes(self) -> list[ReceivedNote]:
         """Return what came since the last look, from wherever."""
         received = self._source.take() if self._source is not None else []
         # Only as many as there are now: the log's thread may add to them meanwhile.
         return received + [self._logged.popleft() for _ in range(len(self._logged))]
 
-    def _ask(self, inquiry: RasInquiry, progress: RunProgress, trouble: Trouble) -> None:
+    def _explain_hang(
+        self, inquiry: RasHangInquiry, progress: RunProgress, trouble: Trouble
+    ) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
         hang = inquiry.explain(progress, trouble)
         if hang is None or self.progress is not progress:
@@ -375,7 +382,7 @@ class RankProgress:
         if self.progress is not progress:
             return
         # The witnesses take a minute, in which a run that waited for its storage may move again.
-        for heard in self._take_notes():
+        for heard in self._collect_new_notes():
             progress.add(heard.note, heard.at)
         if progress.hang(time.monotonic()) is not None:
             self._put(explained)
@@ -412,9 +419,9 @@ class RankProgress:
         self._logged.clear()
         if source is not None:
             # It may take a second to let go, which the next step need not wait for.
-            threading.Thread(target=_close_source, args=(source,), daemon=True).start()
+            threading.Thread(target=_close_note_source, args=(source,), daemon=True).start()
 
 
-def _close_source(source: NoteListener | NoteFileReader) -> None:
+def _close_note_source(source: NoteListener | NoteFileReader) -> None:
     with contextlib.suppress(OSError):
         source.close()

@@ -1,9 +1,9 @@
 """Judge a run by what it left behind: dumps, output, exit codes, and the findings of its nodes.
 
-This is for runs that have ended, whose log and dumps may be of any user. `RunRemains` is what such
-a run left. `judge_run` reads it and takes the steps that a verdict takes everywhere: `judge_end`
-for the log and the exit codes, `explain_failure` (`hpctl.jobs.run_failure`) for the other evidence,
-and `judge_failure` (`hpctl.jobs.verdict`) for the component.
+This is for runs that have ended, whose log and dumps may be of any user. `RunEndEvidence` is what
+such a run left. `judge_run_end` reads it and takes the steps that a verdict takes everywhere:
+`judge_step_end` for the log and the exit codes, `explain_failure` (`hpctl.jobs.run_failure`) for
+the other evidence, and `judge_run_failure` (`hpctl.jobs.verdict`) for the component.
 
 The end of a script of `hpctl sbatch` (`log_cause`) and the corpus of recorded failures read what a
 run left. `hpctl run` takes the same steps with what it learns while a step runs, and the daemon
@@ -20,32 +20,32 @@ from msgspec.structs import replace
 
 from hpctl.faults.assess import SETTLED, assess_health
 from hpctl.faults.catalogue import build_rules
-from hpctl.jobs.crash import GpuGrant, classify_crash
-from hpctl.jobs.decide import PastTrouble
-from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.crash import JobGpuAllocation, classify_crash
+from hpctl.jobs.decide import TreatedTrouble
+from hpctl.jobs.hangs.flight_files import read_dumps_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightVerdict
-from hpctl.jobs.hangs.ras_judge import RankNames
-from hpctl.jobs.hangs.ras_report import RasReport, read_json
+from hpctl.jobs.hangs.ras_judge import JobRankNames
+from hpctl.jobs.hangs.ras_report import RasReport, parse_ras_report
 from hpctl.jobs.hangs.stack_groups import StackVerdict
 from hpctl.jobs.run import ending
-from hpctl.jobs.run.srun import NotLaunched, TaskEnd
-from hpctl.jobs.run.timeouts import Witnesses, judge_ras
+from hpctl.jobs.run.srun import SrunLaunchFailure, SrunTaskEnd
+from hpctl.jobs.run.timeouts import TimeoutEvidence, judge_ras_report
 from hpctl.jobs.run_failure import LocateRank, RunFacts, explain_failure, explain_hang
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.failure import FailureVerdict
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Finding, Health
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
+from hpctl.vocabulary.model import Finding, NodeHealth
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 NO_STEP_MADE = "no progress"
 """The signature of a run that was ended because it made no progress."""
 
 
-class RunRemains(Struct, frozen=True, kw_only=True):
+class RunEndEvidence(Struct, frozen=True, kw_only=True):
     """What a run left behind.
 
     `exit_code` is srun's or the script's, as a shell has it. `tail` are the last lines of the job's
@@ -54,13 +54,13 @@ class RunRemains(Struct, frozen=True, kw_only=True):
     less the rank; dumps before `flight_since` (POSIX s) are ignored. `world` is how many ranks
     there were, 0 if unknown. `ras` is the JSON of NCCL's RAS service from before the end. `past`
     are the troubles of the job's runs before. `hung`: the run was ended because it made no
-    progress. `failed`, `again` and `gpus` are as in `hpctl.jobs.run.ending.Evidence`.
+    progress. `failed`, `again` and `gpus` are as in `hpctl.jobs.run.ending.StepEvidence`.
     """
 
     exit_code: int
     tail: Sequence[str] = ()
     rank_stderr: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    ends: Sequence[TaskEnd] = ()
+    ends: Sequence[SrunTaskEnd] = ()
     flight_prefix: str = ""
     flight_since: float = 0.0
     world: int = 0
@@ -71,30 +71,30 @@ class RunRemains(Struct, frozen=True, kw_only=True):
     past: Sequence[Trouble] = ()
     step: int | None = None
     hung: bool = False
-    failed: Sequence[NotLaunched] = ()
+    failed: Sequence[SrunLaunchFailure] = ()
     again: bool = False
-    gpus: GpuGrant = GpuGrant()
+    gpus: JobGpuAllocation = JobGpuAllocation()
 
 
-class PostMortem(Struct, frozen=True):
+class RunEndVerdict(Struct, frozen=True):
     """What ended a run, and the verdict on it; None where the run is done."""
 
     trouble: Trouble | None
     verdict: FailureVerdict | None
 
 
-def judge_run(remains: RunRemains, policy: RunPolicy, now: datetime) -> PostMortem:
+def judge_run_end(remains: RunEndEvidence, policy: RunPolicy, now: datetime) -> RunEndVerdict:
     """Judge a run that has ended. Reads dumps in a bounded process; raises nothing."""
-    trouble = explain_remains(remains, policy, now)
+    trouble = explain_run_end(remains, policy, now)
     if trouble is None:
-        return PostMortem(None, None)
-    nodes = {name: assess_findings(name, found) for name, found in remains.findings.items()}
-    past = [PastTrouble(one, Action.STEP) for one in remains.past]
-    return PostMortem(trouble, judge_failure(trouble, past, nodes, policy, now))
+        return RunEndVerdict(None, None)
+    nodes = {name: assess_node_findings(name, found) for name, found in remains.findings.items()}
+    past = [TreatedTrouble(one, RunAction.STEP) for one in remains.past]
+    return RunEndVerdict(trouble, judge_run_failure(trouble, past, nodes, policy, now))
 
 
-def explain_remains(
-    remains: RunRemains, policy: RunPolicy, now: datetime, locate: LocateRank | None = None
+def explain_run_end(
+    remains: RunEndEvidence, policy: RunPolicy, now: datetime, locate: LocateRank | None = None
 ) -> Trouble | None:
     """Return what ended a run, with its rank and node; None where the run is done. `locate` is as
     in `explain_failure`."""
@@ -102,7 +102,7 @@ def explain_remains(
     if not tail:
         lines = sorted(remains.rank_stderr.items())
         for rank, said in lines:
-            tail += [_label_line(rank, line) for line in said]
+            tail += [_add_rank_label(rank, line) for line in said]
     facts = RunFacts(
         tail=tail,
         ends=remains.ends,
@@ -111,15 +111,15 @@ def explain_remains(
         findings=remains.findings,
     )
 
-    def ask() -> tuple[Witnesses, RankNames]:
-        return _read_witnesses(remains)
+    def ask() -> tuple[TimeoutEvidence, JobRankNames]:
+        return _read_witness_reports(remains)
 
     if remains.hung:
         hang = Trouble(TroubleKind.HANG, now, "it made no progress", NO_STEP_MADE)
-        excerpt = ending.cut_excerpt(tail)
+        excerpt = ending.cut_log_excerpt(tail)
         hang = replace(hang, step=remains.step, evidence=excerpt, exit_code=remains.exit_code)
         return explain_hang(hang, facts, ask, policy)
-    evidence = ending.Evidence(
+    evidence = ending.StepEvidence(
         remains.exit_code,
         ends=remains.ends,
         failed=remains.failed,
@@ -128,36 +128,36 @@ def explain_remains(
         again=remains.again or bool(remains.past),
         gpus=remains.gpus,
     )
-    trouble = ending.judge_end(evidence, policy, now, classify_crash)
+    trouble = ending.judge_step_end(evidence, policy, now, classify_crash)
     return None if trouble is None else explain_failure(trouble, facts, ask, locate)
 
 
-def _label_line(rank: int, line: str) -> str:
+def _add_rank_label(rank: int, line: str) -> str:
     """Return a rank's line as `srun --label` prints it."""
     return f"{rank}: {line}"
 
 
-def _read_witnesses(remains: RunRemains) -> tuple[Witnesses, RankNames]:
+def _read_witness_reports(remains: RunEndEvidence) -> tuple[TimeoutEvidence, JobRankNames]:
     """Return what the dumps, NCCL's RAS service and the stacks of a run say."""
     prefix = remains.flight_prefix
-    flight = read_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
-    names = RankNames({}, {}, remains.world or flight.world)
-    report = _read_report(remains.ras)
-    ras = judge_ras(report, names) if report is not None else None
-    return Witnesses(flight, ras, remains.stacks), names
+    flight = read_dumps_verdict(prefix, remains.flight_since) if prefix else FlightVerdict()
+    names = JobRankNames({}, {}, remains.world or flight.world)
+    report = _read_ras_report(remains.ras)
+    ras = judge_ras_report(report, names) if report is not None else None
+    return TimeoutEvidence(flight, ras, remains.stacks), names
 
 
-def _read_report(raw: bytes) -> RasReport | None:
+def _read_ras_report(raw: bytes) -> RasReport | None:
     """Return what the RAS service said; None where that cannot be read."""
     try:
-        return read_json(raw) if raw else None
+        return parse_ras_report(raw) if raw else None
     except HpctlError:
         return None
 
 
-def assess_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:
+def assess_node_findings(node: NodeName, findings: Sequence[Finding]) -> Assessment:
     """Return what a node's findings amount to once no rule waits for companions any longer."""
     last = max((one.last for one in findings), default=LATEST)
-    here = Generation(node, InstanceId(""), BootId(""))
-    known = Health(here, last, tuple(findings))
+    here = NodeGeneration(node, InstanceId(""), BootId(""))
+    known = NodeHealth(here, last, tuple(findings))
     return assess_health(known, build_rules(), last + SETTLED if findings else last)

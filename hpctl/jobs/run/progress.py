@@ -16,9 +16,9 @@ from statistics import median
 
 from msgspec import Struct, field
 
-from hpctl.jobs.logs.engine import Baseline
+from hpctl.jobs.logs.engine import MedianBaseline
 from hpctl.jobs.logs.rules import LogRule
-from hpctl.jobs.run.progress_notes import Note
+from hpctl.jobs.run.progress_notes import ProgressNote
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -32,7 +32,7 @@ PAUSE_FACTOR = 1.5
 MOST_PHASES = 64
 
 
-class RunPace(Struct):
+class StepTimeHistory(Struct):
     """The past that a hang is judged by. Durations in seconds."""
 
     silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -49,9 +49,9 @@ class RunPace(Struct):
     past: float | None = None
     """The median silence of the start before this one."""
 
-    def derive_next(self) -> RunPace:
+    def derive_next(self) -> StepTimeHistory:
         """Return what the next start of the same run may go by."""
-        return RunPace(
+        return StepTimeHistory(
             longest_start=self.longest_start,
             longest_early=self.longest_early,
             longest_save=self.longest_save,
@@ -115,11 +115,11 @@ _SPIKE = LogRule(name="loss", logPattern="(.)", kind="spike")
 _SLOW = LogRule(name="throughput", logPattern="(.)", kind="slow")
 
 
-class PastJudge:
+class OwnPastRuleJudge:
     """True once as many values running as the rule wants are far off the run's own past."""
 
     def __init__(self, rule: LogRule) -> None:
-        self._rule, self._baseline, self._bad = rule, Baseline(rule), 0
+        self._rule, self._baseline, self._bad = rule, MedianBaseline(rule), 0
 
     def __call__(self, value: float) -> bool:
         """Take the next value."""
@@ -134,7 +134,7 @@ MOST_NAMED = 8
 """Ranks that a sentence names one by one."""
 
 
-class TrackedRank(Struct):
+class TrackedRankProgress(Struct):
     """One rank as it last reported. Times are `RunProgress`'s seconds."""
 
     rank: int
@@ -153,7 +153,7 @@ class TrackedRank(Struct):
     stride: int = 0
     """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
 
-    def hear(self, note: Note, at: float) -> None:
+    def hear(self, note: ProgressNote, at: float) -> None:
         """Read from a note which rank it is; what it did is for `RunProgress`."""
         self.at = at
         self.node = note.node or self.node
@@ -170,11 +170,11 @@ class TrackedRank(Struct):
 class LaggingRanks(Struct, frozen=True):
     """The ranks that the others wait for, and how that shows. Empty: the notes do not show it."""
 
-    ranks: tuple[TrackedRank, ...] = ()
+    ranks: tuple[TrackedRankProgress, ...] = ()
     why: str = ""
 
 
-def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks:
+def find_lagging_ranks(ranks: Mapping[int, TrackedRankProgress], since: float) -> LaggingRanks:
     """Return who is behind: by step; else in another phase than most; else without any report.
 
     Only what was reported after `since`, when the run last went back, is compared. A lag that may
@@ -183,20 +183,20 @@ def find_lagging(ranks: Mapping[int, TrackedRank], since: float) -> LaggingRanks
     fresh = [rank for rank in ranks.values() if rank.at >= since]
     stepped = [rank for rank in fresh if rank.step is not None]
     if len(stepped) > 1:
-        front = max(_read_step(rank) for rank in stepped)
-        lowest = min(stepped, key=_read_step)
+        front = max(_read_note_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_read_note_step)
         slack = max(rank.stride for rank in stepped)
-        if _read_step(lowest) < front - slack:
+        if _read_note_step(lowest) < front - slack:
             late = [rank for rank in stepped if rank.step == lowest.step]
             if 2 * len(late) <= len(stepped):
                 there = f"at step {lowest.step}, the furthest at {front}"
                 return LaggingRanks(
-                    tuple(late), f"{format_ranks(late)} {_choose_verb(late)} {there}"
+                    tuple(late), f"{format_rank_list(late)} {_choose_verb_number(late)} {there}"
                 )
-    return _find_other_phase(fresh) or LaggingRanks()
+    return _find_ranks_in_other_phase(fresh) or LaggingRanks()
 
 
-def _find_other_phase(fresh: list[TrackedRank]) -> LaggingRanks | None:
+def _find_ranks_in_other_phase(fresh: list[TrackedRankProgress]) -> LaggingRanks | None:
     """Return ranks in another phase than most, where few enough are."""
     phases = Counter(rank.phase for rank in fresh if rank.phase)
     if len(phases) < 2:
@@ -208,11 +208,12 @@ def _find_other_phase(fresh: list[TrackedRank]) -> LaggingRanks | None:
     where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
     return LaggingRanks(
         tuple(others),
-        f"{format_ranks(others)} {_choose_verb(others)} in {where}, the other {times} in {most}",
+        f"{format_rank_list(others)} {_choose_verb_number(others)} in {where}, the other {times} "
+        f"in {most}",
     )
 
 
-def format_ranks(ranks: Iterable[TrackedRank]) -> str:
+def format_rank_list(ranks: Iterable[TrackedRankProgress]) -> str:
     """Return the ranks as text, the first few of many."""
     found = sorted(ranks, key=lambda rank: rank.rank)
     text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
@@ -220,11 +221,11 @@ def format_ranks(ranks: Iterable[TrackedRank]) -> str:
     return f"{text} and {more} more" if more > 0 else text
 
 
-def _choose_verb(ranks: list[TrackedRank]) -> str:
+def _choose_verb_number(ranks: list[TrackedRankProgress]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-def _read_step(rank: TrackedRank) -> int:
+def _read_note_step(rank: TrackedRankProgress) -> int:
     assert rank.step is not None
     return rank.step
 
@@ -241,7 +242,12 @@ class RunProgress:
     """One start of a run: from the launch of its ranks until they are gone."""
 
     def __init__(
-        self, policy: RunPolicy, started: float, began: datetime, *, pace: RunPace | None = None
+        self,
+        policy: RunPolicy,
+        started: float,
+        began: datetime,
+        *,
+        pace: StepTimeHistory | None = None,
     ) -> None:
         """`started` and `began` are the same moment, by the monotonic and by the wall clock.
 
@@ -249,13 +255,14 @@ class RunProgress:
         run has taught (`pace.derive_next()` of its progress).
         """
         self.policy, self.started, self._began = policy, started, began
-        self.ranks: dict[int, TrackedRank] = {}
-        self.pace = pace or RunPace()
+        self.ranks: dict[int, TrackedRankProgress] = {}
+        self.pace = pace or StepTimeHistory()
         self.step: int | None = None
         """The furthest step of this start, or since the run last went back."""
         self.checkpoint: tuple[str, int | None] | None = None
         self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
-        """What saves took, as the program reported: `saves` of `RankProgress` takes them."""
+        """What saves took, as the program reported: `saves` of `RankProgressListener` takes
+        them."""
         """Path and step of the last save that a rank called finished."""
         self.done = False
         """The run reported its end."""
@@ -272,7 +279,7 @@ class RunProgress:
         self._since = started
         self._reported_at: float | None = None
         self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
-        self._jumps, self._slows = PastJudge(_SPIKE), PastJudge(_SLOW)
+        self._jumps, self._slows = OwnPastRuleJudge(_SPIKE), OwnPastRuleJudge(_SLOW)
         self._by_tokens = False
         self._lost: set[int] = set()
         """Ranks whose loss is no finite number."""
@@ -285,7 +292,7 @@ class RunProgress:
         """Return the monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)
 
-    def add(self, note: Note, at: float) -> None:
+    def add(self, note: ProgressNote, at: float) -> None:
         """Take in one note, received at `at`."""
         if note.restart:
             self.begin_again(at)
@@ -295,29 +302,29 @@ class RunProgress:
         if rank is None:
             if len(self.ranks) >= MOST_RANKS:
                 return
-            rank = self.ranks[number] = TrackedRank(number, at)
+            rank = self.ranks[number] = TrackedRankProgress(number, at)
             self._lowest = min(self._lowest, number)
         if note.pid is not None and rank.pid not in (None, note.pid):
             # Another process has its place: its ranks were restarted inside the step.
-            self._go_back(at)
+            self._return_to_earlier_step(at)
             rank.step, rank.phase, rank.saving_at = None, "", None
         before = rank.at
         rank.hear(note, at)
         if note.phase:
-            self._note_phase(rank, note.phase, at)
+            self._record_phase(rank, note.phase, at)
         if note.saving is not None:
-            self._note_saving(rank, note.saving, at)
+            self._record_saving(rank, note.saving, at)
         if note.checkpoint:
-            self._note_checkpoint(note, at)
+            self._record_checkpoint(note, at)
         elif note.step is not None:
-            self._note_step(rank, note, note.step, at, at - before)
+            self._record_step(rank, note, note.step, at, at - before)
         if note.done:
             self.done, self._moved = True, at
 
     def begin_again(self, at: float) -> None:
         """Begin again, because all ranks are restarted inside the step: what they last did no
         longer counts."""
-        self._go_back(at)
+        self._return_to_earlier_step(at)
         self.ranks.clear()
         self.done, self.pace, self._start = False, self.pace.derive_next(), at
 
@@ -343,8 +350,8 @@ class RunProgress:
             TroubleKind.HANG,
             self.convert_to_date(now),
             f"{late.why}; {silence}" if late.why else silence,
-            signature=f"hang: no {self._waiting_for()}",
-            node=self._common_node(late),
+            signature=f"hang: no {self._describe_awaited_ranks()}",
+            node=self._find_common_node(late),
             rank=only.rank if only else None,
             device=f"GPU {only.gpu}" if only and only.gpu else "",
             evidence=self.summary(now),
@@ -360,7 +367,7 @@ class RunProgress:
         since = f" since step {self.step}" if self.step is not None else ""
         passed = f"{now - self._moved:.0f} s"
         bound = f"{self.bound(now):.0f} s"
-        return f"no {self._waiting_for()} for {passed}{since} ({usual}bound {bound})"
+        return f"no {self._describe_awaited_ranks()} for {passed}{since} ({usual}bound {bound})"
 
     def suspect(self, now: float) -> bool:
         """Return whether half of the explained silence is over: time for a first look from
@@ -369,7 +376,7 @@ class RunProgress:
 
     def behind(self) -> LaggingRanks:
         """Return the ranks that the others wait for, by their own notes."""
-        return find_lagging(self.ranks, self._since)
+        return find_lagging_ranks(self.ranks, self._since)
 
     @property
     def last_moved(self) -> float:
@@ -404,7 +411,7 @@ class RunProgress:
 
     def summary(self, now: float) -> str:
         """Return a few lines for a person: what each group of ranks last did."""
-        groups: dict[tuple[int | None, str, bool], list[TrackedRank]] = {}
+        groups: dict[tuple[int | None, str, bool], list[TrackedRankProgress]] = {}
         for rank in self.ranks.values():
             groups.setdefault((rank.step, rank.phase, rank.saving_at is not None), []).append(rank)
         lines = []
@@ -413,15 +420,17 @@ class RunProgress:
             where = f"step {step}" if step is not None else "no step"
             doing = f", in {phase}" if phase else ""
             doing += ", saving" if saving else ""
-            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {format_ranks(ranks)}")
+            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {format_rank_list(ranks)}")
         return "\n".join(lines)
 
-    def _note_step(self, rank: TrackedRank, note: Note, step: int, at: float, since: float) -> None:
+    def _record_step(
+        self, rank: TrackedRankProgress, note: ProgressNote, step: int, at: float, since: float
+    ) -> None:
         last = rank.step
         if last is not None and step < last:
             if since <= REORDERED_S and last - step <= REORDERED_STEPS:
                 return
-            self._go_back(at)
+            self._return_to_earlier_step(at)
         rank.stride = max(step - last, 0) if note.lost and last is not None else 0
         if rank.phase and not rank.stepping:
             self.pace.left(rank.phase, at - rank.phase_at)
@@ -429,44 +438,48 @@ class RunProgress:
         if last != step:
             self._moved = self._stepped_at = at
         if self.step is None or step > self.step:
-            self._advance(step, note.tokens, at)
+            self._advance_to_step(step, note.tokens, at)
         if note.loss is not None:
-            self._note_loss(rank, note.loss, at)
+            self._record_loss(rank, note.loss, at)
 
-    def _advance(self, step: int, tokens: float | None, at: float) -> None:
+    def _advance_to_step(self, step: int, tokens: float | None, at: float) -> None:
         if self.step is not None and self._stepped is not None:
             silence = at - self._stepped
             self.pace.record_step(silence, excused=self._excused)
             if silence > 0:
-                self._rate(silence, step - self.step, tokens, at)
+                self._record_step_rate(silence, step - self.step, tokens, at)
         elif self._start is not None:
             self.pace.longest_start = max(self.pace.longest_start, at - self._start)
         self._start = None
         self.step, self._stepped, self._excused = step, at, False
 
-    def _go_back(self, at: float) -> None:
+    def _return_to_earlier_step(self, at: float) -> None:
         """Handle a run that was resumed at an earlier step, or that counts its steps from the
         beginning."""
         self._since, self.step, self._stepped, self._moved = at, None, None, at
 
-    def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:
+    def _record_step_rate(
+        self, silence: float, steps: int, tokens: float | None, at: float
+    ) -> None:
         """Note the rate of so many steps in so many seconds, with the tokens of each where they
         are reported."""
         if (tokens is not None) != self._by_tokens:
-            self._slows, self._by_tokens = PastJudge(_SLOW), tokens is not None
+            self._slows, self._by_tokens = OwnPastRuleJudge(_SLOW), tokens is not None
         rate = steps * (1.0 if tokens is None else tokens) / silence
         if self._slows(rate):
             unit = "steps/s" if tokens is None else "tokens/s"
             why = f"{rate:.4g} {unit} is far under the run's own median"
             signature = "throughput far under the run's own past"
-            self._queue(TroubleKind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
+            self._queue_trouble(
+                TroubleKind.SLOW, f"{why}, {_SLOW.points} times running", at, signature
+            )
 
-    def _note_loss(self, rank: TrackedRank, loss: float, at: float) -> None:
+    def _record_loss(self, rank: TrackedRankProgress, loss: float, at: float) -> None:
         """Note a loss that is no number: of the first rank, until all are numbers again."""
         if not math.isfinite(loss):
             if not self._lost:
                 why = f"{rank}: the loss is {loss}"
-                self._queue(TroubleKind.NAN, why, at, "loss is no finite number", rank)
+                self._queue_trouble(TroubleKind.NAN, why, at, "loss is no finite number", rank)
             self._lost.add(rank.rank)
             return
         self._lost.discard(rank.rank)
@@ -475,9 +488,11 @@ class RunProgress:
         if rank.rank == self._lowest and self._jumps(loss):
             why = f"the loss is {loss:.6g}, far over the run's own median"
             signature = "loss far over the run's own past"
-            self._queue(TroubleKind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature)
+            self._queue_trouble(
+                TroubleKind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature
+            )
 
-    def _note_phase(self, rank: TrackedRank, phase: str, at: float) -> None:
+    def _record_phase(self, rank: TrackedRankProgress, phase: str, at: float) -> None:
         if phase == rank.phase:
             return
         if rank.phase and not rank.stepping:
@@ -485,7 +500,7 @@ class RunProgress:
         rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
         self._moved, self._excused = at, True
 
-    def _note_saving(self, rank: TrackedRank, on: bool, at: float) -> None:
+    def _record_saving(self, rank: TrackedRankProgress, on: bool, at: float) -> None:
         if on:
             rank.saving_at = at if rank.saving_at is None else rank.saving_at
         elif rank.saving_at is not None:
@@ -493,20 +508,20 @@ class RunProgress:
             rank.saving_at = None
         self._moved, self._excused = at, True
 
-    def _note_checkpoint(self, note: Note, at: float) -> None:
+    def _record_checkpoint(self, note: ProgressNote, at: float) -> None:
         self.checkpoint = (note.checkpoint, note.step)
         if note.seconds is not None and 0 <= note.seconds < self.policy.window_s:
             self.pace.longest_save = max(self.pace.longest_save, note.seconds)
             self.saves.append(note.seconds)
         self._moved, self._excused = at, True
 
-    def _queue(
+    def _queue_trouble(
         self,
         kind: TroubleKind,
         why: str,
         at: float,
         signature: str,
-        rank: TrackedRank | None = None,
+        rank: TrackedRankProgress | None = None,
     ) -> None:
         step = self.step if rank is None else rank.step
         self._pending.append(
@@ -523,7 +538,7 @@ class RunProgress:
             )
         )
 
-    def _waiting_for(self) -> str:
+    def _describe_awaited_ranks(self) -> str:
         if self.done:
             return "end after the run said that it was done"
         if any(rank.saving_at is not None for rank in self.ranks.values()):
@@ -531,6 +546,6 @@ class RunProgress:
         return "first step" if self.step is None else "step"
 
     @staticmethod
-    def _common_node(late: LaggingRanks) -> NodeName | None:
+    def _find_common_node(late: LaggingRanks) -> NodeName | None:
         nodes = {rank.node for rank in late.ranks}
         return nodes.pop() if len(nodes) == 1 else None

@@ -45,7 +45,7 @@ _TRUE = ("1", "true", "on", "yes")
 _FALSE = ("0", "false", "off", "no")
 
 
-class Note(msgspec.Struct, frozen=True):
+class ProgressNote(msgspec.Struct, frozen=True):
     """What one line says of what hpctl judges by. None and empty: it does not say.
 
     With `checkpoint`, `step` is the checkpoint's and `seconds` what the save took. `lost` counts
@@ -69,7 +69,7 @@ class Note(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
-def parse_note(raw: bytes) -> Note | None:
+def parse_progress_note(raw: bytes) -> ProgressNote | None:
     """Read one line. None where it is no note: torn, too long, not text, or saying nothing."""
     if len(raw) > LONGEST:
         return None
@@ -77,16 +77,16 @@ def parse_note(raw: bytes) -> Note | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    return _build_note(_split_fields(text))
+    return _build_progress_note(_split_note_fields(text))
 
 
-def read_secret(raw: bytes) -> bytes:
+def read_datagram_secret(raw: bytes) -> bytes:
     """Return the secret that a datagram begins with, empty where there is none."""
     first, _, _ = raw.partition(b" ")
     return first.removeprefix(b"token=") if first.startswith(b"token=") else b""
 
 
-def in_log(block: bytes) -> list[Note]:
+def find_notes_in_log(block: bytes) -> list[ProgressNote]:
     """Return the notes among whole lines of a log. `srun --label` names the rank where they do
     not."""
     found = []
@@ -94,21 +94,21 @@ def in_log(block: bytes) -> list[Note]:
     while at >= 0:
         begin, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
         end = len(block) if end < 0 else end
-        note = parse_note(block[at + len(PREFIX) : end])
+        note = parse_progress_note(block[at + len(PREFIX) : end])
         if note is not None:
             label = _LABEL.match(block[begin:at])
             if note.rank is None and label:
-                note = _add_rank(note, int(label[1]))
+                note = _add_rank_label(note, int(label[1]))
             found.append(note)
         at = block.find(PREFIX, end)
     return found
 
 
-def _add_rank(note: Note, rank: int) -> Note:
+def _add_rank_label(note: ProgressNote, rank: int) -> ProgressNote:
     return msgspec.structs.replace(note, rank=rank) if rank < HIGHEST_RANK else note
 
 
-def _split_fields(text: str) -> dict[str, str]:
+def _split_note_fields(text: str) -> dict[str, str]:
     """Split a note into keys and values, still as text."""
     pairs = [word.partition("=") for word in text.split()]
     if "%" in text:
@@ -116,41 +116,41 @@ def _split_fields(text: str) -> dict[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _build_note(fields: dict[str, str]) -> Note | None:
-    step = _parse_whole(fields, "step", HIGHEST_STEP)
+def _build_progress_note(fields: dict[str, str]) -> ProgressNote | None:
+    step = _parse_integer(fields, "step", HIGHEST_STEP)
     keys = fields.keys()
     phase = _parse_text(fields, "phase", 64) if "phase" in keys else ""
     checkpoint = _parse_text(fields, "checkpoint", 1024) if "checkpoint" in keys else ""
-    saving = _parse_switch(fields["saving"]) if "saving" in keys else None
-    done = "done" in keys and _parse_switch(fields["done"]) is True
-    restart = "restart" in keys and _parse_switch(fields["restart"]) is True
+    saving = _parse_boolean(fields["saving"]) if "saving" in keys else None
+    done = "done" in keys and _parse_boolean(fields["done"]) is True
+    restart = "restart" in keys and _parse_boolean(fields["restart"]) is True
     if step is None and not (phase or checkpoint or done or restart) and saving is None:
         return None
     node = fields.get("node", "")
-    return Note(
+    return ProgressNote(
         step=step,
         loss=_parse_number(fields.get("loss")),
         tokens=_parse_number(fields.get("tokens")),
         seconds=_parse_number(fields.get("seconds")),
-        rank=_parse_whole(fields, "rank", HIGHEST_RANK),
+        rank=_parse_integer(fields, "rank", HIGHEST_RANK),
         node=NodeName(node) if _NODE.match(node) else None,
-        pid=_parse_whole(fields, "pid", 1 << 22),
+        pid=_parse_integer(fields, "pid", 1 << 22),
         gpu=_parse_text(fields, "gpu", 64) if "gpu" in keys else "",
         phase=phase,
         checkpoint=checkpoint,
         saving=saving,
         done=done,
         restart=restart,
-        lost=_parse_whole(fields, "lost", HIGHEST_STEP) or 0,
+        lost=_parse_integer(fields, "lost", HIGHEST_STEP) or 0,
     )
 
 
-def _parse_switch(text: str) -> bool | None:
+def _parse_boolean(text: str) -> bool | None:
     lower = text.lower()
     return True if lower in _TRUE else False if lower in _FALSE else None
 
 
-def _parse_whole(fields: dict[str, str], name: str, bound: int) -> int | None:
+def _parse_integer(fields: dict[str, str], name: str, bound: int) -> int | None:
     text = fields.get(name)
     if text is None:
         return None
@@ -188,7 +188,7 @@ _LOOK = 0.2
 class ReceivedNote(msgspec.Struct, frozen=True):
     """A note, and when it arrived: seconds of the monotonic clock."""
 
-    note: Note
+    note: ProgressNote
     at: float
 
 
@@ -207,7 +207,9 @@ class NoteListener:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         sock.settimeout(_LOOK)
-        self._thread = threading.Thread(target=self._receive_notes, name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._receive_datagrams, name="progress", daemon=True
+        )
         self._thread.start()
 
     def __enter__(self) -> NoteListener:
@@ -230,7 +232,7 @@ class NoteListener:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _receive_notes(self) -> None:
+    def _receive_datagrams(self) -> None:
         while not self._closing.is_set():
             try:
                 # One byte more than a note may have, to recognize a longer one.
@@ -244,8 +246,8 @@ class NoteListener:
             self._add_note(raw)
 
     def _add_note(self, raw: bytes) -> None:
-        allowed = not self._token or hmac.compare_digest(read_secret(raw), self._token)
-        note = parse_note(raw) if allowed else None
+        allowed = not self._token or hmac.compare_digest(read_datagram_secret(raw), self._token)
+        note = parse_progress_note(raw) if allowed else None
         if note is None:
             self.dropped += 1
             return
@@ -256,14 +258,14 @@ class NoteListener:
             self._heard.append(ReceivedNote(note, time.monotonic()))
 
 
-def open_listener(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
+def open_note_listener(peers: Sequence[str] = (), directory: Path | None = None) -> NoteListener:
     """Listen for ranks on this node, or, where `peers` names others' hosts, on all of them.
 
     `directory` is where the unix socket's own directory is made; by default the temporary one.
     Raises HpctlError where no socket can be had.
     """
     try:
-        return _open_udp(peers) if peers else _open_unix(directory)
+        return _open_udp_socket(peers) if peers else _open_unix_socket(directory)
     except OSError as error:
         raise HpctlError(
             "hpctl run cannot open a socket to receive the ranks' progress: "
@@ -273,7 +275,7 @@ def open_listener(peers: Sequence[str] = (), directory: Path | None = None) -> N
         ) from error
 
 
-def _open_unix(directory: Path | None) -> NoteListener:
+def _open_unix_socket(directory: Path | None) -> NoteListener:
     base = Path(directory or tempfile.gettempdir())
     if len(os.fsencode(base)) > LONGEST_PATH - 40:
         base = Path("/tmp")  # noqa: S108 -- mkdtemp makes a directory of 0700 in it
@@ -289,13 +291,13 @@ def _open_unix(directory: Path | None) -> NoteListener:
     return NoteListener(sock, f"unix:{own / 's'}", directory=own)
 
 
-def _open_udp(peers: Sequence[str]) -> NoteListener:
-    family, host = _own_address(peers)
+def _open_udp_socket(peers: Sequence[str]) -> NoteListener:
+    family, host = _find_own_address(peers)
     token = secrets.token_hex(16)
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-        _drop_without(sock, f"token={token[: len(token) // 2]}".encode())
+        _attach_prefix_filter(sock, f"token={token[: len(token) // 2]}".encode())
         sock.bind((host, 0))
     except OSError:
         sock.close()
@@ -313,7 +315,7 @@ _EQUAL, _RETURN = 0x15, 0x06
 _UDP_HEAD = 8
 
 
-def _drop_without(sock: socket.socket, prefix: bytes) -> None:
+def _attach_prefix_filter(sock: socket.socket, prefix: bytes) -> None:
     """Have the kernel drop what does not begin with `prefix`, before it takes room in the socket.
 
     Without this a user of the node who sends a million datagrams a second fills the socket, and
@@ -340,7 +342,7 @@ def _drop_without(sock: socket.socket, prefix: bytes) -> None:
         sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, head)
 
 
-def _own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
+def _find_own_address(peers: Sequence[str]) -> tuple[socket.AddressFamily, str]:
     """Return this node's address on the way to the first of the peers whose name resolves."""
     failure: OSError = OSError("no peer")
     for peer in peers:
@@ -381,7 +383,7 @@ class NoteFileReader:
                 break
             at = time.monotonic()
             for line in block.splitlines():
-                note = parse_note(line)
+                note = parse_progress_note(line)
                 if note is None:
                     self.dropped += bool(line.strip())
                 else:

@@ -14,10 +14,10 @@ from typing import Final
 from hpctl.checkpoints.fast.spec import HELPER
 from hpctl.jobs.job_processes import (
     JobProcess,
-    has_handler,
-    list_pids,
-    of_this_cluster,
-    read_process,
+    has_signal_handler,
+    is_of_this_cluster,
+    list_process_ids,
+    read_job_process,
 )
 from hpctl.toolkit.bounds import make_printable
 
@@ -29,12 +29,12 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Send the signal, and print to how many processes. Always 0."""
     number, step = int(arguments[0]), arguments[1]
     asked = 0
-    for pid in list_pids():
-        process = read_process(pid, os.geteuid(), environ.get("SLURM_JOB_ID", ""))
+    for pid in list_process_ids():
+        process = read_job_process(pid, os.geteuid(), environ.get("SLURM_JOB_ID", ""))
         if (
             process is None
-            or not _is_in_step(process, step, environ)
-            or not has_handler(pid, number)
+            or not _is_step_process(process, step, environ)
+            or not has_signal_handler(pid, number)
         ):
             continue
         with contextlib.suppress(ProcessLookupError):
@@ -44,18 +44,18 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _is_in_step(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
+def _is_step_process(process: JobProcess, step: str, environ: Mapping[str, str]) -> bool:
     """Return whether a process is one of the step, on this node, and no helper of hpctl's."""
     node = environ.get("SLURMD_NODENAME", "")
     return (
         process.env.get("SLURM_STEP_ID") == step
         and process.env.get("SLURMD_NODENAME", node) == node
         and HELPER not in process.env
-        and of_this_cluster(process.env)
+        and is_of_this_cluster(process.env)
     )
 
 
-def read_answers(text: str) -> int | None:
+def count_asked_processes(text: str) -> int | None:
     """Return how many processes were asked, by what all nodes printed; None where none did."""
     found = [int(match[1]) for match in _ANSWER.finditer(text)]
     return sum(found) if found else None

@@ -31,19 +31,19 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read, print and report why the script ended. Always 0."""
     try:
         code = int(arguments[0])
-        block = read_output(environ.get(LOG_START, ""), (1, 2))
-        if code and not is_cancelled(block, environ.get("SLURM_JOB_ID", "")):
+        block = read_script_output(environ.get(LOG_START, ""), (1, 2))
+        if code and not is_ended_by_slurm(block, environ.get("SLURM_JOB_ID", "")):
             # Imported late: a job that is being cancelled is not kept waiting.
-            from hpctl.jobs.run.log_cause import report_cause
+            from hpctl.jobs.run.log_cause import report_script_end_cause
 
-            report_cause(code, block, environ)
+            report_script_end_cause(code, block, environ)
     except Exception as error:  # noqa: BLE001 -- a job's end must not depend on what hpctl reads
         text = f"hpctl: why the script ended was not read: {error!r}"
         print(make_printable(text), file=sys.stderr)
     return 0
 
 
-def read_output(began: str, fds: Sequence[int]) -> bytes:
+def read_script_output(began: str, fds: Sequence[int]) -> bytes:
     """Return the end of what this run has written to the files behind `fds`, whole lines.
 
     `began` is LOG_START's value. What is no regular file, or cannot be read, is left out.
@@ -60,13 +60,13 @@ def read_output(began: str, fds: Sequence[int]) -> bytes:
             status = os.fstat(fd)
             key = (status.st_dev, status.st_ino)
             if stat.S_ISREG(status.st_mode) and key not in read:
-                read[key] = _read_end(fd, starts.get(key, 0))
+                read[key] = _read_file_end(fd, starts.get(key, 0))
         except OSError:
             continue
     return b"".join(read.values())
 
 
-def _read_end(fd: int, start: int) -> bytes:
+def _read_file_end(fd: int, start: int) -> bytes:
     """Return the last bytes of a file that come after `start`. Raises OSError."""
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -76,7 +76,7 @@ def _read_end(fd: int, start: int) -> bytes:
     return block if block.endswith(b"\n") or not block else block + b"\n"
 
 
-def is_cancelled(block: bytes, job: str) -> bool:
+def is_ended_by_slurm(block: bytes, job: str) -> bool:
     """Return whether Slurm itself ended this run: a person, a requeue, preemption or the time
     limit."""
     return any(match[1].decode() == job for match in _CANCELLED.finditer(block))

@@ -10,14 +10,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints.resume import ResumePlaces, ResumePoint, find_newest_point, resume_places
+from hpctl.checkpoints.resume import (
+    ResumePlaces,
+    ResumePoint,
+    find_newest_point,
+    read_resume_places,
+)
 from hpctl.checkpoints.run_records import HISTORIES
-from hpctl.jobs.crash import GpuGrant
-from hpctl.jobs.hangs.ras_report import Address, address_of_job, parse_address
-from hpctl.jobs.logs.rules import RuleSet
-from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart
-from hpctl.jobs.run.flight import flight_prefix
-from hpctl.jobs.run.srun import SrunCommand, task_layout
+from hpctl.jobs.crash import JobGpuAllocation
+from hpctl.jobs.hangs.ras_report import RasAddress, make_job_ras_address, parse_ras_address
+from hpctl.jobs.logs.rules import LogRuleSet
+from hpctl.jobs.restart import JobRestartSetup, RestartMethod, choose_first_restart_method
+from hpctl.jobs.run.flight import make_flight_prefix
+from hpctl.jobs.run.srun import SrunCommand, find_task_layout
 from hpctl.toolkit.bounds import parse_count
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import expand_hostlist
@@ -29,7 +34,7 @@ MOST_TASKS = 65_536
 """Tasks of a step that are placed: as many ranks as a run may have that is judged."""
 
 
-class TorchRanks(Struct, frozen=True):
+class RankLauncherSettings(Struct, frozen=True):
     """What a launcher on each node starts. `count`: on a node, 0 for as many as GPUs. `in_process`:
     after an exception they begin the program again in the same processes."""
 
@@ -54,11 +59,11 @@ class RunSettings:
     history: Path | None
     environ: Mapping[str, str] = field(repr=False)
     restart: int = 0
-    rules: RuleSet | None = None
+    rules: LogRuleSet | None = None
     logs: tuple[Path, ...] = ()
     scratch: bool = False
     save_signal: int = signal.SIGUSR1
-    torch: TorchRanks | None = None
+    torch: RankLauncherSettings | None = None
     """None: no launcher."""
     places: ResumePlaces | None = field(default=None, repr=False)
     """Where to look for checkpoints, `directory` among them."""
@@ -75,10 +80,10 @@ class RunSettings:
         return bool(self.environ.get("HPCTL_SAVE_SIGNAL"))
 
     @property
-    def ras(self) -> Address:
+    def ras(self) -> RasAddress:
         """Return where NCCL's RAS service of this job's ranks listens. Raises HpctlError."""
         text = self.environ.get("NCCL_RAS_ADDR", "")
-        return parse_address(text) if text else address_of_job(int(self.job))
+        return parse_ras_address(text) if text else make_job_ras_address(int(self.job))
 
     @property
     def suspects(self) -> tuple[NodeName, ...]:
@@ -96,10 +101,12 @@ class RunSettings:
         return Path(path) if kind == "file" and path else None
 
     @property
-    def restart_way(self) -> RestartWay:
+    def restart_way(self) -> RestartMethod:
         """Return how the ranks of this job are restarted first."""
         in_process = self.torch is not None and self.torch.in_process
-        return choose_restart(RestartSetup(True, self.torch is not None, in_process))
+        return choose_first_restart_method(
+            JobRestartSetup(True, self.torch is not None, in_process)
+        )
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -151,12 +158,12 @@ class RunSettings:
     def flight(self, attempt: int) -> str:
         """Return where the ranks of an attempt dump their flight recorders, as a path's
         beginning."""
-        return flight_prefix(self.environ, self.history, attempt)
+        return make_flight_prefix(self.environ, self.history, attempt)
 
-    def gpus(self, in_slurm: int) -> GpuGrant:
+    def gpus(self, in_slurm: int) -> JobGpuAllocation:
         """Return what the job's environment says of its GPUs. `in_slurm` is the number that a node
         has by Slurm, 0 where Slurm counts none."""
-        visible = _visible_devices(self.srun, self.environ)
+        visible = _find_visible_devices(self.srun, self.environ)
         return find_gpu_grant(self.environ, visible, in_slurm)
 
     def account(self, attempt: int) -> Path | None:
@@ -169,16 +176,16 @@ class RunSettings:
         return self.history.with_suffix(".done") if self.history else None
 
 
-def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
+def read_run_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     srun: SrunCommand,
     environ: Mapping[str, str],
     own: Sequence[PolicyFile] = (),
     *,
     nodes: str = "",
     spares: int | None = None,
-    rules: RuleSet | None = None,
+    rules: LogRuleSet | None = None,
     logs: tuple[Path, ...] = (),
-    torch: TorchRanks | None = None,
+    torch: RankLauncherSettings | None = None,
 ) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""
     job = environ.get("SLURM_JOB_ID", "")
@@ -197,16 +204,16 @@ def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     allocated = tuple(NodeName(name) for name in expand_hostlist(listed))
     requested = nodes or srun.given.get("nodes", "")
     policy = merge_policies(own)
-    policy, wanted = _choose_size(
-        policy, requested, len(allocated), _count_spares(spares, environ, policy)
+    policy, wanted = _choose_step_size(
+        policy, requested, len(allocated), _count_spare_nodes(spares, environ, policy)
     )
-    places = resume_places(environ)
+    places = read_resume_places(environ)
     if environ.get("HPCTL_FAST_SPEC") and (places is None or places.fast is None):
         # The log says why they are off: the ranks save to the checkpoint directory.
         environ = {name: value for name, value in environ.items() if name != "HPCTL_FAST_DIR"}
     where = environ.get("HPCTL_CHECKPOINT_DIR")
     saved = Path(where) if where else None
-    tasks = 1 if torch is not None else task_layout(srun, environ, len(allocated), wanted)
+    tasks = 1 if torch is not None else find_task_layout(srun, environ, len(allocated), wanted)
     return RunSettings(
         job=JobId(int(job)),
         srun=srun,
@@ -215,20 +222,23 @@ def read_settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
         wanted=wanted,
         policy=policy,
         directory=saved,
-        history=_find_history_path(saved, environ) / f"run-{_make_job_key(job, environ)}.jsonl",
+        history=_find_history_path(saved, environ)
+        / f"run-{_make_unique_job_key(job, environ)}.jsonl",
         environ=environ,
         restart=int(environ.get("SLURM_RESTART_COUNT", "0") or 0),
         rules=rules,
         logs=logs,
         scratch=environ.get("HPCTL_RESUME") == "scratch",
-        save_signal=_save_signal(environ),
+        save_signal=_read_save_signal(environ),
         torch=torch,
         places=places,
         own=tuple(own),
     )
 
 
-def find_gpu_grant(environ: Mapping[str, str], visible: str | None, in_slurm: int) -> GpuGrant:
+def find_gpu_grant(
+    environ: Mapping[str, str], visible: str | None, in_slurm: int
+) -> JobGpuAllocation:
     """Return what a job's environment says of its GPUs.
 
     `visible` is CUDA_VISIBLE_DEVICES of its ranks. `in_slurm` is the number of GPUs that a node has
@@ -238,13 +248,13 @@ def find_gpu_grant(environ: Mapping[str, str], visible: str | None, in_slurm: in
     counted = parse_count(environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
     # Where Slurm counts no GPUs at all, a job has those of its nodes without asking.
     granted = counted or (0 if in_slurm else None)
-    return GpuGrant(visible, granted, listed)
+    return JobGpuAllocation(visible, granted, listed)
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def _visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
+def _find_visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
     """Return CUDA_VISIBLE_DEVICES as the ranks are started with it; None where nothing sets it."""
     exported = srun.given.get("export", "").split(",")
     for word in (*srun.command, *exported):
@@ -254,20 +264,20 @@ def _visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | Non
     return environ.get(_VISIBLE)
 
 
-def _save_signal(environ: Mapping[str, str]) -> int:
+def _read_save_signal(environ: Mapping[str, str]) -> int:
     """Return the signal at which the program saves; SIGUSR1 where none is given."""
     name = environ.get("HPCTL_SAVE_SIGNAL", "").partition("@")[0].upper().removeprefix("SIG")
     return signal.Signals.__members__.get(f"SIG{name}", signal.SIGUSR1)
 
 
-def _count_spares(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
+def _count_spare_nodes(given: int | None, environ: Mapping[str, str], policy: RunPolicy) -> int:
     if given is not None:
         return given
     exported = environ.get("HPCTL_SPARES", "")
     return int(exported) if exported.isdecimal() else policy.spares
 
 
-def _choose_size(
+def _choose_step_size(
     policy: RunPolicy, requested: str, allocated: int, spares: int
 ) -> tuple[RunPolicy, int]:
     """Return the policy with its elastic range, and how many nodes a step gets when all is well."""
@@ -296,7 +306,7 @@ def _choose_size(
     return policy, wanted
 
 
-def _make_job_key(job: str, environ: Mapping[str, str]) -> str:
+def _make_unique_job_key(job: str, environ: Mapping[str, str]) -> str:
     """Return what distinguishes this job from others in one directory: every cluster counts its
     jobs from 1."""
     cluster = re.sub(r"[^A-Za-z0-9_.-]", "_", environ.get("SLURM_CLUSTER_NAME", ""))

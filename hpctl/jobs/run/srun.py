@@ -27,16 +27,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.jobs.run.save_request import MODULE, read_answers
-from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, names_in
-from hpctl.slurm.run import End, Ran, SlurmRunner
-from hpctl.slurm.step_beside import beside_options
+from hpctl.jobs.run.save_request import MODULE, count_asked_processes
+from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, list_option_names
+from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
+from hpctl.slurm.step_beside import make_step_options
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 
-_VALUED = SHARED_VALUED + names_in("""
+_VALUED = SHARED_VALUED + list_option_names("""
     accel-bind bcast-exclude cpu-bind epilog het-group jobid max-exit-timeout max-threads mpi
     msg-timeout prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
 """)
@@ -72,7 +72,7 @@ class SrunCommand(Struct, frozen=True):
         return "multi-prog" in self.given
 
 
-def parse_srun(arguments: Sequence[str]) -> SrunCommand:
+def parse_srun_command(arguments: Sequence[str]) -> SrunCommand:
     """Split srun's arguments. Raises HpctlError where there is no command, or where the options
     pin the step to nodes, which is what the supervisor decides."""
     left, options, given = list(arguments), [], {}
@@ -81,7 +81,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
         if argument == "--":
             break
         options.append(argument)
-        name, value = _split_option(argument)
+        name, value = _split_srun_option(argument)
         if value is None:
             value = left.pop(0) if left else ""
             options.append(value)
@@ -100,7 +100,7 @@ def parse_srun(arguments: Sequence[str]) -> SrunCommand:
     return SrunCommand(tuple(options), given, tuple(left))
 
 
-def _split_option(word: str) -> tuple[str, str | None]:
+def _split_srun_option(word: str) -> tuple[str, str | None]:
     """Return an option's long name and value; None: the next word is the value."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
@@ -116,7 +116,7 @@ def _split_option(word: str) -> tuple[str, str | None]:
     return name, rest
 
 
-def task_layout(
+def find_task_layout(
     srun: SrunCommand, environ: Mapping[str, str], allocated: int, wanted: int
 ) -> int | None:
     """Return the tasks a node of a step, where the batch script's own options speak of the whole
@@ -142,7 +142,7 @@ def task_layout(
     )
 
 
-def step_arguments(
+def build_step_arguments(
     srun: SrunCommand, tasks_per_node: int | None, nodes: Sequence[NodeName], *, overlap: bool
 ) -> list[str]:
     """Return the arguments of `srun` for one step on just these nodes.
@@ -161,7 +161,7 @@ def step_arguments(
     return [*srun.options, *place, *srun.command]
 
 
-def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
+def restrict_to_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
     """Return the same with a command that sees the step's nodes and no others.
 
     srun gives the ranks the allocation's list, spares and lost nodes included, in one variable
@@ -193,7 +193,7 @@ _CODE = re.compile(r"Exited with exit code (\d+)")
 _SIGNALS = {signal.strsignal(number): 128 + number for number in signal.valid_signals()}
 
 
-class TaskEnd(Struct, frozen=True):
+class SrunTaskEnd(Struct, frozen=True):
     """Tasks of one node that ended badly. `code` is the shell's; `rank` the lowest of them, `spans`
     all of them as first and last rank of each row."""
 
@@ -204,37 +204,41 @@ class TaskEnd(Struct, frozen=True):
     spans: tuple[tuple[int, int], ...] = ()
 
 
-class NotLaunched(Struct, frozen=True):
+class SrunLaunchFailure(Struct, frozen=True):
     """srun could not start tasks on a node (`node`), or the step at all (None)."""
 
     node: NodeName | None
     text: str
 
 
-SrunLine = TaskEnd | NotLaunched
+SrunLine = SrunTaskEnd | SrunLaunchFailure
 
 
-def parse_lines(block: bytes) -> Iterator[SrunLine]:
+def parse_srun_lines(block: bytes) -> Iterator[SrunLine]:
     """Return srun's lines among whole lines of output, in their order."""
     found: list[tuple[int, SrunLine]] = []
     for match in _TASKS.finditer(block):
         text = match[3].decode("utf-8", "replace").strip()
         first = re.search(rb"\d+", match[2])
         rank = int(first[0]) if first else 0
-        end = TaskEnd(
-            _decode_name(match[1]), rank, _convert_code(text), text, _parse_spans(match[2])
+        end = SrunTaskEnd(
+            _decode_signal_name(match[1]),
+            rank,
+            _convert_exit_code(text),
+            text,
+            _parse_rank_ranges(match[2]),
         )
         found.append((match.start(), end))
     for match in _LAUNCH.finditer(block):
         text = match[2].decode("utf-8", "replace").strip()
-        found.append((match.start(), NotLaunched(_decode_name(match[1]), text)))
+        found.append((match.start(), SrunLaunchFailure(_decode_signal_name(match[1]), text)))
     for match in _CREATE.finditer(block):
         text = match[1].decode("utf-8", "replace").strip()
-        found.append((match.start(), NotLaunched(None, text)))
+        found.append((match.start(), SrunLaunchFailure(None, text)))
     return iter([line for _, line in sorted(found, key=lambda each: each[0])])
 
 
-def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
+def find_failed_rank_node(rank: int, ends: Sequence[SrunTaskEnd]) -> NodeName | None:
     """Return the node on which srun reported the end of a rank; None where it reported none."""
     for end in ends:
         if any(first <= rank <= last for first, last in end.spans):
@@ -242,15 +246,15 @@ def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
     return None
 
 
-def _parse_spans(listed: bytes) -> tuple[tuple[int, int], ...]:
+def _parse_rank_ranges(listed: bytes) -> tuple[tuple[int, int], ...]:
     """Return the rows of `[0-3,8]` or `5`."""
     rows = re.findall(rb"(\d{1,9})(?:-(\d{1,9}))?", listed[:4096])
     return tuple((int(first), int(last or first)) for first, last in rows)
 
 
-def root_end(
-    ends: Sequence[TaskEnd], final: Sequence[int], corruption: Sequence[int]
-) -> TaskEnd | None:
+def find_root_cause_end(
+    ends: Sequence[SrunTaskEnd], final: Sequence[int], corruption: Sequence[int]
+) -> SrunTaskEnd | None:
     """Return the end that explains the others: one with a code that says something, else the first.
 
     Two ranks may end within a millisecond: the one that asks not to be run again, or saw wrong
@@ -263,7 +267,7 @@ def root_end(
     return ends[0] if ends else None
 
 
-def _convert_code(text: str) -> int:
+def _convert_exit_code(text: str) -> int:
     match = _CODE.search(text)
     if match:
         return int(match[1])
@@ -273,7 +277,7 @@ def _convert_code(text: str) -> int:
     return _SIGNALS.get(plain, 1)
 
 
-def _decode_name(raw: bytes) -> NodeName:
+def _decode_signal_name(raw: bytes) -> NodeName:
     return NodeName(raw.decode("utf-8", "replace"))
 
 
@@ -381,7 +385,7 @@ class StepLauncher:
             own = step_id.partition(".")[2].partition("+")[0]
             ran = self.runner.run(
                 self._srun,
-                *beside_options(int(self.job), step.nodes, "hpctl-save"),
+                *make_step_options(int(self.job), step.nodes, "hpctl-save"),
                 sys.executable,
                 *SAFE_PATH,
                 MODULE,
@@ -389,7 +393,7 @@ class StepLauncher:
                 own,
                 timeout=SAVE_S,
             )
-            answered(read_answers(ran.text), ran.message[-200:])
+            answered(count_asked_processes(ran.text), ran.message[-200:])
 
         threading.Thread(target=run, name="save request", daemon=True).start()
 
@@ -409,7 +413,7 @@ class StepLauncher:
             "/bin/sh", "-c", "echo $SLURMD_NODENAME", timeout=seconds,
         )  # fmt: skip
         heard = {NodeName(word) for word in ran.text.split()} & set(nodes)
-        return heard if heard or ran.end is End.TIMED_OUT else None
+        return heard if heard or ran.end is CommandEnd.TIMED_OUT else None
 
     def abandon_step(self, step: RunningStep) -> None:
         """End srun itself: it would wait forever for the tasks of a node that is gone."""
@@ -419,14 +423,14 @@ class StepLauncher:
     def is_step_blocked(self, step: RunningStep, before: Collection[int]) -> bool:
         """Return whether slurmctld holds a step back for one of those `before` (process ids of
         sruns), which have ended: it was away at that moment."""
-        return is_blocked(self._list_steps(), step.process.pid, before)
+        return is_step_blocked_by(self._list_steps(), step.process.pid, before)
 
     def withdraw_step(self, step: RunningStep) -> None:
         """Have srun give up a step that was not created yet."""
         with contextlib.suppress(ProcessLookupError):
             step.process.terminate()
 
-    def scontrol(self, *arguments: str) -> Ran:
+    def scontrol(self, *arguments: str) -> CommandResult:
         """Run one scontrol command. A requeue of this job ends its run, and with it this
         process."""
         return self.runner.run("scontrol", *arguments)
@@ -463,7 +467,7 @@ def find_step_id(text: str, pid: int) -> str | None:
     return next((match[1] for match in _STEP.finditer(text) if int(match[3]) == pid), None)
 
 
-def is_blocked(text: str, pid: int, before: Collection[int]) -> bool:
+def is_step_blocked_by(text: str, pid: int, before: Collection[int]) -> bool:
     """Return whether the step of srun `pid` is pending while one of those `before` is still
     listed."""
     states = {int(match[3]): match[2] for match in _STEP.finditer(text)}

@@ -19,16 +19,16 @@ from hpctl.checkpoints import files
 from hpctl.checkpoints.resume import ResumePoint, find_compared_point
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import SECRET, controller
-from hpctl.jobs.elastic.wire import send_request
-from hpctl.jobs.hangs.ras_judge import ExplainedHang, RankNames
-from hpctl.jobs.hangs.stacks import read_stacks
-from hpctl.jobs.logs.engine import RuleVerdict
-from hpctl.jobs.restart import RestartWay
-from hpctl.jobs.run.ending import Evidence
-from hpctl.jobs.run.flight import clear_dumps, flight_environment
-from hpctl.jobs.run.output import OutputReader, RankProgress
-from hpctl.jobs.run.progress import TrackedRank
-from hpctl.jobs.run.progress_notes import Note
+from hpctl.jobs.elastic.wire import send_controller_request
+from hpctl.jobs.hangs.ras_judge import ExplainedHang, JobRankNames
+from hpctl.jobs.hangs.stacks import read_step_stacks
+from hpctl.jobs.logs.engine import LogRuleVerdict
+from hpctl.jobs.restart import RestartMethod
+from hpctl.jobs.run.ending import StepEvidence
+from hpctl.jobs.run.flight import build_flight_environment, delete_old_dumps
+from hpctl.jobs.run.output import OutputReader, RankProgressListener
+from hpctl.jobs.run.progress import TrackedRankProgress
+from hpctl.jobs.run.progress_notes import ProgressNote
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import (
     ENDING,
@@ -36,12 +36,12 @@ from hpctl.jobs.run.srun import (
     SrunCommand,
     SrunLine,
     StepLauncher,
-    step_arguments,
-    with_step_nodes,
+    build_step_arguments,
+    restrict_to_step_nodes,
 )
-from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses
+from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry
 from hpctl.jobs.run_failure import RunFacts, explain_hang
-from hpctl.slurm.step_environment import step_environment
+from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.user_files import is_own_file
@@ -56,25 +56,25 @@ ASK_S = 5.0
 """How long the launcher has to answer that it restarts the ranks."""
 
 
-def wrap_command(
-    srun: SrunCommand, way: RestartWay, count: int, policy: RunPolicy, path: Path | None
+def wrap_launcher_command(
+    srun: SrunCommand, way: RestartMethod, count: int, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """Return the srun command with a launcher before the command, and what its environment needs.
 
     `count`: ranks of a node, 0 for as many as GPUs.
     """
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
-    command = elastic.build_command(
-        srun.command, count, in_process=way is RestartWay.IN_PROCESS, final_exit_codes=codes
+    command = elastic.build_launcher_command(
+        srun.command, count, in_process=way is RestartMethod.IN_PROCESS, final_exit_codes=codes
     )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
     srun = replace(srun, options=(*srun.options, *bind), command=tuple(command))
-    return srun, elastic.build_environment(path)
+    return srun, elastic.build_launcher_environment(path)
 
 
 @dataclass
-class AccountReader:
+class GroupRunRecordReader:
     """A reader that follows one step's account. Never raises: without one the exit code must do."""
 
     path: Path | None
@@ -88,12 +88,14 @@ class AccountReader:
     def ask(self, host: str, why: str) -> str:
         """Have the launcher on the step's first node, `host`, restart all ranks. Why it does not;
         empty where it does."""
-        record = self._read()
+        record = self._read_record_file()
         if record is None or record.verdict != "running" or not record.generations:
             return "the launcher has not begun, or has ended"
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         request = (host, record.run_id, self.secret, f"restart: {why}")
-        threading.Thread(target=lambda: answers.put(_send_request(*request)), daemon=True).start()
+        threading.Thread(
+            target=lambda: answers.put(_send_restart_request(*request)), daemon=True
+        ).start()
         try:
             answer = answers.get(timeout=ASK_S)
         except queue.Empty:
@@ -114,7 +116,7 @@ class AccountReader:
         if time.monotonic() < self._next:
             return []
         self._next = time.monotonic() + LOOK_S
-        record = self._read()
+        record = self._read_record_file()
         if record is None:
             return []
         running = max((each.number for each in record.generations), default=0)
@@ -124,31 +126,31 @@ class AccountReader:
         for each in record.generations:
             if each.number < running and each.number not in self._reported:
                 self._reported.add(each.number)
-                trouble = controller.find_trouble(each)
+                trouble = controller.find_generation_trouble(each)
                 found += [trouble] if trouble is not None else []
         return found
 
     def find_last_trouble(self) -> Trouble | None:
         """Return what ended the last generation, where it ended badly."""
-        record = self._read()
+        record = self._read_record_file()
         return (
-            controller.find_trouble(record.generations[-1])
+            controller.find_generation_trouble(record.generations[-1])
             if record and record.generations
             else None
         )
 
-    def _read(self) -> controller.AccountRecord | None:
+    def _read_record_file(self) -> controller.GroupRunRecord | None:
         if self.path is None:
             return None
         try:
-            return controller.read_account(self.path)
+            return controller.read_group_run_record(self.path)
         except (OSError, HpctlError):
             return None
 
 
-def _send_request(host: str, run_id: str, secret: str, line: str) -> str:
+def _send_restart_request(host: str, run_id: str, secret: str, line: str) -> str:
     try:
-        return send_request(host, run_id, secret, line)
+        return send_controller_request(host, run_id, secret, line)
     except Unavailable as error:
         return str(error)
 
@@ -165,7 +167,7 @@ RULE_KINDS = {
 """`seen` is none of these: the line is there, which the user wants in the log."""
 
 
-def rule_trouble(verdict: RuleVerdict) -> Trouble | None:
+def make_rule_trouble(verdict: LogRuleVerdict) -> Trouble | None:
     """Return the trouble that a rule saw; None where the rule only reports a line."""
     kind = RULE_KINDS.get(verdict.what)
     if kind is None:
@@ -179,32 +181,39 @@ def rule_trouble(verdict: RuleVerdict) -> Trouble | None:
     )
 
 
-class StepEnded(Struct, frozen=True):
+class StepEndedEvent(Struct, frozen=True):
     """srun is gone. `code` is the shell's."""
 
     step: RunningStep
     code: int
 
 
-class SignalReceived(Struct, frozen=True):
+class SignalReceivedEvent(Struct, frozen=True):
     """A signal reached the supervisor."""
 
     number: int
 
 
-class ClusterPolicy(Struct, frozen=True):
+class ClusterPolicyEvent(Struct, frozen=True):
     """The head node named the recovery policies that the job's own goes over."""
 
     layers: tuple[PolicyFile, ...]
 
 
-class FormerRun(Struct, frozen=True):
+class PreviousRunEvent(Struct, frozen=True):
     """The head node named why the job's run before this one ended."""
 
     why: str
 
 
-Event = StepEnded | SignalReceived | SrunLine | Trouble | ClusterPolicy | FormerRun
+Event = (
+    StepEndedEvent
+    | SignalReceivedEvent
+    | SrunLine
+    | Trouble
+    | ClusterPolicyEvent
+    | PreviousRunEvent
+)
 
 
 class EventQueue:
@@ -225,7 +234,7 @@ class EventQueue:
         """Drop what still came from the step before. What is for the run stays."""
         kept = []
         while (event := self.next(0)) is not None:
-            kept += [event] if isinstance(event, SignalReceived | ClusterPolicy) else []
+            kept += [event] if isinstance(event, SignalReceivedEvent | ClusterPolicyEvent) else []
         for event in kept:
             self.put(event)
 
@@ -243,7 +252,7 @@ SAVE_LOOK_S = 1.0
 WITHDRAW_S = 2.0
 
 
-class Steps:
+class StepRunner:
     """The steps of a run: starts and ends them, and keeps what was reported of each."""
 
     def __init__(
@@ -254,9 +263,9 @@ class Steps:
         say: Callable[[str], None],
     ) -> None:
         self._given, self._launcher, self._events, self._say = given, launcher, events, say
-        self.ranks = RankProgress(given.policy, given.ras, events.put, self._explain_hang)
+        self.ranks = RankProgressListener(given.policy, given.ras, events.put, self._explain_hang)
         self._timeouts = TimeoutInquiry(
-            given.ras, lambda nodes: read_stacks(given.job, nodes, launcher.runner.bin_dir)
+            given.ras, lambda nodes: read_step_stacks(given.job, nodes, launcher.runner.bin_dir)
         )
         listener = _StepListener(events, say, self.ranks, self._timeouts)
         self._output = OutputReader(given.rules, listener, also=given.logs)
@@ -267,7 +276,7 @@ class Steps:
         self._resume = ResumePoint(judged=False)
         self._after: ResumePoint | None = None
         self._earlier: set[int] = set()
-        self._account: AccountReader | None = None
+        self._account: GroupRunRecordReader | None = None
         self._first = ""
         self._again = given.restart > 0
 
@@ -289,22 +298,26 @@ class Steps:
         srun, exported = given.srun, self._build_environment(attempt, resume, hosts)
         if given.restart_way.has_launcher:
             path = given.account(attempt)
-            srun, more = wrap_command(srun, given.restart_way, given.tasks or 0, given.policy, path)
-            self._account = AccountReader(path, more[SECRET])
+            srun, more = wrap_launcher_command(
+                srun, given.restart_way, given.tasks or 0, given.policy, path
+            )
+            self._account = GroupRunRecordReader(path, more[SECRET])
             self._first = next((host for host, name in hosts.items() if name == nodes[0]), nodes[0])
             exported |= more
-        env = step_environment(given.environ, nodes, given.allocated)
+        env = make_step_environment(given.environ, nodes, given.allocated)
         env.pop("HPCTL_RESUME_FROM", None)
         env.pop("HPCTL_SKIP", None)
-        line = step_arguments(
-            with_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
+        line = build_step_arguments(
+            restrict_to_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
         )
         sinks = self._output.begin()
         world = (given.tasks or 0) * len(nodes)
         self._nodes = nodes
         self._timeouts.begin(nodes, hosts, given.flight(attempt), world)
         try:
-            return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
+            return self._launcher.start(
+                attempt, nodes, line, env | exported, sinks, self._handle_step_end
+            )
         finally:
             self._output.close_sinks()
 
@@ -315,7 +328,7 @@ class Steps:
             return []
         troubles = self._account.restarts()
         if self._account.poll_new_ranks():
-            self._renew()
+            self._discard_rank_reports()
         return troubles
 
     def restart_ranks(self, step: RunningStep, trouble: Trouble, save_first_s: float) -> str:
@@ -326,15 +339,15 @@ class Steps:
         self.save_first(step, save_first_s)
         refused = self._account.ask(self._first, trouble.why)
         if not refused:
-            self._renew()
+            self._discard_rank_reports()
         return refused
 
-    def _renew(self) -> None:
+    def _discard_rank_reports(self) -> None:
         """Discard what the old ranks reported: the new ones may take as long as a first start."""
         self.ranks.renew()
         self._output.renew()
         self._timeouts.renew()
-        clear_dumps(self._given.history, self._attempt)
+        delete_old_dumps(self._given.history, self._attempt)
 
     def withdraw_blocked_step(self, step: RunningStep) -> bool:
         """Return whether Slurm holds this step back for the last one; if so, it is withdrawn, and
@@ -356,7 +369,7 @@ class Steps:
         code = self.await_end(step, KILL_S)
         if code is not None:
             return code, {}
-        gone = self._find_gone(step)
+        gone = self._find_unreachable_nodes(step)
         limit, again = time.monotonic() + DYING_S, time.monotonic() + AGAIN_S
         while set(self._list_silent_nodes(step)) - set(gone) and time.monotonic() < limit:
             code = self.await_end(step, 0.2)
@@ -378,7 +391,7 @@ class Steps:
         heard = {end.node for end in self._output.settle().ends}
         return [node for node in step.nodes if node not in heard]
 
-    def _find_gone(self, step: RunningStep) -> dict[NodeName, str]:
+    def _find_unreachable_nodes(self, step: RunningStep) -> dict[NodeName, str]:
         """Return the silent nodes that do not answer; none where that says nothing of them."""
         silent = self._list_silent_nodes(step)
         missing = list(silent)
@@ -394,7 +407,7 @@ class Steps:
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
-    def ask_witnesses(self) -> tuple[Witnesses, RankNames]:
+    def ask_witnesses(self) -> tuple[TimeoutEvidence, JobRankNames]:
         """Return what the witnesses say of the ranks of a step that has ended."""
         return self._timeouts.gather(self._list_tracked_ranks())
 
@@ -403,7 +416,7 @@ class Steps:
         tracked = self._list_tracked_ranks()
         tasks = {} if self._given.restart_way.has_launcher else self._given.place_tasks(self._nodes)
         tail = self._output.copy_tail()
-        facts = RunFacts(tail=tail, rank_nodes=_list_places(tracked), task_nodes=tasks)
+        facts = RunFacts(tail=tail, rank_nodes=_list_rank_nodes(tracked), task_nodes=tasks)
         return explain_hang(
             hang.trouble,
             facts,
@@ -411,11 +424,11 @@ class Steps:
             self._given.policy,
         )
 
-    def _list_tracked_ranks(self) -> Mapping[int, TrackedRank]:
+    def _list_tracked_ranks(self) -> Mapping[int, TrackedRankProgress]:
         """Return the ranks that have reported themselves in this step."""
         return dict(self.ranks.progress.ranks) if self.ranks.progress else {}
 
-    def facts(self, evidence: Evidence, nodes: Sequence[NodeName]) -> RunFacts:
+    def facts(self, evidence: StepEvidence, nodes: Sequence[NodeName]) -> RunFacts:
         """Return what is known of a step on these nodes that has ended, besides its trouble.
 
         Where srun starts launchers, the tasks whose ends it reports are not the ranks.
@@ -426,19 +439,19 @@ class Steps:
             tail=evidence.tail,
             ends=() if launched else evidence.ends,
             world=len(tasks),
-            rank_nodes=_list_places(self._list_tracked_ranks()),
+            rank_nodes=_list_rank_nodes(self._list_tracked_ranks()),
             task_nodes=tasks,
             nodes=nodes,
         )
 
-    def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> Evidence:
+    def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> StepEvidence:
         """Return all that is known of a step that has ended. `gpus`: a node has so many by
         Slurm."""
         heard = self._output.settle()
         self.ranks.look()
         mark = self._given.done_mark
         self._after = self._given.newest_checkpoint()
-        return Evidence(
+        return StepEvidence(
             code=code,
             ends=list(heard.ends),
             failed=list(heard.failed),
@@ -464,7 +477,7 @@ class Steps:
             return None
         if places is None or not places.is_one_directory:
             return None
-        files.note_start(places.directory)
+        files.record_job_start(places.directory)
         return found
 
     def save_first(self, step: RunningStep, seconds: float) -> None:
@@ -514,9 +527,9 @@ class Steps:
         limit = time.monotonic() + seconds
         while (left := limit - time.monotonic()) > 0:
             match self._events.next(left):
-                case StepEnded(step=ended, code=code) if ended is step:
+                case StepEndedEvent(step=ended, code=code) if ended is step:
                     return code
-                case SignalReceived(number=number):
+                case SignalReceivedEvent(number=number):
                     self.pass_on(step, number)
         return None
 
@@ -525,7 +538,7 @@ class Steps:
         limit = time.monotonic() + seconds
         while not self.asked_to_end and (left := limit - time.monotonic()) > 0:
             match self._events.next(left):
-                case SignalReceived(number=number) if number in ENDING:
+                case SignalReceivedEvent(number=number) if number in ENDING:
                     self.asked_to_end = True
         return not self.asked_to_end
 
@@ -540,19 +553,19 @@ class Steps:
             exported["HPCTL_SKIP"] = resume.skip
         here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
         exported["NCCL_RAS_ADDR"] = str(self._given.ras)
-        clear_dumps(self._given.history, attempt)
-        exported |= flight_environment(self._given.environ, self._given.flight(attempt))
+        delete_old_dumps(self._given.history, attempt)
+        exported |= build_flight_environment(self._given.environ, self._given.flight(attempt))
         address = self.ranks.begin(hosts, here=here, file=self._given.progress_file)
         if address:
             exported["HPCTL_PROGRESS"] = address
-        mark = _clear_mark(self._given.done_mark)
+        mark = _delete_old_done_mark(self._given.done_mark)
         if mark is not None:
             exported["HPCTL_DONE"] = str(mark)
         return exported
 
-    def _on_end(self, step: RunningStep, code: int) -> None:
+    def _handle_step_end(self, step: RunningStep, code: int) -> None:
         self._earlier.add(step.process.pid)
-        self._events.put(StepEnded(step, code))
+        self._events.put(StepEndedEvent(step, code))
 
 
 class _StepListener:
@@ -563,7 +576,7 @@ class _StepListener:
         self,
         events: EventQueue,
         say: Callable[[str], None],
-        ranks: RankProgress,
+        ranks: RankProgressListener,
         timeouts: TimeoutInquiry,
     ) -> None:
         self._events, self._say = events, say
@@ -572,26 +585,26 @@ class _StepListener:
     def hear_line(self, line: SrunLine) -> None:
         self._events.put(line)
 
-    def hear_verdict(self, verdict: RuleVerdict) -> None:
-        trouble = rule_trouble(verdict)
+    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
+        trouble = make_rule_trouble(verdict)
         if trouble is not None:
             self._events.put(trouble)
         else:
             self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
 
-    def hear_note(self, note: Note) -> None:
+    def hear_note(self, note: ProgressNote) -> None:
         self._ranks.add_log_note(note)
 
     def hear_timeout(self) -> None:
         self._timeouts.timed_out()
 
 
-def _list_places(ranks: Mapping[int, TrackedRank]) -> dict[int, NodeName]:
+def _list_rank_nodes(ranks: Mapping[int, TrackedRankProgress]) -> dict[int, NodeName]:
     """Return the nodes of ranks, as they have reported them."""
     return {number: rank.node for number, rank in ranks.items() if rank.node is not None}
 
 
-def _clear_mark(mark: Path | None) -> Path | None:
+def _delete_old_done_mark(mark: Path | None) -> Path | None:
     """Return the mark's path, with no mark of an earlier attempt there; None where it cannot be
     had."""
     if mark is None:

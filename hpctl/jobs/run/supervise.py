@@ -15,37 +15,37 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
-from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_resume_point
+from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePoint, find_resume_point
 from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
 from hpctl.jobs.decide import is_growing_worthwhile
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
     AllocationState,
-    Fitness,
-    NoSuchJob,
-    choose_nodes,
+    NodeFitness,
+    NoSuchJobError,
+    choose_step_nodes,
 )
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
-from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd
+from hpctl.jobs.run.srun import ENDING, RunningStep, SrunTaskEnd, StepLauncher
 from hpctl.jobs.run.steps import (
-    ClusterPolicy,
+    ClusterPolicyEvent,
     EventQueue,
-    FormerRun,
-    SignalReceived,
-    StepEnded,
-    Steps,
+    PreviousRunEvent,
+    SignalReceivedEvent,
+    StepEndedEvent,
+    StepRunner,
 )
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.jobs.run_failure import explain_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy_file import from_json
-from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
+from hpctl.vocabulary.policy_file import parse_policy_json
+from hpctl.vocabulary.run_policy import RunAction, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Trouble, TroubleKind
-from hpctl.wire.job_report_client import DaemonReply, former_run_text
+from hpctl.wire.job_report_client import DaemonReply, describe_former_run
 
 INFINITE = float("inf")
 
@@ -137,7 +137,7 @@ REQUEUE_S = 125.0
 """What a requeue costs beyond that: Slurm's own 121 s and the scheduler's round."""
 
 
-class GrowthRoom(Struct, frozen=True):
+class GrowthCapacity(Struct, frozen=True):
     """What could be had. `have` nodes run now; `inside` are the healthy ones of the allocation.
 
     `idle` are those idle in the partition, `missing` how many the allocation has lost since the
@@ -153,7 +153,7 @@ class GrowthRoom(Struct, frozen=True):
     restart_s: float | None = None
 
 
-def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision | None:
+def plan_step_growth(policy: RunPolicy, wanted: int, room: GrowthCapacity) -> RunDecision | None:
     """Return what to do at the next checkpoint, None for nothing.
 
     A larger step where the allocation has nodes again; else a requeue where as many as it lost
@@ -164,14 +164,14 @@ def plan_growth(policy: RunPolicy, wanted: int, room: GrowthRoom) -> RunDecision
     could = min(room.inside, wanted)
     if is_growing_worthwhile(policy, room.have, could, left, cost):
         why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
-        return RunDecision(Action.STEP, why, size=could)
+        return RunDecision(RunAction.STEP, why, size=could)
     enough = 0 < room.missing <= room.idle
     if enough and is_growing_worthwhile(policy, room.have, wanted, left, cost + REQUEUE_S):
         why = (
             f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
             f" of {cost + REQUEUE_S:.0f} s"
         )
-        return RunDecision(Action.REQUEUE, why)
+        return RunDecision(RunAction.REQUEUE, why)
     return None
 
 
@@ -191,7 +191,7 @@ CLOCKS_NS = 2_000_000_000
 LEAVE_S = 60.0
 """How long the daemon has to end this run, before the supervisor asks Slurm itself."""
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
-ENDS_STEP = (Action.STEP, Action.REQUEUE, Action.END, Action.HOLD)
+ENDS_STEP = (RunAction.STEP, RunAction.REQUEUE, RunAction.END, RunAction.HOLD)
 """The answers for which a step that runs is ended."""
 
 
@@ -222,17 +222,19 @@ class StepSupervisor:
         self.allocation = AllocationState(questions, self.say, given.restart, lambda: self.asked)
         self.allocation.suspect(dict.fromkeys(given.suspects, "failed the preflight tests"))
         self.history = JobHistory.open(given.history, parents=given.directory is None)
-        self.steps = Steps(given, launcher, self.events, self.say)
+        self.steps = StepRunner(given, launcher, self.events, self.say)
         self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
         self.timers = StepTimers(given)
-        self.avoid = trouble_handler.find_offenders(self.history.past, given.policy, _utc_now())
+        self.avoid = trouble_handler.find_recently_bad_nodes(
+            self.history.past, given.policy, _get_utc_now()
+        )
         self.before: tuple[NodeName, ...] = ()
         self.refusals = 0
 
     def run(self) -> int:
         """Launch steps until the run is over. Return the exit code."""
         for number in FORWARDED:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._handle_signal)
         answer: RunDecision | None = None
         try:
             while True:
@@ -240,15 +242,15 @@ class StepSupervisor:
                 outcome = self._supervise_step(step) if isinstance(step, RunningStep) else step
                 answer = outcome.answer
                 if isinstance(step, RunningStep):
-                    self._note_end(step, outcome)
-                if answer is None or answer.action is not Action.STEP:
+                    self._record_attempt_end(step, outcome)
+                if answer is None or answer.action is not RunAction.STEP:
                     return self._leave_run(outcome)
                 if not self.steps.pause(answer.after_s):
                     return outcome.code
-        except NothingWhole as error:
+        except NoWholeCheckpointError as error:
             self.say(f"{error}. {error.hint}")
             return STOP_EXIT_CODE
-        except NoSuchJob as error:
+        except NoSuchJobError as error:
             self.say(f"{error}, so nothing is started: {error.hint}")
             return 1
         finally:
@@ -269,12 +271,12 @@ class StepSupervisor:
         exclude = answer.exclude if answer else ()
         self.avoid = (self.avoid - self.allocation.healed) | set(exclude)
         leaves = self.allocation.leaves() if self.before and size < len(fit.healthy) else None
-        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude, leaves)
+        nodes = choose_step_nodes(fit.healthy, size, self.before, self.avoid, exclude, leaves)
         if len(nodes) < max(1, min(size, self.given.least)) or size < self.given.least:
-            return self._too_few(fit, len(nodes))
-        attempt, now = self.history.attempts + 1, _utc_now()
+            return self._handle_too_few_nodes(fit, len(nodes))
+        attempt, now = self.history.attempts + 1, _get_utc_now()
         spare = len(fit.healthy) - len(nodes)
-        self.write(history.started_line(now, attempt, nodes, spare, resume.path))
+        self.write(history.format_started_line(now, attempt, nodes, spare, resume.path))
         if resume.unknown:
             self.say(resume.unknown)
         if resume.unproven:
@@ -286,7 +288,7 @@ class StepSupervisor:
             AttemptStarted(attempt, self.given.restart, now, place, resume.path, resume.step)
         )
         if not self.before:
-            self.handler.report_run_start(resume.step, self._learn_reply)
+            self.handler.report_run_start(resume.step, self._apply_daemon_reply)
         self.before = nodes
         step = self.steps.start(attempt, nodes, resume, self.allocation.hosts(nodes))
         self.timers.began(step, resume)
@@ -296,7 +298,7 @@ class StepSupervisor:
     def _supervise_step(self, step: RunningStep) -> AttemptOutcome:
         """Attend to a step; where the supervisor itself fails, leave it untouched to its end."""
         try:
-            return self._attend_step(step)
+            return self._watch_step(step)
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
             self.say(f"hpctl run failed; the step continues without it: {error!r}")
             for number in FORWARDED:
@@ -304,7 +306,7 @@ class StepSupervisor:
             code = step.process.wait()
             return AttemptOutcome(code if code >= 0 else 128 - code, "ended unsupervised")
 
-    def _attend_step(self, step: RunningStep) -> AttemptOutcome:
+    def _watch_step(self, step: RunningStep) -> AttemptOutcome:
         """Attend to the step until it is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
@@ -316,29 +318,29 @@ class StepSupervisor:
             found = self.steps.ranks.look()
             if found is not None:
                 self.events.put(found)
-            self.history.record_saves(step.attempt, _utc_now(), self.steps.ranks.saves())
+            self.history.record_saves(step.attempt, _get_utc_now(), self.steps.ranks.saves())
             if self.timers.due("kill"):
                 code, lost = self.steps.stop(step)
                 return self.handle_end(step, code, lost)
-            outcome = self._check_slowly(step)
+            outcome = self._run_periodic_checks(step)
             if outcome is not None:
                 return outcome
 
     def _handle_event(self, step: RunningStep, event: object) -> AttemptOutcome | None:
         """Act on one event; return the outcome where it ends the step."""
         match event:
-            case StepEnded(step=ended, code=code) if ended is step:
+            case StepEndedEvent(step=ended, code=code) if ended is step:
                 return self.handle_end(step, code, {})
-            case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
+            case SrunTaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
                 self.timers.kill_by(CRASH_GRACE_S)
             case Trouble() as trouble:
                 return self._handle_trouble(step, trouble)
-            case ClusterPolicy(layers=layers):
+            case ClusterPolicyEvent(layers=layers):
                 self.given.configure(layers)
                 self.steps.ranks.configure(self.given.policy)
-            case FormerRun(why=why):
-                self._note_former(why)
-            case SignalReceived(number=number):
+            case PreviousRunEvent(why=why):
+                self._log_previous_run_end(why)
+            case SignalReceivedEvent(number=number):
                 self.steps.pass_on(step, number)
                 if self.steps.asked_to_end:
                     self.timers.kill_by(self.given.policy.save_grace_s)
@@ -352,7 +354,7 @@ class StepSupervisor:
         if code != 0:
             lost = lost | self.allocation.lost(step.nodes, fit)
         evidence = self.steps.evidence(code, lost, self.allocation.gpus)
-        code = ending.choose_exit_code(evidence, self.given.policy)
+        code = ending.choose_run_exit_code(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, history.ASKED_TO_END)
         if not self.allocation.alive:
@@ -360,7 +362,7 @@ class StepSupervisor:
         again = self._handle_uncreated_step(step, evidence, fit)
         if again is not None:
             return again
-        trouble = ending.judge_end(evidence, self.given.policy, _utc_now(), self.classify)
+        trouble = ending.judge_step_end(evidence, self.given.policy, _get_utc_now(), self.classify)
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
@@ -373,7 +375,7 @@ class StepSupervisor:
         return AttemptOutcome(code or 1, trouble.why, trouble, answer)
 
     def _handle_uncreated_step(
-        self, step: RunningStep, evidence: ending.Evidence, fit: Fitness
+        self, step: RunningStep, evidence: ending.StepEvidence, fit: NodeFitness
     ) -> AttemptOutcome | None:
         """Handle that Slurm refused to create the step, as it may while it still accounts for the
         last one, or has just been restarted. That is no trouble of the program's: try again, for a
@@ -387,12 +389,12 @@ class StepSupervisor:
         if self.refusals > (MOST_NO_GRES if NO_GRES in refused.text else MOST_REFUSALS):
             why = f"Slurm no longer creates steps in this allocation: {refused.text}"
             trouble = Trouble(
-                TroubleKind.NODE, _utc_now(), why, "no step", progress=evidence.after.step
+                TroubleKind.NODE, _get_utc_now(), why, "no step", progress=evidence.after.step
             )
             answer = self.handler.answer(step.attempt, trouble, fit, stuck=True)
             return AttemptOutcome(evidence.code or 1, why, trouble, answer)
         self.say(f"{why} -> again in {REFUSED_S:g} s")
-        answer = RunDecision(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
+        answer = RunDecision(RunAction.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
         return AttemptOutcome(evidence.code, why, None, answer)
 
     def _handle_trouble(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
@@ -402,12 +404,12 @@ class StepSupervisor:
         fit = self.allocation.look(LOOK_S)
         if self.asked:
             return None  # it is being ended, or will be as soon as the signal is taken in
-        inside = partial(self._restart_ranks, step) if self._is_whole(step, fit) else None
+        inside = partial(self._restart_ranks, step) if self._can_restart_ranks(step, fit) else None
         answer = self.handler.answer(step.attempt, trouble, fit, running=True, inside=inside)
         if answer.action not in ENDS_STEP:
             return None
-        self._mark_poisoned(trouble)
-        left = self.allocation.left_s(_utc_now())
+        self._mark_poisoned_checkpoints(trouble)
+        left = self.allocation.left_s(_get_utc_now())
         most = answer.save_first_s if left is None else min(answer.save_first_s, left - LAST_S)
         self.steps.save_first(step, most)
         code, lost = self.steps.stop(step)
@@ -426,10 +428,10 @@ class StepSupervisor:
 
     def _restart_ranks(self, step: RunningStep, trouble: Trouble, save_s: float) -> str:
         """Have the launcher restart the ranks; why it does not, "" where it does."""
-        self._mark_poisoned(trouble)
+        self._mark_poisoned_checkpoints(trouble)
         return self.steps.restart_ranks(step, trouble, save_s)
 
-    def _mark_poisoned(self, trouble: Trouble) -> None:
+    def _mark_poisoned_checkpoints(self, trouble: Trouble) -> None:
         """Exclude from resuming what was saved at or after the first step whose loss is no
         number."""
         directory = self.given.directory
@@ -443,7 +445,7 @@ class StepSupervisor:
             poisoned=True,
             first=trouble.step,
             by="hpctl run",
-            at=_utc_now(),
+            at=_get_utc_now(),
             why=trouble.why,
             until_start=True,
             since_ns=since_ns,
@@ -457,18 +459,20 @@ class StepSupervisor:
             f"checkpoints saved at or after step {trouble.step} are passed over: {trouble.why}"
         )
 
-    def _is_whole(self, step: RunningStep, fit: Fitness) -> bool:
+    def _can_restart_ranks(self, step: RunningStep, fit: NodeFitness) -> bool:
         """Return whether a launcher is in the step that could restart its ranks: all its nodes
         live."""
         return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
-    def _check_slowly(self, step: RunningStep) -> AttemptOutcome | None:
+    def _run_periodic_checks(self, step: RunningStep) -> AttemptOutcome | None:
         """Check what needs only an occasional look: the job itself, its time limit, room to
         grow."""
         if self.timers.due("create") and self.steps.withdraw_blocked_step(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
-            return AttemptOutcome(1, why, None, RunDecision(Action.STEP, why, size=len(step.nodes)))
+            return AttemptOutcome(
+                1, why, None, RunDecision(RunAction.STEP, why, size=len(step.nodes))
+            )
         if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.poll_job():
             if self.allocation.other or self.allocation.list_gone_nodes(step.nodes):
                 # srun should have ended long ago.
@@ -477,7 +481,7 @@ class StepSupervisor:
                 self.handler.report_unaffected(
                     self.allocation.list_gone_nodes(self.given.allocated)
                 )
-        trouble = self.timers.time_limit(self.allocation, _utc_now())
+        trouble = self.timers.time_limit(self.allocation, _get_utc_now())
         if trouble is not None:
             self.events.put(trouble)
         if len(step.nodes) < self.given.wanted and self.timers.growth_due(self.steps.ranks.step):
@@ -488,17 +492,17 @@ class StepSupervisor:
         """Grow a smaller run that has just saved, where it pays to stop here and continue with more
         nodes."""
         fit = self.allocation.look()
-        room = GrowthRoom(
+        room = GrowthCapacity(
             have=len(step.nodes),
             inside=len(set(fit.healthy) - (self.avoid - self.allocation.healed)),
             idle=self.allocation.count_idle_nodes(),
             missing=len(self.given.allocated) - len(fit.healthy),
-            left_s=self.allocation.left_s(_utc_now()),
+            left_s=self.allocation.left_s(_get_utc_now()),
             restart_s=self.timers.restart_s,
         )
         if self.asked:
             return None
-        answer = plan_growth(self.given.policy, self.given.wanted, room)
+        answer = plan_step_growth(self.given.policy, self.given.wanted, room)
         if answer is None:
             return None
         self.say(f"a new checkpoint is there, and {answer.why} -> {answer.action}")
@@ -506,11 +510,11 @@ class StepSupervisor:
         self.allocation.suspect(lost)
         return AttemptOutcome(code, answer.why, None, answer)
 
-    def _too_few(self, fit: Fitness, found: int) -> AttemptOutcome:
+    def _handle_too_few_nodes(self, fit: NodeFitness, found: int) -> AttemptOutcome:
         unfit = "; ".join(f"{node}: {why}" for node, why in list(fit.unfit.items())[:4])
         trouble = Trouble(
             kind=TroubleKind.NODE,
-            at=_utc_now(),
+            at=_get_utc_now(),
             why=f"{found} healthy nodes are left of {len(self.given.allocated)},"
             f" and a step needs {self.given.least}" + (f" ({unfit})" if unfit else ""),
             signature="too few nodes",
@@ -528,10 +532,10 @@ class StepSupervisor:
     def _leave_run(self, outcome: AttemptOutcome) -> int:
         """Leave the run: it is over, or continues elsewhere."""
         answer = outcome.answer
-        if answer is not None and answer.action is Action.END:
+        if answer is not None and answer.action is RunAction.END:
             self.handler.end(outcome.trouble, answer)
             return outcome.code or 1
-        if answer is None or answer.action not in (Action.REQUEUE, Action.HOLD):
+        if answer is None or answer.action not in (RunAction.REQUEUE, RunAction.HOLD):
             return outcome.code
         if not self.allocation.recoverable:
             self.say(f"no {answer.action}: the job has --no-requeue, or is no batch job")
@@ -545,36 +549,38 @@ class StepSupervisor:
             self.steps.pause(LEAVE_S)
         return outcome.code or 1
 
-    def _note_end(self, step: RunningStep, outcome: AttemptOutcome) -> None:
+    def _record_attempt_end(self, step: RunningStep, outcome: AttemptOutcome) -> None:
         done = f" -> {outcome.answer.action}" if outcome.answer else ""
-        self.history.add(AttemptEnded(step.attempt, _utc_now(), outcome.code, outcome.why + done))
+        self.history.add(
+            AttemptEnded(step.attempt, _get_utc_now(), outcome.code, outcome.why + done)
+        )
         self.timers.mark_ended()
 
-    def _note_former(self, why: str) -> None:
+    def _log_previous_run_end(self, why: str) -> None:
         """Say why the run before this one ended. It was asked to end and did not learn why."""
         last = self.history.last_start
         place = "starting from the beginning"
         if last is not None and last.resume is not None:
             place = f"resuming from {last.resume if last.step is None else f'step {last.step}'}"
-        self.say(former_run_text(self.given.restart, why, place))
+        self.say(describe_former_run(self.given.restart, why, place))
         self.history.correct_end(self.given.restart - 1, why)
 
-    def _learn_reply(self, reply: DaemonReply) -> None:
+    def _apply_daemon_reply(self, reply: DaemonReply) -> None:
         """Learn from the daemon's reply the recovery policies below the job's own, and why the run
         before this one ended. Runs in a separate thread."""
         if reply.former and self.given.restart:
-            self.events.put(FormerRun(reply.former))
+            self.events.put(PreviousRunEvent(reply.former))
         try:
-            layers = [from_json(keys) for keys in reply.run_policy]
+            layers = [parse_policy_json(keys) for keys in reply.run_policy]
         except ValueError as error:  # an hpctl of another release
             self.say(f"the cluster's recovery policy is not used: {error}")
             return
         if layers:
-            self.events.put(ClusterPolicy(tuple(layers)))
+            self.events.put(ClusterPolicyEvent(tuple(layers)))
 
     def _print_summary(self) -> None:
         for line in (
-            history.summarize_attempts(self.history.records) if self.history.attempts else ()
+            history.format_attempts_table(self.history.records) if self.history.attempts else ()
         ):
             self.write(line)
 
@@ -584,15 +590,15 @@ class StepSupervisor:
             if problem:
                 self.say(problem)
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in ENDING:
             self.asked = number
-        self.events.put(SignalReceived(number))
+        self.events.put(SignalReceivedEvent(number))
 
     def say(self, text: str) -> None:
         """Print one line into the job's log."""
-        self.write(history.log_line(_utc_now(), text))
+        self.write(history.format_log_line(_get_utc_now(), text))
 
 
-def _utc_now() -> datetime:
+def _get_utc_now() -> datetime:
     return datetime.now(UTC)

@@ -27,20 +27,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
-from hpctl.jobs.hangs.flight_files import EARLY_S, list_dumps, read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
+from hpctl.jobs.hangs.flight_files import EARLY_S, list_dump_files, read_dumps_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
 from hpctl.jobs.hangs.ras_judge import (
     LAST_LOOK_S,
-    HangCause,
-    RankNames,
+    JobRankNames,
     RasFinding,
+    RasHangCause,
     RasSample,
-    find_culprits,
+    find_awaited_ranks,
     format_device,
 )
-from hpctl.jobs.hangs.ras_report import Address, RasReport, RasWithoutJsonError, query_ras
-from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
-from hpctl.jobs.run.progress import TrackedRank
+from hpctl.jobs.hangs.ras_report import (
+    RasAddress,
+    RasReport,
+    RasWithoutJsonError,
+    query_ras_service,
+)
+from hpctl.jobs.hangs.stack_groups import StackVerdict, SuspectRank
+from hpctl.jobs.run.progress import TrackedRankProgress
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.trouble import EVIDENCE_CHARS, HangPlace, Trouble, TroubleKind
@@ -58,7 +63,7 @@ DUMPS_BEGIN_S, DUMPS_QUIET_S = 2.0, 5.0
 PIECE_CHARS: Final = 600
 
 
-class Witnesses(Struct, frozen=True):
+class TimeoutEvidence(Struct, frozen=True):
     """What each witness says of one timeout; empty or None where it says nothing."""
 
     flight: FlightVerdict = FlightVerdict()
@@ -68,41 +73,45 @@ class Witnesses(Struct, frozen=True):
     """Why the RAS service that answered cannot be read."""
 
 
-def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+def add_absent_rank(trouble: Trouble, said: TimeoutEvidence, names: JobRankNames) -> Trouble:
     """Return the trouble with whom the ranks waited for, where a witness names a rank.
 
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
     different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
     """
-    stopped = _find_stopped(said.stacks)
+    stopped = _find_stopped_rank(said.stacks)
     if stopped is not None:
         # The kernel says so, and the dumps only show who waited.
         why = f"rank {stopped.rank} {stopped.why}"
-        hang = _make_hang(trouble, why, stopped.rank)
-        return _with_evidence(_with_place(hang, said, names), said)
-    if said.flight.cause is FlightCause.TOGETHER:
-        return _with_evidence(_all_came(trouble, said, names), said)
-    named = _by_flight(trouble, said, names)
+        hang = _make_hang_trouble(trouble, why, stopped.rank)
+        return _add_evidence(_add_rank_location(hang, said, names), said)
+    if said.flight.cause is FlightRecorderCause.TOGETHER:
+        return _add_evidence(_explain_all_ranks_present(trouble, said, names), said)
+    named = _explain_by_flight_dumps(trouble, said, names)
     is_known = trouble.rank is not None or trouble.node is not None
     if named is None and trouble.kind is TroubleKind.HANG and is_known:
         named = trouble
     if named is None and said.ras is not None:
-        named = _by_ras(trouble, said.ras, names)
+        named = _explain_by_ras_report(trouble, said.ras, names)
     if named is None and said.stacks is not None:
-        named = _by_stacks(trouble, said, names) or _by_both(trouble, said)
+        named = _explain_by_stacks(trouble, said, names) or _explain_by_dumps_and_stacks(
+            trouble, said
+        )
     if named is None:
         named = trouble
-    return _with_evidence(_with_place(named, said, names), said)
+    return _add_evidence(_add_rank_location(named, said, names), said)
 
 
-def _find_stopped(verdict: StackVerdict | None) -> Suspect | None:
+def _find_stopped_rank(verdict: StackVerdict | None) -> SuspectRank | None:
     """Return the one rank that a signal has stopped; None where there is none, or several."""
     suspects = verdict.suspects if verdict is not None else ()
     stopped = [one for one in suspects if one.hang_place is HangPlace.STOPPED]
     return stopped[0] if len(stopped) == 1 else None
 
 
-def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+def _explain_all_ranks_present(
+    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+) -> Trouble:
     """Return the trouble where the dumps show that all ranks came and the collective does not end.
 
     It is the network's. Counts and stacks name no rank then: a host runs ahead of its GPU, so ranks
@@ -113,15 +122,17 @@ def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
         trouble = replace(trouble, kind=TroubleKind.NETWORK, why=TIMED_OUT, signature=TIMED_OUT)
     why = f"{trouble.why}: {said.flight.text}"
     trouble = replace(trouble, why=why, rank=None, node=None)
-    if said.ras is None or said.ras.cause is not HangCause.FAILED:
+    if said.ras is None or said.ras.cause is not RasHangCause.FAILED:
         return trouble
-    return _by_ras(trouble, said.ras, names) or trouble
+    return _explain_by_ras_report(trouble, said.ras, names) or trouble
 
 
-def _by_flight(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble | None:
+def _explain_by_flight_dumps(
+    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+) -> Trouble | None:
     flight = said.flight
     only = flight.ranks[0] if len(flight.ranks) == 1 else None
-    if flight.cause is FlightCause.DIFFERENT:
+    if flight.cause is FlightRecorderCause.DIFFERENT:
         return replace(
             trouble,
             kind=TroubleKind.CRASH,
@@ -130,16 +141,22 @@ def _by_flight(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble |
             rank=only,
             node=None,
         )
-    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT, FlightCause.LATE):
+    if flight.cause in (
+        FlightRecorderCause.ABSENT,
+        FlightRecorderCause.SILENT,
+        FlightRecorderCause.LATE,
+    ):
         node = _find_common_node(trouble, flight.ranks, said, names) if only is None else None
-        silent = flight.cause is FlightCause.SILENT
+        silent = flight.cause is FlightRecorderCause.SILENT
         hang_place = HangPlace.SILENT if silent else HangPlace.UNKNOWN
-        return replace(_make_hang(trouble, flight.text, only), node=node, hang_place=hang_place)
+        return replace(
+            _make_hang_trouble(trouble, flight.text, only), node=node, hang_place=hang_place
+        )
     return None
 
 
 def _find_common_node(
-    trouble: Trouble, ranks: Sequence[int], said: Witnesses, names: RankNames
+    trouble: Trouble, ranks: Sequence[int], said: TimeoutEvidence, names: JobRankNames
 ) -> NodeName | None:
     """Return the node that several named ranks share; None where they are of several, or where it
     is not known.
@@ -148,7 +165,7 @@ def _find_common_node(
     """
     places: set[NodeName | None] = set()
     for number in ranks:
-        rank, suspect = names.ranks.get(number), _find_suspect(said.stacks, number)
+        rank, suspect = names.ranks.get(number), _find_suspect_rank(said.stacks, number)
         place = rank.node if rank else None
         if place is None and suspect is not None and suspect.node:
             place = NodeName(suspect.node)
@@ -158,7 +175,9 @@ def _find_common_node(
     return places.pop() if len(places) == 1 else None
 
 
-def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble | None:
+def _explain_by_ras_report(
+    trouble: Trouble, finding: RasFinding, names: JobRankNames
+) -> Trouble | None:
     ranks = [names.rank(member, finding.communicator) for member in finding.members]
     only = ranks[0].rank if len(ranks) == 1 and ranks[0] is not None else None
     device = format_device(finding.members[0]) if len(finding.members) == 1 else ""
@@ -168,32 +187,36 @@ def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble 
         names.node(member, rank) for member, rank in zip(finding.members, ranks, strict=True)
     } - {None}
     node = nodes.pop() if len(nodes) == 1 else None
-    if finding.cause in (HangCause.BEHIND, HangCause.MISSING):
-        return replace(_make_hang(trouble, why, only), node=node)
-    if finding.cause is HangCause.DIVERGED:
+    if finding.cause in (RasHangCause.BEHIND, RasHangCause.MISSING):
+        return replace(_make_hang_trouble(trouble, why, only), node=node)
+    if finding.cause is RasHangCause.DIVERGED:
         if trouble.kind is TroubleKind.HANG and not finding.sure:
             return None  # a program that may still move is not called wrong
         return replace(trouble, kind=TroubleKind.CRASH, why=why, signature=CALLS_DIFFER, rank=only)
-    if finding.cause is HangCause.FAILED:
+    if finding.cause is RasHangCause.FAILED:
         # A rank's own error may be its network's: the kind stays, and the place is known.
         return replace(trouble, why=f"{trouble.why}; {why}", rank=only, node=node)
     return None
 
 
-def _by_stacks(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble | None:
+def _explain_by_stacks(
+    trouble: Trouble, said: TimeoutEvidence, names: JobRankNames
+) -> Trouble | None:
     verdict = said.stacks
     if verdict is None or not verdict.suspects:
         return None
     if len(verdict.suspects) == 1:
-        return _make_hang(trouble, verdict.text, verdict.suspects[0].rank)
+        return _make_hang_trouble(trouble, verdict.text, verdict.suspects[0].rank)
     ranks = [suspect.rank for suspect in verdict.suspects]
     node = _find_common_node(trouble, ranks, said, names)
     places = {suspect.hang_place for suspect in verdict.suspects}
     hang_place = places.pop() if len(places) == 1 else HangPlace.UNKNOWN
-    return replace(_make_hang(trouble, verdict.text, None), node=node, hang_place=hang_place)
+    return replace(
+        _make_hang_trouble(trouble, verdict.text, None), node=node, hang_place=hang_place
+    )
 
 
-def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
+def _explain_by_dumps_and_stacks(trouble: Trouble, said: TimeoutEvidence) -> Trouble | None:
     """Return the trouble of the one rank that does something else, where the dumps show that the
     others wait, or stand where one of those stands that do.
 
@@ -206,26 +229,26 @@ def _by_both(trouble: Trouble, said: Witnesses) -> Trouble | None:
         return None
     (rank,), place = others[0].ranks, others[0].place
     why = f"rank {rank} is in {place}, and others wait in a collective"
-    return replace(_make_hang(trouble, why, rank), hang_place=others[0].hang_place)
+    return replace(_make_hang_trouble(trouble, why, rank), hang_place=others[0].hang_place)
 
 
-def _make_hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
+def _make_hang_trouble(trouble: Trouble, why: str, rank: int | None) -> Trouble:
     return replace(
         trouble, kind=TroubleKind.HANG, why=why, signature=NOT_COME, rank=rank, node=None
     )
 
 
-def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+def _add_rank_location(trouble: Trouble, said: TimeoutEvidence, names: JobRankNames) -> Trouble:
     """Return the trouble with the node of its rank, and with what the stacks show of that rank."""
     if trouble.rank is None:
         return trouble
-    suspect = _find_suspect(said.stacks, trouble.rank)
+    suspect = _find_suspect_rank(said.stacks, trouble.rank)
     rank = names.ranks.get(trouble.rank)
     node = trouble.node or (rank.node if rank else None)
     if node is None and suspect is not None and suspect.node:
         node = NodeName(suspect.node)
     if node is None and said.ras is not None:
-        node = _node_by_ras(said.ras, trouble.rank, names)
+        node = _find_node_by_ras(said.ras, trouble.rank, names)
     why = trouble.why
     if suspect is not None and suspect.why and suspect.why not in why:
         why = f"{why}; it {suspect.why}"
@@ -234,12 +257,12 @@ def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     return replace(trouble, why=why, node=node, hang_place=hang_place)
 
 
-def _find_suspect(verdict: StackVerdict | None, rank: int) -> Suspect | None:
+def _find_suspect_rank(verdict: StackVerdict | None, rank: int) -> SuspectRank | None:
     found = verdict.suspects if verdict else ()
     return next((one for one in found if one.rank == rank), None)
 
 
-def _node_by_ras(finding: RasFinding, number: int, names: RankNames) -> NodeName | None:
+def _find_node_by_ras(finding: RasFinding, number: int, names: JobRankNames) -> NodeName | None:
     for member in finding.members:
         rank = names.rank(member, finding.communicator)
         if rank is not None and rank.rank == number:
@@ -247,7 +270,7 @@ def _node_by_ras(finding: RasFinding, number: int, names: RankNames) -> NodeName
     return None
 
 
-def _with_evidence(trouble: Trouble, said: Witnesses) -> Trouble:
+def _add_evidence(trouble: Trouble, said: TimeoutEvidence) -> Trouble:
     pieces = [
         f"flight recorder ({said.flight.dumps} dumps): {said.flight.text}"
         if said.flight.dumps
@@ -265,11 +288,11 @@ class TimeoutInquiry:
 
     def __init__(
         self,
-        ras: Address,
+        ras: RasAddress,
         stacks: Callable[[Sequence[NodeName]], StackVerdict],
         *,
-        flight: Callable[[str, float], FlightVerdict] = read_verdict,
-        ask: Callable[[Address, float], RasReport] = query_ras,
+        flight: Callable[[str, float], FlightVerdict] = read_dumps_verdict,
+        ask: Callable[[RasAddress, float], RasReport] = query_ras_service,
     ) -> None:
         """`stacks` reads the ranks' stacks on some nodes; it may raise HpctlError."""
         self._address, self._stacks, self._flight, self._ask = ras, stacks, flight, ask
@@ -301,14 +324,16 @@ class TimeoutInquiry:
         heard = self._heard
         self._threads = [
             threading.Thread(target=work, args=(heard,), name="timeout", daemon=True)
-            for work in (self._ask_ras, self._read_stacks)
+            for work in (self._query_ras, self._read_stacks)
         ]
         for thread in self._threads:
             # RuntimeError at the user's limit of processes: the log is read on without witnesses.
             with contextlib.suppress(RuntimeError):
                 thread.start()
 
-    def gather(self, ranks: Mapping[int, TrackedRank]) -> tuple[Witnesses, RankNames]:
+    def gather(
+        self, ranks: Mapping[int, TrackedRankProgress]
+    ) -> tuple[TimeoutEvidence, JobRankNames]:
         """Return what the witnesses of a step that has ended say, and the names of its ranks.
 
         `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
@@ -320,18 +345,18 @@ class TimeoutInquiry:
                 thread.join(max(0.0, limit - time.monotonic()))
         stacks = self._heard.get("stacks")
         report = self._heard.get("ras")
-        names = RankNames(ranks, self._hosts, self._world or flight.world)
-        said = Witnesses(
+        names = JobRankNames(ranks, self._hosts, self._world or flight.world)
+        said = TimeoutEvidence(
             flight,
-            judge_ras(report, names) if isinstance(report, RasReport) else None,
+            judge_ras_report(report, names) if isinstance(report, RasReport) else None,
             stacks if isinstance(stacks, StackVerdict) else None,
             str(report) if isinstance(report, RasWithoutJsonError) else "",
         )
         return said, names
 
     def look(
-        self, ras: RasFinding | None, ranks: Mapping[int, TrackedRank]
-    ) -> tuple[Witnesses, RankNames]:
+        self, ras: RasFinding | None, ranks: Mapping[int, TrackedRankProgress]
+    ) -> tuple[TimeoutEvidence, JobRankNames]:
         """Return what the witnesses of a step say that makes no progress. `ras`: what NCCL's RAS
         service has shown.
 
@@ -346,8 +371,8 @@ class TimeoutInquiry:
         read = sum(len(group.ranks) for group in stacks.groups)
         since = self._await_dumps(max(self._world, read), asked)
         flight = self._read_flight(since)
-        names = RankNames(ranks, self._hosts, self._world or flight.world)
-        return Witnesses(flight, ras, stacks), names
+        names = JobRankNames(ranks, self._hosts, self._world or flight.world)
+        return TimeoutEvidence(flight, ras, stacks), names
 
     def _read_flight(self, since: float) -> FlightVerdict:
         return self._flight(self._prefix, since) if self._prefix else FlightVerdict()
@@ -363,25 +388,25 @@ class TimeoutInquiry:
         begun = grew = time.monotonic()
         most = 0
         while most < world and time.monotonic() - begun < DUMPS_S:
-            count = self._count_dumps(asked)
+            count = self._count_dumped_ranks(asked)
             if count > most:
                 most, grew = count, time.monotonic()
                 continue
             quiet_s = DUMPS_QUIET_S if most else DUMPS_BEGIN_S
-            if time.monotonic() - grew >= quiet_s or not self._count_dumps(self._began):
+            if time.monotonic() - grew >= quiet_s or not self._count_dumped_ranks(self._began):
                 break
             time.sleep(DUMPS_LOOK_S)
         return asked if most else self._began
 
-    def _count_dumps(self, since: float) -> int:
+    def _count_dumped_ranks(self, since: float) -> int:
         """Return how many ranks have dumped since then (POSIX s); 0 where that cannot be seen."""
         try:
-            times = [path.stat().st_mtime for path in list_dumps(self._prefix)]
+            times = [path.stat().st_mtime for path in list_dump_files(self._prefix)]
         except OSError:
             return 0
         return sum(at >= since - EARLY_S for at in times)
 
-    def _ask_ras(self, heard: dict[str, object]) -> None:
+    def _query_ras(self, heard: dict[str, object]) -> None:
         try:
             heard["ras"] = self._ask(self._address, LAST_LOOK_S)
         except RasWithoutJsonError as error:
@@ -396,9 +421,9 @@ class TimeoutInquiry:
             return  # the step ended meanwhile, or its nodes cannot be asked
 
 
-def judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
+def judge_ras_report(report: RasReport, names: JobRankNames) -> RasFinding | None:
     """Return what one answer shows. That nothing moves, the timeout itself has shown."""
     sample = RasSample(report, 0.0)
-    finding = find_culprits(sample, sample, names.name)
-    naming = finding.cause not in (HangCause.NOTHING, HangCause.EQUAL, HangCause.MOVING)
+    finding = find_awaited_ranks(sample, sample, names.name)
+    naming = finding.cause not in (RasHangCause.NOTHING, RasHangCause.EQUAL, RasHangCause.MOVING)
     return finding if naming and finding.members else None

@@ -10,17 +10,17 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.checkpoints.run_records import TroubleTreated
-from hpctl.jobs.decide import PastTrouble, RestartMeans, decide
-from hpctl.jobs.run.allocation import AllocationState, Fitness
+from hpctl.jobs.decide import RestartResources, TreatedTrouble, decide_trouble_answer
+from hpctl.jobs.run.allocation import AllocationState, NodeFitness
 from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import StepLauncher
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import fold_hostlist
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.run_policy import CERTAIN, RESTARTS, STOPS, Action, RunDecision, RunPolicy
+from hpctl.vocabulary.run_policy import CERTAIN, RESTARTS, STOPS, RunAction, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 
@@ -51,13 +51,15 @@ class TroubleHandler:
         self, progress: int | None, learned: Callable[[DaemonReply], object]
     ) -> None:
         """Report that the run starts, and from which checkpoint's step. Does not wait."""
-        self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
+        self._report_in_background(
+            JobReport(self._given.job, self._given.restart, progress=progress), learned
+        )
 
     def answer(  # noqa: PLR0913 -- what is special about the trouble, by keyword
         self,
         attempt: int,
         trouble: Trouble,
-        fit: Fitness,
+        fit: NodeFitness,
         *,
         running: bool = False,
         stuck: bool = False,
@@ -66,7 +68,7 @@ class TroubleHandler:
         """Return what `decide` says. `running`: the step's ranks live. `stuck`: this allocation can
         have no further step. `inside` has a launcher restart the ranks in their step, after so many
         seconds to save, and returns why it does not."""
-        means = RestartMeans(
+        means = RestartResources(
             process=inside is not None,
             step=self._allocation.alive and not stuck,
             nodes=len(fit.healthy),
@@ -77,32 +79,36 @@ class TroubleHandler:
             alive=running,
         )
         policy, past = self._given.policy, self._history.past
-        answer = decide(policy, past, trouble, means, datetime.now(UTC))
-        if answer.action is Action.PROCESS and inside is not None:
+        answer = decide_trouble_answer(policy, past, trouble, means, datetime.now(UTC))
+        if answer.action is RunAction.PROCESS and inside is not None:
             refused = inside(trouble, answer.save_first_s)
             if refused:
                 self._say(f"the ranks are not restarted in their step: {refused}")
-                answer = decide(
+                answer = decide_trouble_answer(
                     policy, past, trouble, replace(means, process=False), datetime.now(UTC)
                 )
         said = f"{trouble.kind} -> {answer.action}: {answer.why.removeprefix('hpctl: ')}"
         if answer.action in (*RESTARTS, *STOPS):
             # What the agents say of the nodes is known to the daemon only.
-            verdict = judge_failure(trouble, past, {}, policy, datetime.now(UTC), answer.action)
+            verdict = judge_run_failure(trouble, past, {}, policy, datetime.now(UTC), answer.action)
             said += f" ({verdict.text})"
         self._say(said)
-        self._note_attempt(attempt, trouble, answer)
-        if answer.action not in (Action.REQUEUE, Action.END, Action.HOLD):
+        self._record_attempt(attempt, trouble, answer)
+        if answer.action not in (RunAction.REQUEUE, RunAction.END, RunAction.HOLD):
             # Those three are reported when the step has ended: two as requests, END as the last.
-            self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
+            self._report_in_background(
+                JobReport.of(self._given.job, self._given.restart, trouble, answer)
+            )
         return answer
 
     def record_restart(self, attempt: int, trouble: Trouble) -> None:
         """Record a trouble that the launcher inside the step has treated already."""
-        answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
+        answer = RunDecision(RunAction.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
-        self._note_attempt(attempt, trouble, answer)
-        self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
+        self._record_attempt(attempt, trouble, answer)
+        self._report_in_background(
+            JobReport.of(self._given.job, self._given.restart, trouble, answer)
+        )
 
     def report_unaffected(self, gone: Sequence[NodeName]) -> None:
         """Report that the allocation lost these nodes, and the step that runs has none of them: a
@@ -119,22 +125,22 @@ class TroubleHandler:
         if not self._lost.issuperset(fresh):
             self._say(why)
         # Where one was trouble before, the daemon may have received that before it began to watch.
-        self._report(JobReport(self._given.job, self._given.restart, why=why))
+        self._report_in_background(JobReport(self._given.job, self._given.restart, why=why))
 
     def request_action(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
-        wish = RequestedAction.HOLD if answer.action is Action.HOLD else RequestedAction.REQUEUE
-        reply = self._send_last(trouble, answer, wish)
+        wish = RequestedAction.HOLD if answer.action is RunAction.HOLD else RequestedAction.REQUEUE
+        reply = self._send_last_report(trouble, answer, wish)
         acts = reply is not None and reply.ok and reply.acts
-        self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
+        self._say(f"the daemon was asked for a {wish}" if acts else _make_no_daemon_answer(reply))
         return acts
 
     def end(self, trouble: Trouble | None, answer: RunDecision) -> None:
         """Report that the run is given up. Without the report the daemon, which sees the job end,
         would decide by its own policy whether it is restarted."""
-        self._send_last(trouble, answer, RequestedAction.NONE)
+        self._send_last_report(trouble, answer, RequestedAction.NONE)
 
-    def _send_last(
+    def _send_last_report(
         self, trouble: Trouble | None, answer: RunDecision, wish: RequestedAction
     ) -> DaemonReply | None:
         """Send the last report of this run, and wait for its answer."""
@@ -156,10 +162,10 @@ class TroubleHandler:
         if now is None or not self._allocation.alive:
             return False
         command_id, job = now.command_id, now.job
-        if answer.action is Action.HOLD:
+        if answer.action is RunAction.HOLD:
             comment = f"{job.comment} | {answer.why}".removeprefix(" | ")
             self._launcher.scontrol("update", f"JobId={command_id}", f"Comment={comment}")
-        verb = "requeuehold" if answer.action is Action.HOLD else "requeue"
+        verb = "requeuehold" if answer.action is RunAction.HOLD else "requeue"
         ran = self._launcher.scontrol(verb, command_id)
         if not ran.ok and ran.code < 0:
             return True  # the requeue ended its own messenger: it belongs to this job
@@ -167,31 +173,31 @@ class TroubleHandler:
             self._say(f"{answer.action} was refused: {ran.message}")
         return ran.ok
 
-    def _note_attempt(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
+    def _record_attempt(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
         self._history.add(TroubleTreated(attempt, trouble, answer.action, answer.why))
         if trouble.node is not None:
             self._allocation.healed.discard(trouble.node)
         if trouble.kind is TroubleKind.NODE and trouble.node is not None:
             self._lost.add(trouble.node)
-        if self._given.policy.notify and answer.action is not Action.NONE:
+        if self._given.policy.notify and answer.action is not RunAction.NONE:
             document = msgspec.json.encode({"trouble": trouble, "answer": answer})
             self._launcher.notify(self._given.policy.notify, document)
 
-    def _report(
+    def _report_in_background(
         self, report: JobReport, learned: Callable[[DaemonReply], object] = lambda _: None
     ) -> None:
         """Report to the daemon in a separate thread: it may take two seconds, or be just away."""
-        work = partial(retry_report, report, self._send, learned=learned)
+        work = partial(retry_supervisor_report, report, self._send_report, learned=learned)
         threading.Thread(target=work, name="tell", daemon=True).start()
 
-    def _send(self, report: JobReport) -> DaemonReply | None:
+    def _send_report(self, report: JobReport) -> DaemonReply | None:
         """Send a report, never after the last one: the daemon takes a later one for the end of a
         wish."""
         with self._sending:
             return DaemonReply(ok=False) if self._left else send_report(report)
 
 
-def retry_report(
+def retry_supervisor_report(
     report: JobReport,
     say: Callable[[JobReport], DaemonReply | None] = send_report,
     sleep: Callable[[float], object] = time.sleep,
@@ -207,7 +213,9 @@ def retry_report(
             sleep(pause)
 
 
-def find_offenders(past: Sequence[PastTrouble], policy: RunPolicy, now: datetime) -> set[NodeName]:
+def find_recently_bad_nodes(
+    past: Sequence[TreatedTrouble], policy: RunPolicy, now: datetime
+) -> set[NodeName]:
     """Return nodes that have proved bad for this job lately: taken last, should Slurm give them
     again."""
     offenders = set()
@@ -218,7 +226,7 @@ def find_offenders(past: Sequence[PastTrouble], policy: RunPolicy, now: datetime
     return offenders
 
 
-def _no_daemon(reply: DaemonReply | None) -> str:
+def _make_no_daemon_answer(reply: DaemonReply | None) -> str:
     if reply is None:
         return "no daemon was reached: using scontrol"
     return f"the daemon does not act ({reply.text}): by Slurm's own means"

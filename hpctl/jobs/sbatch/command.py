@@ -17,15 +17,20 @@ from click.shell_completion import CompletionItem
 import hpctl
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.jobs.sbatch import context, options
-from hpctl.jobs.sbatch.context import Runtime, SubmitContext
+from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
 from hpctl.jobs.sbatch.options import (
     HPCTL_OPTIONS,
-    CommandLine,
     HpctlOptions,
-    hpctl_options,
-    parse_command_line,
+    SbatchCommandLine,
+    collect_hpctl_options,
+    parse_sbatch_command_line,
 )
-from hpctl.jobs.sbatch.submit import EffectiveOptions, Submission, log_directories, plan_submission
+from hpctl.jobs.sbatch.submit import (
+    EffectiveSbatchOptions,
+    SbatchSubmission,
+    list_log_directories,
+    plan_submission,
+)
 from hpctl.toolkit import output
 from hpctl.toolkit.arguments import complete_file
 from hpctl.toolkit.errors import HpctlError
@@ -104,25 +109,25 @@ def sbatch(arguments: tuple[str, ...]) -> None:
     HPCTL_RESUME_FROM. HPCTL_RESUME=scratch starts over. When the script fails, they read in its log
     why.
     """
-    line = parse_command_line(arguments)
-    program = find_sbatch(line)
+    line = parse_sbatch_command_line(arguments)
+    program = find_sbatch_program(line)
     if "json" in line.own and "dry-run" not in line.own:
         raise HpctlError(
             "--json works only with --dry-run",
             "Add --dry-run; to print the id of a submitted job for scripts, use --parsable.",
         )
-    _refuse_late_dry_run(line)
+    _reject_late_dry_run(line)
     if _SAYS_AND_ENDS & line.given.keys():
         raise SystemExit(_run_sbatch([program, *line.passed], line))
-    script, submission = plan_command_line(line)
+    script, submission = plan_sbatch_submission(line)
     if "dry-run" in line.own:
-        _show_submission(program, line, script, submission)
+        _print_submission(program, line, script, submission)
         return
-    print_warnings(submission, quiet="quiet" in line.given)
+    print_submission_warnings(submission, quiet="quiet" in line.given)
     raise SystemExit(_submit_job(program, line, script, submission))
 
 
-def _refuse_late_dry_run(line: CommandLine) -> None:
+def _reject_late_dry_run(line: SbatchCommandLine) -> None:
     """Raise HpctlError where --dry-run follows the script: it would be an argument of the script,
     and the job would be submitted."""
     if "--dry-run" in line.late_options:
@@ -133,60 +138,66 @@ def _refuse_late_dry_run(line: CommandLine) -> None:
         )
 
 
-def plan_command_line(line: CommandLine) -> tuple[options.BatchScript | None, Submission]:
+def plan_sbatch_submission(
+    line: SbatchCommandLine,
+) -> tuple[options.BatchScript | None, SbatchSubmission]:
     """Return the script, None for --wrap, and what is to be submitted. Raises HpctlError."""
-    script = _read_script(line)
+    script = _read_batch_script(line)
     cwd = context.read_working_directory()
-    asked = hpctl_options(line.own, script.own if script else {}, cwd)
-    return script, plan_submission(line, script, asked, _build_context(line, asked, script, cwd))
-
-
-def _build_context(
-    line: CommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
-) -> SubmitContext:
-    """Return what the submission depends on: policy files, the controller, the mount table."""
-    effective = EffectiveOptions(line, script, os.environ)
-    logs = log_directories(effective, cwd)
-    missing = tuple(each for each in logs if not os.path.isdir(each[1]))
-    if missing:
-        with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
-            missing = () if context.creates_log_directories(find_sbatch(line)) else missing
-    where = asked.checkpoint_dir
-    return SubmitContext(
-        runtime=_find_runtime(),
-        environment=os.environ,
-        policy=context.job_policy(asked, os.environ, cwd),
-        filesystem=context.find_filesystem(where) if where is not None else "",
-        unknown=find_unknown_files(where, asked.checkpoint_files)
-        if where is not None and asked.resume
-        else "",
-        missing=missing,
-        restarted=_list_restarted(line, effective.value("dependency") or ""),
+    asked = collect_hpctl_options(line.own, script.own if script else {}, cwd)
+    return script, plan_submission(
+        line, script, asked, _build_submit_context(line, asked, script, cwd)
     )
 
 
-def _list_restarted(line: CommandLine, dependency: str) -> tuple[str, ...]:
+def _build_submit_context(
+    line: SbatchCommandLine, asked: HpctlOptions, script: options.BatchScript | None, cwd: str
+) -> SubmitContext:
+    """Return what the submission depends on: policy files, the controller, the mount table."""
+    effective = EffectiveSbatchOptions(line, script, os.environ)
+    logs = list_log_directories(effective, cwd)
+    missing = tuple(each for each in logs if not os.path.isdir(each[1]))
+    if missing:
+        with contextlib.suppress(HpctlError):  # no sbatch on PATH: its release is unknown
+            missing = () if context.creates_log_directories(find_sbatch_program(line)) else missing
+    where = asked.checkpoint_dir
+    return SubmitContext(
+        runtime=_find_python_runtime(),
+        environment=os.environ,
+        policy=context.load_job_policy(asked, os.environ, cwd),
+        filesystem=context.find_file_system_type(where) if where is not None else "",
+        unknown=find_unrecognized_checkpoints(where, asked.checkpoint_files)
+        if where is not None and asked.resume
+        else "",
+        missing=missing,
+        restarted=_list_restartable_dependencies(line, effective.value("dependency") or ""),
+    )
+
+
+def _list_restartable_dependencies(line: SbatchCommandLine, dependency: str) -> tuple[str, ...]:
     """Return the jobs that this one depends on, and that hpctl may run again."""
     with contextlib.suppress(HpctlError):  # no sbatch on PATH, so no squeue either
-        return context.find_restarted(
-            dependency, os.path.join(os.path.dirname(find_sbatch(line)), "squeue")
+        return context.find_restartable_dependencies(
+            dependency, os.path.join(os.path.dirname(find_sbatch_program(line)), "squeue")
         )
     return ()
 
 
-def find_unknown_files(directory: str, files: tuple[str, ...] = ()) -> str:
+def find_unrecognized_checkpoints(directory: str, files: tuple[str, ...] = ()) -> str:
     """Return what is there that this job will not resume from, for hpctl knows no format of it."""
     with contextlib.suppress(OSError):
         # Of what users own nothing is opened as root.
         if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
-            from hpctl.checkpoints.search import Search, survey_place
+            from hpctl.checkpoints.search import CheckpointSearchResult, list_candidates_in_place
 
-            candidates, passed = survey_place(Path(directory), declared=parse_patterns(files))
-            return "" if candidates else Search(None, tuple(passed)).unknown_note
+            candidates, passed = list_candidates_in_place(
+                Path(directory), declared=parse_patterns(files)
+            )
+            return "" if candidates else CheckpointSearchResult(None, tuple(passed)).unknown_note
     return ""
 
 
-def print_warnings(submission: Submission, *, quiet: bool = False) -> None:
+def print_submission_warnings(submission: SbatchSubmission, *, quiet: bool = False) -> None:
     """Say on stderr what is to be warned of, and what was added unless sbatch is to be quiet."""
     for note in () if quiet else submission.notes:
         output.echo(f"hpctl: {note}", err=True)
@@ -194,7 +205,7 @@ def print_warnings(submission: Submission, *, quiet: bool = False) -> None:
         output.echo(f"hpctl: warning: {warning}", err=True)
 
 
-def find_sbatch(line: CommandLine) -> str:
+def find_sbatch_program(line: SbatchCommandLine) -> str:
     """Return the sbatch that is to be used. Raises HpctlError."""
     given = line.own.get("slurm-bin")
     where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
@@ -209,14 +220,14 @@ def find_sbatch(line: CommandLine) -> str:
     return program
 
 
-def _read_script(line: CommandLine) -> options.BatchScript | None:
+def _read_batch_script(line: SbatchCommandLine) -> options.BatchScript | None:
     """Return the script, read from its file or from stdin; None for --wrap."""
     if "wrap" in line.given:
         return None  # sbatch itself judges a script next to --wrap
     if line.script is None:
         raw = sys.stdin.buffer.read()
-        return options.read_script("sbatch", raw.decode("utf-8", "surrogateescape"))
-    path = _find_script(line)
+        return options.parse_batch_script("sbatch", raw.decode("utf-8", "surrogateescape"))
+    path = _find_script_path(line)
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -227,10 +238,10 @@ def _read_script(line: CommandLine) -> options.BatchScript | None:
             else ""
         )
         raise HpctlError(f"cannot read the script {line.script}: {error.strerror}", hint) from None
-    return options.read_script(path.name, raw.decode("utf-8", "surrogateescape"))
+    return options.parse_batch_script(path.name, raw.decode("utf-8", "surrogateescape"))
 
 
-def _find_script(line: CommandLine) -> Path:
+def _find_script_path(line: SbatchCommandLine) -> Path:
     """Return where sbatch finds it: a bare name on PATH, then where --chdir says, then here
     (search_path in src/common/env.c, and seen on 22.05)."""
     assert line.script is not None
@@ -243,21 +254,21 @@ def _find_script(line: CommandLine) -> Path:
     return there if os.access(there, os.R_OK) else Path(line.script)
 
 
-def _find_runtime() -> Runtime:
+def _find_python_runtime() -> PythonRuntime:
     """Return this interpreter; and PYTHONPATH if hpctl was imported from elsewhere than
     site-packages."""
     root = str(Path(hpctl.__file__).resolve().parent.parent)
     installed = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
     if root in installed:
-        return Runtime(sys.executable)
+        return PythonRuntime(sys.executable)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     absolute = [os.path.abspath(each) for each in inherited if each]
-    return Runtime(
+    return PythonRuntime(
         sys.executable, os.pathsep.join([root, *(each for each in absolute if each != root)])
     )
 
 
-def make_directory(base: str) -> None:
+def create_checkpoint_directory(base: str) -> None:
     """Create the directory now, so that its absence on a node means: not mounted there."""
     try:
         os.makedirs(base, exist_ok=True)
@@ -269,10 +280,13 @@ def make_directory(base: str) -> None:
 
 
 def _submit_job(
-    program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
+    program: str,
+    line: SbatchCommandLine,
+    script: options.BatchScript | None,
+    submission: SbatchSubmission,
 ) -> int:
     for base in submission.bases:
-        make_directory(base)
+        create_checkpoint_directory(base)
     with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
         command = [program, *build_sbatch_arguments(line, submission, Path(directory), script)]
         stdin = script.text if script and not (submission.copy or line.script) else None
@@ -280,8 +294,8 @@ def _submit_job(
 
 
 def build_sbatch_arguments(
-    line: CommandLine,
-    submission: Submission,
+    line: SbatchCommandLine,
+    submission: SbatchSubmission,
     directory: Path,
     read: options.BatchScript | None = None,
 ) -> list[str]:
@@ -292,7 +306,7 @@ def build_sbatch_arguments(
     The copy keeps its name, because Slurm names the job after it.
     """
     script = [line.script] if line.script else []
-    once = read if line.script and not _find_script(line).is_file() else None
+    once = read if line.script and not _find_script_path(line).is_file() else None
     copied = submission.copy or once
     if copied is not None:
         copy = directory / copied.name
@@ -301,7 +315,7 @@ def build_sbatch_arguments(
     return [*submission.options, *script, *line.arguments]
 
 
-def _run_sbatch(command: list[str], line: CommandLine, stdin: str | None = None) -> int:
+def _run_sbatch(command: list[str], line: SbatchCommandLine, stdin: str | None = None) -> int:
     """Run sbatch with our stdout and stderr. --wait may last as long as the job."""
     timeout = None if "wait" in line.given or "SBATCH_WAIT" in os.environ else ANSWER_S
     data = stdin.encode("utf-8", "surrogateescape") if stdin is not None else None
@@ -315,8 +329,11 @@ def _run_sbatch(command: list[str], line: CommandLine, stdin: str | None = None)
         ) from None
 
 
-def _show_submission(
-    program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
+def _print_submission(
+    program: str,
+    line: SbatchCommandLine,
+    script: options.BatchScript | None,
+    submission: SbatchSubmission,
 ) -> None:
     """Show what would be submitted: the script, what is registered, the command."""
     shown = submission.copy or script
@@ -336,7 +353,7 @@ def _show_submission(
         }
         output.echo(json.dumps(document, indent=1))
         return
-    print_warnings(submission)
+    print_submission_warnings(submission)
     if text:
         output.print_exact(text, nl=not text.endswith("\n"))
     if registered:

@@ -14,7 +14,7 @@ from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import read_comment
 
 
-class Runtime(Struct, frozen=True):
+class PythonRuntime(Struct, frozen=True):
     """How a job reaches hpctl: the interpreter, and PYTHONPATH where hpctl is not installed."""
 
     python: str
@@ -31,7 +31,7 @@ class SubmitContext(Struct, frozen=True):
     --error that this machine does not have and Slurm does not create, with the option.
     """
 
-    runtime: Runtime
+    runtime: PythonRuntime
     environment: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, object] = field(default_factory=dict)
     filesystem: str = ""
@@ -83,7 +83,7 @@ _AFTER_AN_END = re.compile(r"\b(?:afterok|afternotok|afterany|aftercorr)((?::[^:
 _DEPENDED_ON = re.compile(r":(\d+(?:_\d+)?)")
 
 
-def find_restarted(dependency: str, squeue: str) -> tuple[str, ...]:
+def find_restartable_dependencies(dependency: str, squeue: str) -> tuple[str, ...]:
     """Return the jobs of a --dependency that registered and may be run again. Empty where Slurm
     does not say."""
     parts = _AFTER_AN_END.findall(dependency)
@@ -118,7 +118,7 @@ _LOCAL = re.compile(
 )
 
 
-def explain_local(directory: str, filesystem: str) -> str:
+def explain_unshared_directory(directory: str, filesystem: str) -> str:
     """Return why a directory is probably not shared between nodes; "" where nothing says so.
 
     `filesystem` is its type on the submitting machine, "" where unknown.
@@ -135,7 +135,7 @@ def explain_local(directory: str, filesystem: str) -> str:
     return ""
 
 
-def find_filesystem(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
+def find_file_system_type(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the type of the file system that a directory is or would be on, "" where unknown."""
     try:
         lines = table.read_text(errors="surrogateescape").splitlines()
@@ -158,31 +158,31 @@ NAMED = "/etc/hpctl/policies"
 """Where a cluster keeps the policies that users may name; $HPCTL_POLICIES says otherwise."""
 
 
-def job_policy(
+def load_job_policy(
     options: HpctlOptions, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
     """Return the policy that the job brings along (`--policy`, `--log-rules`), read and checked at
     submit: what goes into its Comment. Raises HpctlError, with the option's place."""
     policy: dict[str, object] = {}
     if options.policy is not None:
-        policy |= _policy_file(options.policy, environment, cwd)
+        policy |= _read_policy_file(options.policy, environment, cwd)
     if options.log_rules:
-        policy["log_rules"] = [_resolve_rules(each, cwd) for each in options.log_rules]
+        policy["log_rules"] = [_resolve_log_rules(each, cwd) for each in options.log_rules]
     return policy
 
 
-def _policy_file(
+def _read_policy_file(
     policy: OptionValue, environment: Mapping[str, str], cwd: str
 ) -> dict[str, object]:
     from hpctl.vocabulary import policy_file  # PyYAML: only for a policy
 
     try:
-        return policy_file.read_policy(find_policy(policy.value, environment, cwd)).compact()
+        return policy_file.read_policy(find_policy_file(policy.value, environment, cwd)).compact()
     except HpctlError as error:
         raise HpctlError(f"{policy.place}: {error}", error.hint) from None
 
 
-def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
+def find_policy_file(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
     """Return the file that is meant: a path, or the bare name of a policy of the cluster's.
 
     Raises HpctlError for a name that nothing has; a path is not looked at further.
@@ -203,17 +203,17 @@ def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
     )
 
 
-def _resolve_rules(rules: OptionValue, cwd: str) -> str:
+def _resolve_log_rules(rules: OptionValue, cwd: str) -> str:
     """Return a preset's name, or the absolute path of a file of rules; both are read to see that
     they can be."""
-    from hpctl.jobs.logs.rules import load_preset, load_rules
+    from hpctl.jobs.logs.rules import load_log_rules, load_rule_preset
 
     path = Path(cwd, os.path.expanduser(rules.value))
     try:
         if not path.is_file() and "/" not in rules.value:
-            load_preset(rules.value)
+            load_rule_preset(rules.value)
             return rules.value
-        load_rules(path)
+        load_log_rules(path)
     except HpctlError as error:
         raise HpctlError(f"{rules.place}: {error}", error.hint) from None
     return os.path.abspath(path)

@@ -22,9 +22,9 @@ from msgspec import Struct, field
 
 from hpctl.checkpoints.patterns import parse_patterns
 from hpctl.slurm.signals import SIGNALS
-from hpctl.toolkit.bounds import duration_s
+from hpctl.toolkit.bounds import parse_duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 
 
 class HpctlOption(Struct, frozen=True):
@@ -107,21 +107,21 @@ class HpctlOptions(Struct, frozen=True):
     save_signal: SaveSignal | None = None
     resume: bool = True
     preflight: str = ""
-    fast: FastSaves | None = None
+    fast: FastSaveOptions | None = None
 
 
-def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
+def find_closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
     """Return `--name` of the option that was probably meant, or ""."""
     found = difflib.get_close_matches(typed, names, n=1, cutoff=cutoff)
     return f"--{found[0]}" if found else ""
 
 
-def needs_value(name: str, place: str) -> HpctlError:
+def make_missing_value_error(name: str, place: str) -> HpctlError:
     """Return the error for an option without its value."""
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
-def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]:
+def parse_hpctl_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]:
     """Return the options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
     found: dict[str, tuple[OptionValue, ...]] = {}
     try:
@@ -133,7 +133,7 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
     if not left:
         raise HpctlError(
             f"{place}: the #HPCTL line is empty",
-            f"Write one of the directives {_directive_names()}, or remove the line.",
+            f"Write one of the directives {_list_directive_names()}, or remove the line.",
         )
     while left:
         word = left.pop(0)
@@ -141,10 +141,10 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
         name = typed.removeprefix("--")
         own = HPCTL_OPTIONS.get(name)
         if own is None or not typed.startswith("--") or not own.directive:
-            _unknown_directive(place, typed, name)
+            _make_unknown_directive_error(place, typed, name)
         assert own is not None
         at = f"{place}: --{name}"
-        taken = _option_value(name, equals, value, left, at, f"#HPCTL --{name}")
+        taken = _parse_option_value(name, equals, value, left, at, f"#HPCTL --{name}")
         if "$" in taken.value:
             raise HpctlError(
                 f"{place}: variables are not expanded in directives: {taken.value}",
@@ -155,7 +155,7 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
     return found
 
 
-def _option_value(  # noqa: PLR0913 -- the parts of one word that was typed
+def _parse_option_value(  # noqa: PLR0913 -- the parts of one word that was typed
     name: str, equals: str, value: str, left: list[str], place: str, example: str
 ) -> OptionValue:
     """Return an option of hpctl with its value: after `=`, else the next word. Raises
@@ -164,31 +164,31 @@ def _option_value(  # noqa: PLR0913 -- the parts of one word that was typed
     if option.value and not equals:
         value = left.pop(0) if left else ""
     if option.value and not value:
-        raise needs_value(name, place)
+        raise make_missing_value_error(name, place)
     if equals and not option.value:
         raise HpctlError(f"{place} takes no value", f"Write {example}.")
     return OptionValue(value, place)
 
 
-def _unknown_directive(place: str, typed: str, name: str) -> None:
+def _make_unknown_directive_error(place: str, typed: str, name: str) -> None:
     if name in HPCTL_OPTIONS and not HPCTL_OPTIONS[name].directive:
         raise HpctlError(
             f"{place}: --{name} cannot stand in an #HPCTL line",
             f"Give --{name} on the command line.",
         )
     names = [each for each, own in HPCTL_OPTIONS.items() if own.directive]
-    meant = closest_option(name, names, 0.5)
+    meant = find_closest_option(name, names, 0.5)
     raise HpctlError(
         f"{place}: unknown #HPCTL directive {typed!r}",
-        f"Did you mean {meant}?" if meant else f"hpctl knows {_directive_names()}.",
+        f"Did you mean {meant}?" if meant else f"hpctl knows {_list_directive_names()}.",
     )
 
 
-def _directive_names() -> str:
+def _list_directive_names() -> str:
     return ", ".join(f"--{name}" for name, own in HPCTL_OPTIONS.items() if own.directive)
 
 
-def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> HpctlOptions:
+def collect_hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> HpctlOptions:
     """Return what is asked for in sum; the command line wins. Raises HpctlError for a bad value."""
     given = {**directives, **typed}
 
@@ -198,19 +198,19 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
     spares, save, where = find_last("spares"), find_last("save-signal"), find_last("checkpoint-dir")
     return HpctlOptions(
         checkpoint_dir=_parse_directory(where, cwd) if where else None,
-        checkpoint_files=_checkpoint_files(given.get("checkpoint-files", ()), where),
+        checkpoint_files=_parse_checkpoint_files(given.get("checkpoint-files", ()), where),
         tiers=tuple(dict.fromkeys(_parse_tier(each, cwd) for each in given.get("tier", ()))),
         policy=find_last("policy"),
         log_rules=given.get("log-rules", ()),
         spares=_parse_spares(spares) if spares else None,
-        save_signal=_save_signal(save) if save else None,
+        save_signal=_parse_save_signal(save) if save else None,
         resume="no-resume" not in given,
-        preflight=_parse_level(level) if (level := find_last("preflight")) else "",
-        fast=_parse_fast(given, where),
+        preflight=_parse_node_test_level(level) if (level := find_last("preflight")) else "",
+        fast=_parse_fast_saves(given, where),
     )
 
 
-def _checkpoint_files(
+def _parse_checkpoint_files(
     patterns: Sequence[OptionValue], directory: OptionValue | None
 ) -> tuple[str, ...]:
     for option in patterns:
@@ -237,7 +237,7 @@ def _parse_directory(option: OptionValue, cwd: str) -> str:
     return directory
 
 
-def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
+def _parse_fast_saves(given: OptionValues, shared: OptionValue | None) -> FastSaveOptions | None:
     options = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
     where = options.pop("fast-dir", None)
     if where is None:
@@ -271,13 +271,13 @@ def _parse_fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | 
             f"{where.place} is in memory, so its saves use the job's memory: give their size",
             "Add --fast-size SIZE, such as --fast-size 64G.",
         )
-    values = {name[5:]: _fast_value(name, one) for name, one in options.items()}
+    values = {name[5:]: _parse_fast_value(name, one) for name, one in options.items()}
     flush_s = values.pop("flush", 900)
     keep = bool(values.pop("keep", 0))
-    return FastSaves(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)
+    return FastSaveOptions(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)
 
 
-def _fast_value(name: str, given: OptionValue) -> int:
+def _parse_fast_value(name: str, given: OptionValue) -> int:
     """Return a number of copies, seconds or bytes."""
     if name == "fast-keep":
         return 1
@@ -289,14 +289,14 @@ def _fast_value(name: str, given: OptionValue) -> int:
             )
         return int(given.value)
     if name == "fast-flush":
-        seconds = duration_s(given.value)
+        seconds = parse_duration(given.value)
         if seconds is None or not 1 <= seconds <= 7 * 86400:
             raise HpctlError(
                 f"{given.place} must be a time from 1s to 7d, not {given.value!r}",
                 "Write a number and a unit, such as 15m.",
             )
         return int(seconds)
-    size = size_bytes(given.value)
+    size = parse_size_bytes(given.value)
     if size is None:
         example = HPCTL_OPTIONS[name].example
         raise HpctlError(
@@ -306,7 +306,7 @@ def _fast_value(name: str, given: OptionValue) -> int:
     return size
 
 
-def size_bytes(text: str) -> int | None:
+def parse_size_bytes(text: str) -> int | None:
     """Return the bytes of a size as Slurm writes it: 512M, 64G, 1T. None for another text."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([MGT])B?", text)
     return int(found[1]) << {"M": 20, "G": 30, "T": 40}[found[2]] if found else None
@@ -317,7 +317,7 @@ def _parse_tier(option: OptionValue, cwd: str) -> str:
         local = "local:" if option.value.startswith("local:") else ""
         where = OptionValue(option.value.removeprefix("local:"), option.place)
         if not where.value:
-            raise needs_value("tier", option.place)
+            raise make_missing_value_error("tier", option.place)
         return local + _parse_directory(where, cwd)
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s\x00-\x1f]*)?", option.value):
         raise HpctlError(
@@ -336,7 +336,7 @@ def _parse_spares(option: OptionValue) -> int:
     return int(option.value)
 
 
-def _parse_level(option: OptionValue) -> str:
+def _parse_node_test_level(option: OptionValue) -> str:
     if option.value not in LEVELS:
         raise HpctlError(
             f"{option.place} must be the level of a node test, not {option.value!r}",
@@ -345,7 +345,7 @@ def _parse_level(option: OptionValue) -> str:
     return option.value
 
 
-def _save_signal(option: OptionValue) -> SaveSignal:
+def _parse_save_signal(option: OptionValue) -> SaveSignal:
     name, at, seconds = option.value.upper().partition("@")
     name = name.removeprefix("SIG")
     if name.isdigit() and int(name) in set(signal.Signals):
@@ -364,12 +364,12 @@ def _save_signal(option: OptionValue) -> SaveSignal:
     return SaveSignal(name, int(seconds) if at else SAVE_BEFORE_S)
 
 
-def names_in(table: str) -> tuple[str, ...]:
+def list_option_names(table: str) -> tuple[str, ...]:
     """Return the names of a table."""
     return tuple(table.split())
 
 
-SHARED_VALUED = names_in("""
+SHARED_VALUED = list_option_names("""
     account acctg-freq bb bbf begin chdir cluster-constraint clusters comment constraint
     container container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task
     deadline delay-boot dependency distribution error exclude export export-file extra
@@ -384,14 +384,14 @@ SHARED_VALUED = names_in("""
 """What takes a value in sbatch and in srun alike."""
 
 
-_TAKE_A_VALUE = SHARED_VALUED + names_in("""
+_TAKE_A_VALUE = SHARED_VALUED + list_option_names("""
     array autocomplete batch cluster container-type context kill-on-invalid-dep mem-update
     resources runtime wait-all-nodes wrap
 """)
 
 
 # Optional values come only after `=`, so they never take the next word.
-_FLAGS = names_in("""
+_FLAGS = list_option_names("""
     consolidate-segments contiguous exclusive external get-user-env help hold ignore-pbs nice
     no-kill no-requeue oom-kill-step overcommit oversubscribe parsable propagate quiet reboot
     requeue resv-ports spread-job spread-segments stepmgr test-only usage use-min-nodes verbose
@@ -415,7 +415,7 @@ _SHORT = SHARED_SHORT | {
 }  # fmt: skip
 
 
-class CommandLine(Struct):
+class SbatchCommandLine(Struct):
     """What was typed after `hpctl sbatch`.
 
     `given` maps sbatch's long option names to their last value ("" for flags), `own` hpctl's
@@ -443,9 +443,9 @@ class CommandLine(Struct):
         return [word for word in words if word.startswith("--") and word[2:] in HPCTL_OPTIONS]
 
 
-def parse_command_line(arguments: Sequence[str]) -> CommandLine:
+def parse_sbatch_command_line(arguments: Sequence[str]) -> SbatchCommandLine:
     """Read a command line. Raises HpctlError for a misspelt or unfinished option of hpctl's."""
-    reader = _CommandLineReader(list(arguments))
+    reader = _SbatchArgumentParser(list(arguments))
     while reader.left and reader.take_option():
         pass
     line = reader.line
@@ -453,11 +453,11 @@ def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     return line
 
 
-class _CommandLineReader:
+class _SbatchArgumentParser:
     """One pass over the arguments, as getopt_long does with a leading `+`: stop at the script."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.left, self.line = arguments, CommandLine()
+        self.left, self.line = arguments, SbatchCommandLine()
 
     def take_option(self) -> bool:
         """Take one option (and its value); False at the script."""
@@ -470,23 +470,23 @@ class _CommandLineReader:
             self.line.dashes = True
             return False
         elif word.startswith("--"):
-            self._read_long(self.left.pop(0))
+            self._parse_long_option(self.left.pop(0))
         elif word.startswith("-") and word != "-":
-            self._read_short(self.left.pop(0))
+            self._parse_short_options(self.left.pop(0))
         else:
             return False
         return True
 
-    def _read_long(self, word: str) -> None:
+    def _parse_long_option(self, word: str) -> None:
         typed, equals, value = word[2:].partition("=")
         if typed in HPCTL_OPTIONS:
             place = f"--{typed}"
-            taken = _option_value(typed, equals, value, self.left, place, place)
+            taken = _parse_option_value(typed, equals, value, self.left, place, place)
             self.line.own[typed] = (*self.line.own.get(typed, ()), taken)
             return
         name = _complete_option(typed)
         if name is None:
-            meant = closest_option(typed, list(HPCTL_OPTIONS), 0.75)
+            meant = find_closest_option(typed, list(HPCTL_OPTIONS), 0.75)
             if meant:
                 raise HpctlError(f"no such option: --{typed}", f"Did you mean {meant}?")
             self.line.unknown.append(word)
@@ -495,16 +495,16 @@ class _CommandLineReader:
             return
         self.line.passed.append(word)
         if name in _VALUED and not equals:
-            value = self._read_value()
+            value = self._take_option_value()
         self.line.given[name or typed] = value
 
-    def _read_short(self, word: str) -> None:
+    def _parse_short_options(self, word: str) -> None:
         self.line.passed.append(word)
         letters = word[1:]
         while letters:
             name, letters = _SHORT.get(letters[0]), letters[1:]
             if name in _VALUED:
-                self.line.given[str(name)] = letters or self._read_value()
+                self.line.given[str(name)] = letters or self._take_option_value()
                 return
             if name == "no-kill":  # its optional value is whatever is attached
                 self.line.given[name] = letters
@@ -514,7 +514,7 @@ class _CommandLineReader:
                 return
             self.line.given[name] = ""
 
-    def _read_value(self) -> str:
+    def _take_option_value(self) -> str:
         """Return the next word as the value of the option before; sbatch says it where it is
         missing."""
         if not self.left:
@@ -585,13 +585,13 @@ class BatchScript(Struct, frozen=True):
         return head + text + "".join(self.lines[self.block :])
 
 
-def read_script(name: str, text: str) -> BatchScript:
+def parse_batch_script(name: str, text: str) -> BatchScript:
     """Read a script. Raises HpctlError, with the line, for an `#HPCTL` line that means nothing."""
     # Not splitlines: it also breaks at a form feed, a lone \r or U+2028. In the middle of a comment
     # the rest of that line would become a command, and the #SBATCH lines below it be lost.
     lines = [line + "\n" for line in text.split("\n")]
     lines[-1] = lines[-1].removesuffix("\n")
-    block = _find_block_end(lines)
+    block = _find_directive_block_end(lines)
     options: list[str] = []
     own: dict[str, tuple[OptionValue, ...]] = {}
     het = False
@@ -600,13 +600,13 @@ def read_script(name: str, text: str) -> BatchScript:
             het = het or _HET.match(line[7:]) is not None
             options += _split_words(line[7:])
         elif line.startswith("#HPCTL"):
-            for option, values in parse_directive(line[6:], f"{name}:{number}").items():
+            for option, values in parse_hpctl_directive(line[6:], f"{name}:{number}").items():
                 own[option] = (*own.get(option, ()), *values)
     return BatchScript(
         name=name,
         lines=tuple(lines),
         block=block,
-        given=parse_command_line(options).given,
+        given=parse_sbatch_command_line(options).given,
         own=own,
         het=het,
         late=tuple(
@@ -617,7 +617,7 @@ def read_script(name: str, text: str) -> BatchScript:
     )
 
 
-def _find_block_end(lines: list[str]) -> int:
+def _find_directive_block_end(lines: list[str]) -> int:
     for index, line in enumerate(lines):
         if line.strip() and not line.lstrip().startswith("#"):
             return index
@@ -631,7 +631,7 @@ def _split_words(rest: str) -> list[str]:
         return []  # an open quote: sbatch names file and line itself
 
 
-def make_wrap_script(command: str) -> BatchScript:
+def build_wrap_script(command: str) -> BatchScript:
     """Return the script that sbatch itself makes of `--wrap` (src/sbatch/sbatch.c, script_wrap)."""
     text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
     lines = tuple(text.splitlines(keepends=True))

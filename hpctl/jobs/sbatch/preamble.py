@@ -32,7 +32,7 @@ from importlib.resources import files
 
 import msgspec
 
-from hpctl.jobs.sbatch.context import Runtime
+from hpctl.jobs.sbatch.context import PythonRuntime
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
@@ -59,11 +59,11 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
+def render_preamble(runtime: PythonRuntime, job: Registration, *, resume: bool = True) -> str:
     """Return the lines, with a last newline. `resume` is False for a program that finds its
     checkpoint itself."""
-    root = find_base(job.ckpt) if job.ckpt else ""
-    sections = _load_sections()
+    root = find_placeholder_free_base(job.ckpt) if job.ckpt else ""
+    sections = _load_template_sections()
     text = sections["begin"]
     if job.preflight:
         text += sections["preflight"]
@@ -83,8 +83,8 @@ def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True)
     values = {
         "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
-        "SEARCH": "".join(f" {shell_word(tier)}" for tier in job.tiers),
-        "LIMIT": str(FETCH_S if job.fast or _in_s3(job) else LOOK_S),
+        "SEARCH": "".join(f" {quote_placeholder_path(tier)}" for tier in job.tiers),
+        "LIMIT": str(FETCH_S if job.fast or _is_in_s3(job) else LOOK_S),
         "BASE": shlex.quote(root),
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
@@ -94,16 +94,16 @@ def render_preamble(runtime: Runtime, job: Registration, *, resume: bool = True)
         "SIGNALS": " ".join(signals),
         "STARTED": STARTED,
         "TELL": "" if job.supervised else " --tell",
-        "READ_END": shlex.quote(_read_end(path)),
+        "READ_END": shlex.quote(_render_exit_trap(path)),
     }
     text += sections["end"]
     if not job.supervised:
         text += sections["ended"]
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["last"])
-    return text.replace(_EXPORTED, _render_exports(job))
+    return text.replace(_EXPORTED, _render_environment_exports(job))
 
 
-def _read_end(path: str) -> str:
+def _render_exit_trap(path: str) -> str:
     """Return the EXIT trap: hpctl reads why the script failed, and its exit code is kept.
 
     `path`: the assignments of hpctl's own PYTHONHOME and PYTHONPATH.
@@ -119,46 +119,51 @@ def _read_end(path: str) -> str:
 
 
 @cache
-def _load_sections() -> dict[str, str]:
+def _load_template_sections() -> dict[str, str]:
     text = files(__package__).joinpath("preamble.sh").read_text(encoding="utf-8")
     named = re.split(r"^#@ (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _render_exports(job: Registration) -> str:
+def _render_environment_exports(job: Registration) -> str:
     """Return what the job's processes find in their environment, only where it was asked for."""
     values = {
-        "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
-        "HPCTL_CHECKPOINT_FILES": shlex.quote(encode_compact(list(job.files))) if job.files else "",
-        "HPCTL_TIERS": shell_word(encode_compact(list(job.tiers))) if job.tiers else "",
-        "HPCTL_FAST_DIR": shell_word(job.fast.dir) if job.fast else "",
-        "HPCTL_FAST_OPTIONS": shlex.quote(encode_compact(msgspec.to_builtins(job.fast)))
+        "HPCTL_CHECKPOINT_DIR": quote_placeholder_path(job.ckpt) if job.ckpt else "",
+        "HPCTL_CHECKPOINT_FILES": shlex.quote(encode_compact_json(list(job.files)))
+        if job.files
+        else "",
+        "HPCTL_TIERS": quote_placeholder_path(encode_compact_json(list(job.tiers)))
+        if job.tiers
+        else "",
+        "HPCTL_FAST_DIR": quote_placeholder_path(job.fast.dir) if job.fast else "",
+        "HPCTL_FAST_OPTIONS": shlex.quote(encode_compact_json(msgspec.to_builtins(job.fast)))
         if job.fast
         else "",
-        "HPCTL_POLICY": shlex.quote(encode_compact(dict(job.policy))) if job.policy else "",
+        "HPCTL_POLICY": shlex.quote(encode_compact_json(dict(job.policy))) if job.policy else "",
         "HPCTL_SPARES": str(job.spares) if job.spares else "",
         "HPCTL_SAVE_SIGNAL": job.save_signal,
     }
     exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
     # Only below what is there: a directory that is made where a mount is missing would hide that.
     made = "".join(
-        f"    if [ -d {shlex.quote(find_base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
+        f"    if [ -d {shlex.quote(find_placeholder_free_base(tier))} ]; then mkdir -p "
+        f"{quote_placeholder_path(tier)} || :; fi\n"
         for tier in job.tiers
         if tier.startswith("/")
     )
     return exports + made
 
 
-def _in_s3(job: Registration) -> bool:
+def _is_in_s3(job: Registration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 
-def encode_compact(value: object) -> str:
+def encode_compact_json(value: object) -> str:
     """Return JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
-def find_base(directory: str) -> str:
+def find_placeholder_free_base(directory: str) -> str:
     """Return the part before the first component with a placeholder: what must exist on every
     node."""
     parts = directory.split("/")
@@ -166,7 +171,7 @@ def find_base(directory: str) -> str:
     return "/".join(parts[:kept]) or "/"
 
 
-def shell_word(directory: str) -> str:
+def quote_placeholder_path(directory: str) -> str:
     """Return a directory with placeholders as one word of shell."""
     word, at = "", 0
     for match in _PLACEHOLDER.finditer(directory):

@@ -1,9 +1,9 @@
 """What `hpctl sbatch` submits: decided here from values, without touching the world.
 
-`EffectiveOptions` are sbatch's options from the command line, SBATCH_* variables and #SBATCH lines.
-What in a script or its options keeps a job from resuming is refused, or a warning with the fix. The
-script is read line by line, not parsed as shell: what is found there is worth a look, and what is
-not found proves nothing. So nothing in its text refuses a job.
+`EffectiveSbatchOptions` are sbatch's options from the command line, SBATCH_* variables and #SBATCH
+lines. What in a script or its options keeps a job from resuming is refused, or a warning with the
+fix. The script is read line by line, not parsed as shell: what is found there is worth a look, and
+what is not found proves nothing. So nothing in its text refuses a job.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.jobs.restart import RestartSetup, choose_restart
+from hpctl.jobs.restart import JobRestartSetup, choose_first_restart_method
 from hpctl.jobs.sbatch import preamble
-from hpctl.jobs.sbatch.context import SubmitContext, explain_local
+from hpctl.jobs.sbatch.context import SubmitContext, explain_unshared_directory
 from hpctl.jobs.sbatch.options import (
     SAVE_BEFORE_S,
     SHELLS,
     BatchScript,
-    CommandLine,
     HpctlOptions,
-    make_wrap_script,
+    SbatchCommandLine,
+    build_wrap_script,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration, write_comment
 
 
-class Submission(Struct, frozen=True):
+class SbatchSubmission(Struct, frozen=True):
     """The outcome: sbatch's options before the script, the script where it is a copy, notes for
     the user, and the directories that must exist on every node."""
 
@@ -50,17 +50,17 @@ class Submission(Struct, frozen=True):
 
 
 def plan_submission(
-    line: CommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
-) -> Submission:
+    line: SbatchCommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
+) -> SbatchSubmission:
     """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
 
     Options that hpctl adds precede the user's, because of two sbatch obeys the later one; those
     that replace the user's (nodes, comment) follow.
     """
-    options = EffectiveOptions(line, script, context.environment)
-    refuse_heterogeneous(line, script)
-    body = script if script is not None else make_wrap_script(line.given["wrap"])
-    draft = _Draft(options, hpctl, context, body)
+    options = EffectiveSbatchOptions(line, script, context.environment)
+    refuse_heterogeneous_job(line, script)
+    body = script if script is not None else build_wrap_script(line.given["wrap"])
+    draft = _SubmissionDraft(options, hpctl, context, body)
     draft.requeue()
     if script is None and line.script is not None:
         return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
@@ -69,7 +69,7 @@ def plan_submission(
     draft.add_warnings()
     if body.shell not in SHELLS and not draft.needs_lines:
         return draft.submission(line, None, registers=True)
-    refuse_non_shell(body)
+    refuse_non_shell_script(body)
     places = [("tier", tier) for tier in hpctl.tiers]
     if hpctl.checkpoint_dir is not None:
         places.insert(0, ("checkpoint-dir", hpctl.checkpoint_dir))
@@ -78,12 +78,12 @@ def plan_submission(
     return draft.submission(line, draft.build_script())
 
 
-class _Draft:
+class _SubmissionDraft:
     """A submission in the making."""
 
     def __init__(
         self,
-        options: EffectiveOptions,
+        options: EffectiveSbatchOptions,
         hpctl: HpctlOptions,
         context: SubmitContext,
         body: BatchScript,
@@ -98,7 +98,7 @@ class _Draft:
         self.warnings: list[str] = []
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.restart = choose_restart(RestartSetup(is_supervised(body)))
+        self.restart = choose_first_restart_method(JobRestartSetup(uses_hpctl_run(body)))
         self.spares = hpctl.spares if hpctl.spares is not None else _parse_number(spares)
 
     def requeue(self) -> None:
@@ -110,7 +110,7 @@ class _Draft:
 
     def spare_nodes(self) -> None:
         """Add the spare nodes, and have the job outlive the loss of one."""
-        asked = node_range(self.options.value("nodes") or "")
+        asked = parse_node_range(self.options.value("nodes") or "")
         if asked is not None and asked[1] is not None:
             # What the job may run on is what it asked of Slurm, unless its policy is narrower.
             self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
@@ -165,7 +165,7 @@ class _Draft:
             if save is not None or self.options.has("time"):
                 self.before.append(f"--signal=B:USR1@{seconds}")
         elif save is not None:
-            shell = "" if launches_steps(self.body) else "B:"
+            shell = "" if has_job_steps(self.body) else "B:"
             self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
         elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
             self.notes.append(
@@ -176,7 +176,9 @@ class _Draft:
     def add_warnings(self) -> None:
         """Add warnings about the options, the script and the checkpoint directory."""
         directory = self.hpctl.checkpoint_dir
-        self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
+        self.warnings += list_option_warnings(
+            self.options, self.spares, resumes=directory is not None
+        )
         self.warnings += [
             f"{option} after the script is an argument of the script, and hpctl does not read it:"
             " options go before the script"
@@ -193,18 +195,20 @@ class _Draft:
             f" job {job} a policy of `restarts: 0`, or submit this job at the end of its script"
             for job in self.context.restarted
         ]
-        self.warnings += script_warnings(self.body)
+        self.warnings += list_script_warnings(self.body)
         self.warnings += [
             f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
             for number in self.body.late
         ]
         export = self.options.value("export")
-        self.warnings += hang_rule_warnings(export, self.context.environment)
+        self.warnings += list_hang_rule_warnings(export, self.context.environment)
         if directory is not None:
-            self.warnings += scratch_warnings(export, self.context.environment)
-            self.warnings += storage_warnings(directory, self.context.filesystem, self.hpctl.tiers)
+            self.warnings += list_scratch_warnings(export, self.context.environment)
+            self.warnings += list_storage_warnings(
+                directory, self.context.filesystem, self.hpctl.tiers
+            )
             self.warnings += [self.context.unknown] if self.context.unknown else []
-            self.warnings += declared_warnings(self.hpctl)
+            self.warnings += list_declared_file_warnings(self.hpctl)
         elif self.hpctl.tiers:
             raise HpctlError(
                 "--tier names places for copies of the checkpoint directory, but the job has no "
@@ -247,25 +251,25 @@ class _Draft:
         )
         body = self.body
         if not self.restart.has_supervisor:
-            body = self._with_readable_end()
+            body = self._remove_last_exec()
         lines = tuple(body.with_inserted(text).splitlines(keepends=True))
         return replace(self.body, lines=lines)
 
-    def _with_readable_end(self) -> BatchScript:
+    def _remove_last_exec(self) -> BatchScript:
         """Return the script without the last command's `exec`: after it no shell is left to read
         why the program ended. A program that gets a signal as the batch shell keeps it."""
         signal = self.options.value("signal") or ""
         flags, colon, _ = signal.partition(":")
         to_shell = "B" in flags and bool(colon)
         to_shell = to_shell or any(option.startswith("--signal=B:") for option in self.before)
-        number = last_exec(self.body)
+        number = find_last_exec_line(self.body)
         if to_shell or not number:
             return self.body
         lines = list(self.body.lines)
         lines[number - 1] = _EXEC.sub("", lines[number - 1], count=1)
         return replace(self.body, lines=tuple(lines))
 
-    def _note_restarts(self, *, readable: bool) -> None:
+    def _add_restart_notes(self, *, readable: bool) -> None:
         """Say what this job does not get."""
         if self.hpctl.checkpoint_dir is None and self.hpctl.resume:
             self.notes.append(
@@ -279,17 +283,17 @@ class _Draft:
                 f"{self.body.name} is no sh script: why it ends is not read from its log"
             )
             return
-        self.notes += unread_ends(self._with_readable_end())
+        self.notes += list_unread_log_reasons(self._remove_last_exec())
 
     def submission(
-        self, line: CommandLine, copy: BatchScript | None, *, registers: bool = False
-    ) -> Submission:
+        self, line: SbatchCommandLine, copy: BatchScript | None, *, registers: bool = False
+    ) -> SbatchSubmission:
         """Return what comes out of it all. `registers`: the job is registered without a copy,
         too."""
         added = [*self.before, *self.after]
         registered = self.registration if registers or copy is not None else None
         if registered is not None:
-            self._note_restarts(readable=copy is not None)
+            self._add_restart_notes(readable=copy is not None)
             fields = ", ".join(registered.fields()) or "its cluster's policy"
             self.notes.append(f"registered in the job's Comment: {fields}")
             comment = self.options.value("comment") or ""
@@ -303,18 +307,18 @@ class _Draft:
         if directory and self.hpctl.resume:
             also = f" or {', '.join(tiers)}" if tiers else ""
             notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
-            notes.append(recognized_files(self.hpctl.checkpoint_files))
-        return Submission(
+            notes.append(describe_recognized_files(self.hpctl.checkpoint_files))
+        return SbatchSubmission(
             options=(*self.before, *line.passed, *self.after, *wrap),
             copy=copy,
             notes=tuple(notes),
             warnings=tuple(self.warnings),
-            bases=tuple(preamble.find_base(place) for place in shared),
+            bases=tuple(preamble.find_placeholder_free_base(place) for place in shared),
             registered=registered,
         )
 
 
-def declared_warnings(asked: HpctlOptions) -> Iterator[str]:
+def list_declared_file_warnings(asked: HpctlOptions) -> Iterator[str]:
     """Yield where the files that --checkpoint-files declares are not looked for."""
     if not asked.checkpoint_files:
         return
@@ -331,7 +335,7 @@ def declared_warnings(asked: HpctlOptions) -> Iterator[str]:
         )
 
 
-def recognized_files(declared: tuple[str, ...]) -> str:
+def describe_recognized_files(declared: tuple[str, ...]) -> str:
     """Return what counts as a checkpoint, for the user."""
     known = (
         "PyTorch files that record their step or epoch, and saves of Lightning, HF Trainer,"
@@ -356,11 +360,11 @@ _NO_VARIABLE = frozenset({"comment", "nodes", "nodelist", "ntasks", "ntasks-per-
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
-class EffectiveOptions:
+class EffectiveSbatchOptions:
     """sbatch's options from all three places, in sbatch's own order of precedence."""
 
     def __init__(
-        self, line: CommandLine, script: BatchScript | None, environment: Mapping[str, str]
+        self, line: SbatchCommandLine, script: BatchScript | None, environment: Mapping[str, str]
     ) -> None:
         self._line = line
         self._script = script
@@ -382,7 +386,7 @@ class EffectiveOptions:
         return self.value(option) is not None
 
 
-def node_range(text: str) -> tuple[int, int | None] | None:
+def parse_node_range(text: str) -> tuple[int, int | None] | None:
     """Parse `--nodes` into least and most (None where only one number is given); None if it is
     neither."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
@@ -391,7 +395,7 @@ def node_range(text: str) -> tuple[int, int | None] | None:
     return int(found[1]), int(found[2]) if found[2] else None
 
 
-def time_limit_s(text: str) -> float | None:
+def parse_time_limit_s(text: str) -> float | None:
     """Return `--time` in seconds; infinity for no limit, None for what is no time."""
     if text.strip().upper() in ("UNLIMITED", "INFINITE", "-1"):
         return float("inf")
@@ -406,7 +410,7 @@ def time_limit_s(text: str) -> float | None:
     return first * 60.0 + second  # minutes[:seconds]
 
 
-def refuse_heterogeneous(line: CommandLine, script: BatchScript | None) -> None:
+def refuse_heterogeneous_job(line: SbatchCommandLine, script: BatchScript | None) -> None:
     """Refuse a heterogeneous job."""
     if line.het or (script is not None and script.het):
         raise HpctlError(
@@ -417,7 +421,7 @@ def refuse_heterogeneous(line: CommandLine, script: BatchScript | None) -> None:
         )
 
 
-def refuse_non_shell(script: BatchScript) -> None:
+def refuse_non_shell_script(script: BatchScript) -> None:
     """Refuse a script that shell lines cannot go into."""
     if script.shell in SHELLS:
         return
@@ -506,17 +510,21 @@ _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.M
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
-def is_supervised(script: BatchScript | None) -> bool:
+def uses_hpctl_run(script: BatchScript | None) -> bool:
     """Return whether the script starts its program with `hpctl run`."""
-    return script is not None and any(_SUPERVISED.search(text) for _, text in list_commands(script))
+    return script is not None and any(
+        _SUPERVISED.search(text) for _, text in list_command_lines(script)
+    )
 
 
-def launches_steps(script: BatchScript | None) -> bool:
+def has_job_steps(script: BatchScript | None) -> bool:
     """Return whether the script starts job steps (or something else that does)."""
-    return script is not None and any(_LAUNCH.search(text) for _, text in list_commands(script))
+    return script is not None and any(
+        _LAUNCH.search(text) for _, text in list_command_lines(script)
+    )
 
 
-def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
+def list_command_lines(script: BatchScript) -> Iterator[tuple[int, str]]:
     """Yield the lines with commands in them, after the leading comments: number and text,
     continuations joined, comments left out."""
     held, start = "", 0
@@ -534,21 +542,21 @@ def list_commands(script: BatchScript) -> Iterator[tuple[int, str]]:
         yield start, held.strip()
 
 
-def script_warnings(script: BatchScript) -> list[str]:
+def list_script_warnings(script: BatchScript) -> list[str]:
     """Return what the script's own lines would break."""
-    lines = list(list_commands(script))
+    lines = list(list_command_lines(script))
     found: list[tuple[int, str]] = []
     for number, text in lines:
-        found += [(number, why) for why in _line_warnings(text, script)]
-    found += _end_warnings(lines, script)
+        found += [(number, why) for why in _list_line_warnings(text, script)]
+    found += _list_exit_code_warnings(lines, script)
     return [f"{script.name}:{number}: {why}" for number, why in found]
 
 
-def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
-    yield from _place_warnings(text)
+def _list_line_warnings(text: str, script: BatchScript) -> Iterator[str]:
+    yield from _list_host_name_warnings(text)
     if not _SAYS.match(text):
-        yield from _actor_warnings(text, script)
-    text = _strip_quoted(text)
+        yield from _list_other_tool_warnings(text, script)
+    text = _remove_quoted_text(text)
     if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
         return
     if _HIDDEN.search(text):
@@ -560,7 +568,7 @@ def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
         )
 
 
-def _exports_all(names: str, script: str) -> bool:
+def _is_export_all(names: str, script: str) -> bool:
     """Return whether the value of srun --export has ALL in it, or is a variable that the script
     does not set without."""
     variable = re.fullmatch(r"\$\{?(\w+)\}?", names)
@@ -570,7 +578,7 @@ def _exports_all(names: str, script: str) -> bool:
     return not values or any("ALL" in value.split(",") for value in values)
 
 
-def _place_warnings(text: str) -> Iterator[str]:
+def _list_host_name_warnings(text: str) -> Iterator[str]:
     """Yield a warning of a line that names one machine."""
     pinned = _RDZV.search(text)
     if pinned and (host := _read_literal_host(pinned["value"])):
@@ -583,7 +591,7 @@ def _place_warnings(text: str) -> Iterator[str]:
         yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
 
 
-def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
+def _list_other_tool_warnings(text: str, script: BatchScript) -> Iterator[str]:
     """Yield warnings of a line that has another tool act on the job, or keeps the program from what
     it needs."""
     if _AUTO_RESUME.search(text):
@@ -594,12 +602,12 @@ def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
     if _HANG_RULES.search(text):
         yield _HANG_AGENT
     exported = _STEP_EXPORT.search(text)
-    if exported and not _exports_all(exported["names"], script.text):
+    if exported and not _is_export_all(exported["names"], script.text):
         yield (
             "srun --export without ALL keeps HPCTL_RESUME_FROM and the job's other variables from"
             " the program; add ALL"
         )
-    if _SUBMITS.search(_strip_quoted(text)):
+    if _SUBMITS.search(_remove_quoted_text(text)):
         yield (
             "sbatch submits a job that does not register with hpctl, and a restart of this job"
             " submits it once more; write hpctl sbatch, and submit only where"
@@ -607,7 +615,7 @@ def _actor_warnings(text: str, script: BatchScript) -> Iterator[str]:
         )
 
 
-def _strip_quoted(text: str) -> str:
+def _remove_quoted_text(text: str) -> str:
     """Return a line without what is a word to the shell, or runs apart: that has no say in its exit
     code."""
     return _QUOTED.sub("_", _APART.sub("_", text))
@@ -621,7 +629,9 @@ def _read_literal_host(value: str) -> str:
     return host
 
 
-def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator[tuple[int, str]]:
+def _list_exit_code_warnings(
+    lines: list[tuple[int, str]], script: BatchScript
+) -> Iterator[tuple[int, str]]:
     """Yield a warning of an ending that turns every failure before it into exit code 0."""
     if not any(_LAUNCH.search(text) or _SUPERVISED.search(text) for _, text in lines):
         return
@@ -638,7 +648,7 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
     if strict or _LAUNCH.search(last):
         return
-    if _ENDS_WELL.match(last) or _hides_exit_code(lines, script):
+    if _ENDS_WELL.match(last) or _has_hidden_exit_code(lines, script):
         yield (
             number,
             f"the script ends with `{last[:40]}`, which hides the exit code of what it"
@@ -646,7 +656,7 @@ def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator
         )
 
 
-def _hides_exit_code(lines: list[tuple[int, str]], script: BatchScript) -> bool:
+def _has_hidden_exit_code(lines: list[tuple[int, str]], script: BatchScript) -> bool:
     """Return whether the last command is a separate one, after the program, that looks at no exit
     code.
 
@@ -672,22 +682,22 @@ _EXEC = re.compile(
 _EXIT_TRAP = re.compile(r"^trap\s+(?!-\s).*\s(?:EXIT|0)\b")
 
 
-def last_exec(script: BatchScript) -> int:
+def find_last_exec_line(script: BatchScript) -> int:
     """Return the line of an `exec` of a program that ends the script, 0 where there is none.
 
     Only at a line's beginning and with all its quotes closed: what is quoted runs elsewhere.
     """
-    lines = list(list_commands(script))
+    lines = list(list_command_lines(script))
     if not lines:
         return 0
     number, text = lines[-1]
     if not _EXEC.match(script.lines[number - 1]):
         return 0
-    words = _split_words(text)
+    words = _split_command_words(text)
     return number if words and words[-1] != "&" else 0
 
 
-def _split_words(text: str) -> list[str]:
+def _split_command_words(text: str) -> list[str]:
     """Return the words of a command; none where a quote in it is not closed."""
     try:
         return shlex.split(text)
@@ -695,17 +705,17 @@ def _split_words(text: str) -> list[str]:
         return []
 
 
-def unread_ends(script: BatchScript) -> list[str]:
+def list_unread_log_reasons(script: BatchScript) -> list[str]:
     """Return what keeps hpctl from reading in the job's log why a run ended."""
     found: list[str] = []
-    for number, text in list_commands(script):
+    for number, text in list_command_lines(script):
         where = f"{script.name}:{number}"
-        if _STEP_OUTPUT.search(_strip_quoted(text)):
+        if _STEP_OUTPUT.search(_remove_quoted_text(text)):
             found.append(
                 f"{where}: this step writes to separate files, which are not read: of a program"
                 " that fails, rank, node and exit code are reported, and no exception"
             )
-        if _EXEC.match(text) and _split_words(text):
+        if _EXEC.match(text) and _split_command_words(text):
             found.append(
                 f"{where}: `exec` replaces the shell, so why this program ends is not read from the"
                 " log; leave exec out"
@@ -721,7 +731,7 @@ def unread_ends(script: BatchScript) -> list[str]:
 _JOB_ID = re.compile(r"%\d*[AjJ]")
 
 
-def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]]:
+def list_log_directories(options: EffectiveSbatchOptions, cwd: str) -> list[tuple[str, str]]:
     """Return the directories of --output and --error: option and path, as far as it can exist.
 
     A directory with the job's id in its name does not exist before the job does; other patterns are
@@ -743,7 +753,9 @@ def log_directories(options: EffectiveOptions, cwd: str) -> list[tuple[str, str]
     return found
 
 
-def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) -> list[str]:
+def list_option_warnings(
+    options: EffectiveSbatchOptions, spares: int, *, resumes: bool
+) -> list[str]:
     """Return what the options to sbatch would break."""
     found: list[str] = []
     if options.has("no-requeue"):
@@ -772,7 +784,7 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
             f"the job is pinned to {pinned}: without one of them it cannot start again;"
             " leave --nodelist out, or use --constraint or --partition"
         )
-    limit = time_limit_s(options.value("time") or "")
+    limit = parse_time_limit_s(options.value("time") or "")
     if resumes and limit is not None and limit < REPLACEMENT_S and not spares:
         found.append(
             f"--time={options.value('time')} is shorter than a node's replacement"
@@ -782,9 +794,9 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
     return found
 
 
-def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+def list_scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """HPCTL_RESUME=scratch, which stays in the job's environment. `export` is sbatch's."""
-    if _find_exported("HPCTL_RESUME", export, environment) != "scratch":
+    if _find_exported_value("HPCTL_RESUME", export, environment) != "scratch":
         return []
     return [
         "HPCTL_RESUME=scratch holds for every start of this job: after a fault it starts over too,"
@@ -792,13 +804,13 @@ def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list
     ]
 
 
-def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+def list_hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
     """Return warnings of rules for HyperPod's hung-job agent in the job's environment. `export` is
     sbatch's."""
-    return [_HANG_AGENT] if _find_exported(HANG_RULES, export, environment) else []
+    return [_HANG_AGENT] if _find_exported_value(HANG_RULES, export, environment) else []
 
 
-def _find_exported(name: str, export: str | None, environment: Mapping[str, str]) -> str:
+def _find_exported_value(name: str, export: str | None, environment: Mapping[str, str]) -> str:
     """Return what a variable is in the job's environment; "" where it has none."""
     entries = (export or "ALL").split(",")
     values = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{name}=")]
@@ -807,13 +819,15 @@ def _find_exported(name: str, export: str | None, environment: Mapping[str, str]
     return values[0] if values else ""
 
 
-def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
+def list_storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
     """Return warnings of places for checkpoints that other nodes cannot read.
 
     `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
     """
     found: list[str] = []
-    if f"local:{directory}" not in tiers and (why := explain_local(directory, filesystem)):
+    if f"local:{directory}" not in tiers and (
+        why := explain_unshared_directory(directory, filesystem)
+    ):
         found.append(
             f"{directory} {why}: other nodes would find no checkpoint there;"
             " share it, or name it with --tier local:DIR beside a shared one"
@@ -821,6 +835,6 @@ def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) ->
     found += [
         f"--tier {tier} {why}: say --tier local:{tier}"
         for tier in tiers
-        if tier.startswith("/") and (why := explain_local(tier, ""))
+        if tier.startswith("/") and (why := explain_unshared_directory(tier, ""))
     ]
     return found

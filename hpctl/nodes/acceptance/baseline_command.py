@@ -13,18 +13,18 @@ from hpctl.nodes.acceptance.limits import (
     PEERS,
     Floors,
     compute_limits,
-    explain_slow,
+    explain_slow_figures,
     find_slow_figures,
-    list_measured_nodes,
+    list_newest_measurements,
 )
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section
+from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, RowTable
 
 if TYPE_CHECKING:
     from hpctl.engine.view import View
 
 
-class LimitView(Struct, frozen=True):
+class FigureLimitView(Struct, frozen=True):
     """One limit. `by`: fleet, or where the floor is from: measured, published, data sheet or site.
 
     `median` and `mad` over `nodes`, 0 for a floor. `expected`: what a healthy card gives in this
@@ -57,7 +57,7 @@ class LimitView(Struct, frozen=True):
     json_only: ClassVar[JsonOnly] = ("expected", "source")
 
 
-class SlowView(Struct, frozen=True):
+class SlowNodeView(Struct, frozen=True):
     """A node that is slow by its latest tests. `sure`: it is no noise."""
 
     node: str
@@ -78,15 +78,15 @@ class SlowView(Struct, frozen=True):
 class BaselineView(Struct, frozen=True):
     """The limits, and the nodes whose latest tests are not within them."""
 
-    limits: tuple[LimitView, ...]
-    slow: tuple[SlowView, ...]
+    limits: tuple[FigureLimitView, ...]
+    slow: tuple[SlowNodeView, ...]
 
     layout: ClassVar[Layout] = (
-        Section(
+        RowTable(
             "limits",
             otherwise=f"No limits yet: fewer than {PEERS} nodes of a type have passed their tests.",
         ),
-        Section("slow", title="Slow"),
+        RowTable("slow", title="Slow"),
     )
 
 
@@ -100,20 +100,20 @@ def baseline(config: str, as_json: bool) -> None:
     spread. Where fewer than five nodes were tested, and below that median, the card's floor counts
     (docs/cards.md), or that of `acceptance.floors`.
     """
-    from hpctl.engine.world_reader import gather_world
+    from hpctl.engine.world_reader import read_world_once
 
     loaded = config_loading.load_config(config)
-    world = gather_world(loaded, output.now(), cloud=True)
-    view = baseline_view(world.view(), loaded.acceptance.floors)
+    world = read_world_once(loaded, output.now(), cloud=True)
+    view = make_baseline_view(world.view(), loaded.acceptance.floors)
     output.show_view("accept-baseline", view, as_json)
 
 
-def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
+def make_baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
     """Return the limits by what is on record and by the floors, and the nodes that miss them."""
-    runs = list_measured_nodes(view)
+    runs = list_newest_measurements(view)
     known = compute_limits(runs, site)
     rows = [
-        LimitView(
+        FigureLimitView(
             instance_type=k.instance_type,
             test=k.test,
             figure=k.figure,
@@ -132,6 +132,8 @@ def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
     for node in sorted({run.node for run in runs}):
         own = [run for run in runs if run.node == node]
         for slow in find_slow_figures(own, known):
-            limit, why = slow.limit, explain_slow([slow])
-            behind.append(SlowView(node, limit.test, limit.figure, slow.value, not slow.again, why))
+            limit, why = slow.limit, explain_slow_figures([slow])
+            behind.append(
+                SlowNodeView(node, limit.test, limit.figure, slow.value, not slow.again, why)
+            )
     return BaselineView(tuple(rows), tuple(behind))

@@ -69,7 +69,9 @@ class CardFigure(Struct, frozen=True, forbid_unknown_fields=True):
         return self.expected * FLOOR_SHARE
 
 
-class Comparison(Struct, frozen=True, forbid_unknown_fields=True, rename={"theirs": "on an H200"}):
+class FigureComparison(
+    Struct, frozen=True, forbid_unknown_fields=True, rename={"theirs": "on an H200"}
+):
     """What another program measures on an H200, and which share of it hpctl's is expected to."""
 
     program: str
@@ -102,8 +104,8 @@ def _read_figures() -> tuple[CardFigure, ...]:
 
 FIGURES: Final[tuple[CardFigure, ...]] = _read_figures()
 """Every line of the table, in its order."""
-COMPARISONS: Final[tuple[Comparison, ...]] = tuple(
-    convert(row, Comparison, strict=False) for row in _read_tables() if "program" in row
+COMPARISONS: Final[tuple[FigureComparison, ...]] = tuple(
+    convert(row, FigureComparison, strict=False) for row in _read_tables() if "program" in row
 )
 """By which the shares of published figures are found."""
 CARDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -117,7 +119,7 @@ def find_ec2_family(instance_type: str) -> str:
     return instance_type.removeprefix("ml.").partition(".")[0]
 
 
-def card_of_type(instance_type: str) -> str:
+def find_card_of_type(instance_type: str) -> str:
     """Return the card that an instance type has; empty where it is not known."""
     return CARDS.get(find_ec2_family(instance_type), "")
 
@@ -137,7 +139,7 @@ def _index_figures() -> dict[tuple[str, str, str], CardFigure]:
 _INDEX: Final = _index_figures()
 
 
-def find_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:
+def find_card_figure(card: str, figure: str, instance_type: str) -> CardFigure | None:
     """Return what is known of a card's figure on such a machine; None where nothing is."""
     exact = _INDEX.get((card, figure, find_ec2_family(instance_type)))
     return exact if exact is not None else _INDEX.get((card, figure, ""))

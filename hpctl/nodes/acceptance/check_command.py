@@ -30,7 +30,7 @@ START_S = 60
 LIMIT_S = 90.0
 
 
-def check_script(command: str, level: str) -> str:
+def make_check_script(command: str, level: str) -> str:
     """Return what a node's shell runs to try a command of hpctl's tests, or a site's own.
 
     hpctl's own prints which tests would run. Of a site's only the program is looked for, because
@@ -42,12 +42,12 @@ def check_script(command: str, level: str) -> str:
     return f"command -v {shlex.quote(words[0])}" if words else "exit 127"
 
 
-def try_command(runner: SlurmRunner, node: str, level: str, command: str) -> CheckView:
+def try_acceptance_command(runner: SlurmRunner, node: str, level: str, command: str) -> CheckView:
     """Run the check in a step on a node, and return what came of it. Raises nothing."""
     ran = runner.run(
         "srun",
         *("--nodes=1", "--ntasks=1", f"--nodelist={node}", f"--immediate={START_S}", "--quiet"),
-        *("--time=2", "sh", "-c", check_script(command, level)),
+        *("--time=2", "sh", "-c", make_check_script(command, level)),
         timeout=LIMIT_S,
     )
     said = "; ".join(make_printable(ran.text, lines=True).split("\n")).strip("; ")
@@ -73,14 +73,14 @@ def check(names: tuple[str, ...], level: str, config: str, as_json: bool) -> Non
     code 1 where the command does not run.
     """
     from hpctl.engine.adapters import make_scheduler
-    from hpctl.engine.request_client import expand_targets
+    from hpctl.engine.request_client import expand_hostlists
 
     loaded = config_loading.load_config(config)
     scheduler = make_scheduler(loaded)
-    named = dict.fromkeys(expand_targets(names))
+    named = dict.fromkeys(expand_hostlists(names))
     wanted = list(named) or [find_idle_node(scheduler.view())]
     command = loaded.acceptance.command
-    rows = tuple(try_command(scheduler.runner, node, level, command) for node in wanted)
+    rows = tuple(try_acceptance_command(scheduler.runner, node, level, command) for node in wanted)
     view = DoctorView(output.now(), rows)
     output.show_view("doctor", view, as_json)
     output.exit_with(choose_exit_code(view))
@@ -98,18 +98,18 @@ def find_idle_node(view: SchedulerView) -> NodeName:
     return idle[0]
 
 
-def check_tests(config: Config, now: datetime) -> Iterator[CheckView]:
+def check_acceptance_command(config: Config, now: datetime) -> Iterator[CheckView]:
     """Check that the tests before nodes serve have run, and that the newest had a result.
 
     Raises HpctlError where the journal cannot be read.
     """
-    from hpctl.engine.world_reader import gather_world
-    from hpctl.nodes.acceptance.command import list_tests
+    from hpctl.engine.world_reader import read_world_once
+    from hpctl.nodes.acceptance.command import list_recovery_tests
 
     if all(level == "off" for level in config.acceptance.levels):
         return
-    recoveries = gather_world(config, now).state.nodes.values()
-    tests = chain.from_iterable(map(list_tests, recoveries))
+    recoveries = read_world_once(config, now).state.nodes.values()
+    tests = chain.from_iterable(map(list_recovery_tests, recoveries))
     ended = [test for test in tests if test.result]
     if not ended:
         what = "no node has been tested yet: whether acceptance.command runs is not known"

@@ -14,14 +14,14 @@ from msgspec import Struct
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.world_reader import read_world_once
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Column, Columns, JsonOnly, Layout, Section, Since
+from hpctl.toolkit.declared_view import AgeCell, Column, Columns, JsonOnly, Layout, RowTable
 from hpctl.toolkit.lazy_commands import LazyGroup
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.tables import BAD, GOOD
 from hpctl.vocabulary.identity import NodeName, RecoveryId
-from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict
 from hpctl.vocabulary.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ _RESULTS = {
 }
 
 
-_WORDS = {Verdict.OK: "passed", Verdict.FAIL: "failed", Verdict.UNKNOWN: "skipped"}
+_WORDS = {
+    DeviceVerdict.OK: "passed",
+    DeviceVerdict.FAIL: "failed",
+    DeviceVerdict.UNKNOWN: "skipped",
+}
 
 
 class AcceptanceGroup(LazyGroup):
@@ -101,10 +105,10 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     NODE may be a hostlist. A node on which a job runs is refused: ask again when it has ended. The
     node is drained for a moment and then tested in a reservation; one that fails stays drained.
     """
-    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_targets, report_and_exit
+    from hpctl.engine.request_client import ANSWER_S, ask_daemon, expand_hostlists, report_and_exit
 
     loaded = config_loading.load_config(config)
-    wanted = dict.fromkeys(expand_targets(names))
+    wanted = dict.fromkeys(expand_hostlists(names))
     view = ask_daemon(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
     if not wait:
         report_and_exit(view, as_json, waited=True)
@@ -115,7 +119,7 @@ def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: 
     output.show_view("accept", AcceptancesView(output.now(), ended), as_json)
     taken = all(row.ok for row in view.requests)
     passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
-    output.exit_with(Exit.FINE if taken and passed else Exit.PROBLEM)
+    output.exit_with(ExitCode.FINE if taken and passed else ExitCode.PROBLEM)
 
 
 def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
@@ -123,10 +127,10 @@ def _wait_for_tests(config: Config, view: RequestsView) -> tuple[AcceptanceView,
     begun = {NodeName(row.target): RecoveryId(row.answer.split()[1]) for row in view.requests
              if row.ok and len(row.answer.split()) > 1}  # fmt: skip
     while True:
-        state = gather_world(config, output.now()).state
+        state = read_world_once(config, output.now()).state
         recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
         if len(recs) == len(begun) and all(rec.ended for rec in recs):
-            return tuple(chain.from_iterable(list_tests(rec)[-1:] for rec in recs))
+            return tuple(chain.from_iterable(list_recovery_tests(rec)[-1:] for rec in recs))
         time.sleep(LOOK_S)
 
 
@@ -174,7 +178,7 @@ class AcceptanceView(Struct, frozen=True):
         Column("TEST", "id"),
         Column("NODE", "node"),
         Column("AFTER", "after"),
-        Column("BEGUN", Since("begun", suffix=" ago")),
+        Column("BEGUN", AgeCell("begun", suffix=" ago")),
         Column("RESULT", lambda test: test.result or "running", style=RESULT_STYLES),
         Column("WHY", "why", fold=True),
     )
@@ -187,7 +191,7 @@ class AcceptancesView(Struct, frozen=True):
     as_of: datetime
     tests: tuple[AcceptanceView, ...]
 
-    layout: ClassVar[Layout] = (Section("tests", otherwise="No node was tested."),)
+    layout: ClassVar[Layout] = (RowTable("tests", otherwise="No node was tested."),)
 
 
 class MeasuredTestsView(AcceptancesView, frozen=True):
@@ -195,14 +199,14 @@ class MeasuredTestsView(AcceptancesView, frozen=True):
 
     layout: ClassVar[Layout] = (
         *AcceptancesView.layout,
-        Section(
+        RowTable(
             lambda view: list(chain.from_iterable(test.measured for test in view.tests)),
             title="Measured",
         ),
     )
 
 
-def list_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
+def list_recovery_tests(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     """Return the tests of one recovery, oldest first."""
     begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
@@ -255,12 +259,12 @@ def _parse_figures(evidence: str) -> dict[str, float]:
     return {k: v for k, v in found.items() if isinstance(v, int | float)} if found else {}
 
 
-def tests_view(w: World, wanted: str) -> AcceptancesView:
+def make_tests_view(w: World, wanted: str) -> AcceptancesView:
     """Return the tests of a node, of a recovery or with an id; of all where nothing is wanted."""
-    found = list(chain.from_iterable(map(list_tests, w.state.nodes.values())))
+    found = list(chain.from_iterable(map(list_recovery_tests, w.state.nodes.values())))
     names = set(chain.from_iterable((t.node, t.recovery, t.id) for t in found))
     if wanted and wanted not in names:
-        raise output.no_such("accept history", wanted, sorted(names))
+        raise output.make_not_found_error("accept history", wanted, sorted(names))
     chosen = (t for t in found if wanted in ("", t.node, t.recovery, t.id))
     return AcceptancesView(w.now, tuple(sorted(chosen, key=lambda t: t.begun)))
 
@@ -274,10 +278,12 @@ def show(target: str, config: str, as_json: bool) -> None:
 
     Exit code 1 where it failed or came to no result.
     """
-    found = tests_view(gather_world(config_loading.load_config(config), output.now()), target)
+    found = make_tests_view(
+        read_world_once(config_loading.load_config(config), output.now()), target
+    )
     view = MeasuredTestsView(found.as_of, found.tests[-1:])
     output.show_view("accept", view, as_json)
-    output.exit_with(Exit.FINE if view.tests[0].result in ("passed", "") else Exit.PROBLEM)
+    output.exit_with(ExitCode.FINE if view.tests[0].result in ("passed", "") else ExitCode.PROBLEM)
 
 
 @click.command()
@@ -286,5 +292,5 @@ def show(target: str, config: str, as_json: bool) -> None:
 @output.config_option
 def history(node: str, config: str, as_json: bool) -> None:
     """Which nodes were tested, and how it ended."""
-    view = tests_view(gather_world(config_loading.load_config(config), output.now()), node)
+    view = make_tests_view(read_world_once(config_loading.load_config(config), output.now()), node)
     output.show_view("accept", view, as_json)

@@ -13,13 +13,20 @@ from msgspec import Struct
 
 from hpctl.engine import config_loading
 from hpctl.engine.completion import complete_node
-from hpctl.nodes.culprit import Group, NextRound, Round, judge_round, most_rounds, search_culprits
-from hpctl.nodes.culprit import SearchResult as Found
+from hpctl.nodes.culprit import CulpritSearchResult as Found
+from hpctl.nodes.culprit import (
+    Group,
+    NextTestRound,
+    Round,
+    count_most_rounds,
+    make_group_results,
+    search_culprits,
+)
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import JsonOnly, Layout, Line, Lines
+from hpctl.toolkit.declared_view import ItemLines, JsonOnly, Layout, TextLine
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ class GroupTestView(Struct, frozen=True):
     why: str
 
 
-class CulpritView(Struct, frozen=True):
+class CulpritSearchView(Struct, frozen=True):
     """A search. `beliefs`: how likely each of the nodes is bad, by all tests."""
 
     culprits: tuple[str, ...]
@@ -55,8 +62,8 @@ class CulpritView(Struct, frozen=True):
     tests: tuple[GroupTestView, ...]
 
     layout: ClassVar[Layout] = (
-        Line("{verdict} ({rounds} rounds)"),
-        Lines("not_cleared", "not cleared: {}"),
+        TextLine("{verdict} ({rounds} rounds)"),
+        ItemLines("not_cleared", "not cleared: {}"),
     )
     json_only: ClassVar[JsonOnly] = ("tests",)
 
@@ -118,14 +125,14 @@ def culprit(
         )
     places = {"reservation": reservation, "partition": partition}
     options = [f"--{name}={value}" for name, value in places.items() if value]
-    tester = _Tester(
+    tester = _GroupTester(
         make_scheduler(config_loading.load_config(config)), (*options, *srun_option), timeout,
         (*suspects, *healthy),
     )  # fmt: skip
     done: list[Round] = []
     tests: list[GroupTestView] = []
     while not isinstance(step := search_culprits(suspects, done, healthy), Found):
-        most = most_rounds(len({*suspects, *healthy}))
+        most = count_most_rounds(len({*suspects, *healthy}))
         groups = ", ".join(fold_hostlist(group) for group in step.groups)
         output.echo(f"round {step.number} of at most {most}: {groups}", err=True)
         if dry_run:
@@ -137,9 +144,9 @@ def culprit(
             if view.failed:
                 output.echo(f"  {view.nodes}: {view.why or f'slow: {view.figure:.4g}'}", err=True)
     beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
-    found = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
+    found = CulpritSearchView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
     output.show_view("accept-culprit", found, as_json)
-    output.exit_with(Exit.PROBLEM if found.culprits else Exit.FINE)
+    output.exit_with(ExitCode.PROBLEM if found.culprits else ExitCode.FINE)
 
 
 def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
@@ -150,7 +157,7 @@ def _parse_nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
         raise HpctlError(str(error), "Write gpu-1 gpu-2, or gpu-[1-32].") from error
 
 
-class _Tester:
+class _GroupTester:
     """The runner of the groups of a round, in parallel."""
 
     def __init__(
@@ -169,7 +176,7 @@ class _Tester:
                 raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists the nodes.")
         self._addresses = {name: node.address or str(name) for name, node in known.items()}
 
-    def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
+    def round(self, asked: NextTestRound) -> tuple[Round, list[GroupTestView]]:
         """Return every group's result. Raise Unavailable where no group can be tested at all."""
         with ThreadPoolExecutor(len(asked.groups)) as pool:
             measured = dict(
@@ -182,7 +189,7 @@ class _Tester:
                 "Check that the nodes are idle and that the Python in HPCTL_TEST_PYTHON has torch "
                 "(docs/acceptance.md).",
             )
-        results = judge_round({group: figure for group, (figure, _, _) in measured.items()})
+        results = make_group_results({group: figure for group, (figure, _, _) in measured.items()})
         views = [
             GroupTestView(
                 asked.number,
@@ -197,7 +204,11 @@ class _Tester:
 
     def _test_group(self, group: Group) -> tuple[float | None, str, bool]:
         """Test a group and return its figure, why it has none, and whether it was tested at all."""
-        from hpctl.nodes.acceptance.run import list_passed_variables, on_nodes, summarize_failures
+        from hpctl.nodes.acceptance.run import (
+            list_passed_variables,
+            run_on_nodes,
+            summarize_failures,
+        )
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
@@ -207,7 +218,7 @@ class _Tester:
         }
         seconds = int(self._limit_s)
         limits = (f"--immediate={seconds}", "--exclusive", "--job-name=hpctl-culprit")
-        found, error = on_nodes(
+        found, error = run_on_nodes(
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = list(chain.from_iterable(found.get(node, ()) for node in group))

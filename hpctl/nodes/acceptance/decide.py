@@ -1,36 +1,40 @@
 """The test of a node before it serves again, as phases of its recovery. Pure."""
 
-from hpctl.engine.node_history import let_go, list_steps_since_drain, since_opening
-from hpctl.engine.test_reservation import choose_test_level, find_test_job, name_of
-from hpctl.faults.slurm_reasons import closed_by_slurm
+from hpctl.engine.node_history import (
+    has_evidence_since_opening,
+    has_passed_test,
+    list_steps_since_drain,
+)
+from hpctl.engine.test_reservation import choose_test_level, find_test_job, format_test_name
+from hpctl.faults.slurm_reasons import is_closed_by_slurm
 from hpctl.nodes.acceptance.limits import FAILED_SIGNALS, FIGURES_SHOWN, PATIENCE_S, REMEDY_SIGNALS
 from hpctl.nodes.actors import NodeCase, attempt_step, resolve_answer
 from hpctl.toolkit.bounds import add_seconds, make_printable
-from hpctl.vocabulary.assessment import Condition
-from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
+from hpctl.vocabulary.assessment import NodeCondition
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict, Finding
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
 from hpctl.vocabulary.node_test import COMMENT_OF_TEST
 from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
-    Do,
-    Move,
     Next,
+    PhaseMove,
     RequeueInterval,
+    StartStep,
     StepKind,
-    answer_text,
     describe_takeover,
-    last_step,
+    find_last_step,
+    format_answer,
 )
 from hpctl.vocabulary.slurm_facts import ENDED
 
 
-def come_before_service(c: NodeCase) -> Next | None:
+def decide_before_service(c: NodeCase) -> Next | None:
     """Return what a healthy node still needs before it serves: a test, or to leave an old one."""
     if c.facts.left_in:
-        return let_out(c)
+        return delete_left_reservation(c)
     level = choose_test_level(c.rec, c.policy)
     if level:
-        return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
+        return PhaseMove(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return None
 
 
@@ -40,14 +44,14 @@ def advance_accepting(c: NodeCase) -> Next:
         _detect_node_loss(c)
         or _detect_failure(c)
         or _detect_takeover(c)
-        or _read_results(c)
+        or _judge_agent_results(c)
         or _judge_missing_result(c)
     )
     if ended is not None:
         return ended
     node, name, opened = (
         c.facts.slurm,
-        name_of(c.rec),
+        format_test_name(c.rec),
         _has_step_since_drain(c.rec, StepKind.RESUME),
     )
     if node is None:
@@ -59,7 +63,7 @@ def advance_accepting(c: NodeCase) -> Next:
         answer = c.attempt(StepKind.RESUME, c.rec.node)
         last = c.last(StepKind.RESUME)
         if not opened and last is not None:  # of an earlier test
-            answer = Do(StepKind.RESUME, c.rec.node, last.attempt + 1)
+            answer = StartStep(StepKind.RESUME, c.rec.node, last.attempt + 1)
         return resolve_answer(answer, "resume the node", "no longer ours to resume")
     if c.facts.test is None and find_test_job(c.rec) is None:
         if node.state != "IDLE" or not node.responding:
@@ -92,48 +96,56 @@ def _submit_test_job(c: NodeCase, name: str) -> Next:
 
 def _has_step_since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
     """Return whether a step was begun since the node was last drained."""
-    return last_step(list_steps_since_drain(rec), kind) is not None
+    return find_last_step(list_steps_since_drain(rec), kind) is not None
 
 
-def _detect_node_loss(c: NodeCase) -> Move | None:
+def _detect_node_loss(c: NodeCase) -> PhaseMove | None:
     """Detect a node that failed under its test, whatever the test's result would be."""
     judged, node = c.facts.assessment, c.facts.slurm
     if c.facts.heard is not None and c.facts.heard != c.rec.generation:
-        return Move(NodeSignal.TEST_FAILED, "it booted during its test")
-    if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
-        return Move(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
+        return PhaseMove(NodeSignal.TEST_FAILED, "it booted during its test")
+    if (
+        judged is not None
+        and judged.condition is NodeCondition.FAULTY
+        and has_evidence_since_opening(judged, c.rec)
+    ):
+        return PhaseMove(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
     if node is not None and node.down and _has_step_since_drain(c.rec, StepKind.RESUME):
-        return Move(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
+        return PhaseMove(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
     return None
 
 
-def _detect_takeover(c: NodeCase) -> Move | None:
+def _detect_takeover(c: NodeCase) -> PhaseMove | None:
     """Detect an operator who resumes the node before we do, or gives it another Reason: they
     win."""
     node, how = c.facts.slurm, ""
     if node is not None and node.in_service:
         ours = c.facts.held or _has_step_since_drain(c.rec, StepKind.RESUME)
         how = "" if ours else "another operator or tool resumed the node"
-    elif node is not None and closed_by_slurm(node):
-        return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
+    elif node is not None and is_closed_by_slurm(node):
+        return PhaseMove(
+            NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}"
+        )
     elif node is not None:
         how = describe_takeover(node, c.rec.id)
-    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
+    return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
-def _detect_failure(c: NodeCase) -> Move | None:
+def _detect_failure(c: NodeCase) -> PhaseMove | None:
     """Detect the tests that failed, by the report of the node's agent."""
-    failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
+    failed = [
+        f for f in c.facts.results if f.verdict is DeviceVerdict.FAIL and f.check != TEST_SUMMARY
+    ]
     if not failed:
         return None
     asked = {f.code for f in failed}
     signal = next(
         (s for word, s in REMEDY_SIGNALS.items() if word in asked), NodeSignal.TEST_FAILED
     )
-    return Move(signal, _format_failures(failed), c.facts.results)
+    return PhaseMove(signal, _format_failures(failed), c.facts.results)
 
 
-def _read_results(c: NodeCase) -> Next | None:
+def _judge_agent_results(c: NodeCase) -> Next | None:
     """Return what the node's agent reported, where nothing failed; None while it has reported
     nothing."""
     found = c.facts.results
@@ -143,13 +155,17 @@ def _read_results(c: NodeCase) -> Next | None:
     if c.facts.test is not None and c.facts.test.running:
         return c.wait("it passed; its job is about to end", RequeueInterval.SOON)
     judged = c.facts.assessment
-    if judged and judged.condition is not Condition.HEALTHY and since_opening(judged, c.rec):
+    if (
+        judged
+        and judged.condition is not NodeCondition.HEALTHY
+        and has_evidence_since_opening(judged, c.rec)
+    ):
         return c.wait(f"its test is over; {judged.condition}: {judged.why}", RequeueInterval.SLOWLY)
-    passed = [f for f in tests if f.verdict is Verdict.OK]
+    passed = [f for f in tests if f.verdict is DeviceVerdict.OK]
     if not passed:
-        return Move(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
+        return PhaseMove(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
     skipped = f", {len(tests) - len(passed)} skipped" if len(tests) > len(passed) else ""
-    return Move(NodeSignal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
+    return PhaseMove(NodeSignal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
 
 
 def _format_failures(failed: list[Finding]) -> str:
@@ -160,7 +176,7 @@ def _format_failures(failed: list[Finding]) -> str:
     return "; ".join((*texts, *more))
 
 
-def _judge_missing_result(c: NodeCase) -> Move | None:
+def _judge_missing_result(c: NodeCase) -> PhaseMove | None:
     """Judge the node where a job ended, or never began, without a result."""
     submitted, job = c.last(StepKind.TEST), c.facts.test
     known, wanted = find_test_job(c.rec), c.policy.acceptance
@@ -169,55 +185,59 @@ def _judge_missing_result(c: NodeCase) -> Move | None:
     if job is not None and job.state == "PENDING":
         late = c.now >= add_seconds(submitted.resolved, wanted.start_s)
         why = f"job {known} has not started for {wanted.start_s:g} s ({job.reason})"
-        return Move(NodeSignal.UNTESTED, why) if late else None
+        return PhaseMove(NodeSignal.UNTESTED, why) if late else None
     ended = job is None or job.state in ENDED
     since = job.end if job is not None and job.end is not None else submitted.resolved
     if not ended or c.now < add_seconds(max(since, submitted.resolved), wanted.result_s):
         return None
     state = job.state if job is not None else "gone"
     if state in ("TIMEOUT", "NODE_FAIL"):
-        return Move(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
+        return PhaseMove(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
     why = f"job {known} ({state}) ended, and the agent of its node has reported no result"
     if job is not None and job.comment.startswith(COMMENT_OF_TEST):
         said = make_printable(job.comment.removeprefix(COMMENT_OF_TEST))
         why = f"acceptance.command failed without a result: {said}; run `hpctl acceptance check`"
-    return Move(NodeSignal.UNTESTED, why)
+    return PhaseMove(NodeSignal.UNTESTED, why)
 
 
 def advance_unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = c.rec.test_verdict
-    node, serves = c.facts.slurm, let_go(c.rec, c.policy)
+    node, serves = c.facts.slurm, has_passed_test(c.rec, c.policy)
     if serves and (ill := _find_late_fault(c)):
-        return Move(NodeSignal.FAULT_AGAIN, ill)
+        return PhaseMove(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
-    if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
+    if node is not None and not (serves or taken) and (not node.closed or is_closed_by_slurm(node)):
         return _drain_node(c, why)
     if serves and c.facts.held and c.now >= c.deadline and node is not None and node.in_service:
         # A person is called: without a drain the node would be lost there, as healthy as it looks.
         return _drain_node(c, "its test is over, and its reservation does not go")
-    if _may_run(c):
-        return _repeat_step(c, StepKind.END_TEST, name_of(c.rec), "the job of its test")
+    if _may_have_test_job(c):
+        return _make_repeated_step(
+            c, StepKind.END_TEST, format_test_name(c.rec), "the job of its test"
+        )
     if c.facts.held:
-        return _repeat_step(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
+        return _make_repeated_step(
+            c, StepKind.UNRESERVE, format_test_name(c.rec), "its reservation"
+        )
     if serves:
         return _resume_node(c, why)
     if verdict in FAILED_SIGNALS:
-        return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
+        return PhaseMove(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
     if verdict is NodeSignal.UNTESTED:
-        return Move(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
-    return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
+        return PhaseMove(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
+    return PhaseMove(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
 
 
 def _resume_node(c: NodeCase, why: str) -> Next:
     """Have a node that passed serve again."""
     node = c.facts.slurm
     if node is not None and node.in_service:
-        return Move(NodeSignal.RETURN_SEEN, why)
+        return PhaseMove(NodeSignal.RETURN_SEEN, why)
     if node is not None and node.closed:
         how = describe_takeover(node, c.rec.id)
         if how:
-            return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
+            return PhaseMove(NodeSignal.OPERATOR_TOOK_OVER, how)
         return resolve_answer(
             attempt_step(c, StepKind.RETURN), "resume the node", "no longer ours to return"
         )
@@ -230,21 +250,23 @@ def _find_late_fault(c: NodeCase) -> str:
     judged, node = c.facts.assessment, c.facts.slurm
     if not c.facts.held:
         return ""
-    if node is not None and closed_by_slurm(node):
+    if node is not None and is_closed_by_slurm(node):
         return f"slurmctld drained it after its test: {node.reason}"
     if judged is None:
         return ""
-    faulty = judged.condition is Condition.FAULTY and since_opening(judged, c.rec)
+    faulty = judged.condition is NodeCondition.FAULTY and has_evidence_since_opening(judged, c.rec)
     return f"faulty after its test: {judged.why}" if faulty else ""
 
 
-def _may_run(c: NodeCase) -> bool:
+def _may_have_test_job(c: NodeCase) -> bool:
     """Return whether the job of the test is there, or may be: one in doubt is ended by its name."""
     if c.facts.test is not None:
         return c.facts.test.state not in ENDED
     submitted, ended = c.last(StepKind.TEST), c.last(StepKind.END_TEST)
-    doubt = submitted is not None and submitted.target == name_of(c.rec) and submitted.in_doubt
-    return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
+    doubt = (
+        submitted is not None and submitted.target == format_test_name(c.rec) and submitted.in_doubt
+    )
+    return doubt and not (ended and ended.accepted and ended.target == format_test_name(c.rec))
 
 
 def _drain_node(c: NodeCase, why: str) -> Next:
@@ -254,28 +276,32 @@ def _drain_node(c: NodeCase, why: str) -> Next:
     """
     last = c.last(StepKind.DRAIN)
     if last is not None and _has_step_since_drain(c.rec, StepKind.RESUME):
-        return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
-    answer = _repeat_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
-    return Do(answer.kind, answer.target, answer.attempt, why) if isinstance(answer, Do) else answer
+        return StartStep(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
+    answer = _make_repeated_step(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
+    return (
+        StartStep(answer.kind, answer.target, answer.attempt, why)
+        if isinstance(answer, StartStep)
+        else answer
+    )
 
 
-def let_out(c: NodeCase) -> Next:
+def delete_left_reservation(c: NodeCase) -> Next:
     """Delete the reservation that an earlier recovery could not delete."""
-    return _repeat_step(
+    return _make_repeated_step(
         c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test"
     )
 
 
-def _repeat_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
+def _make_repeated_step(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
     """Repeat a step that must take effect, however long: the phase's deadline calls a person."""
     last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
         pause = min(last.attempt, PATIENCE_S) if refused else c.policy.node.step_retry_s
         if c.now < add_seconds(last.resolved, pause):
-            text = answer_text(last.outcome) if last.outcome else ""
+            text = format_answer(last.outcome) if last.outcome else ""
             return c.wait(
                 f"waiting for {what} to go: {text}".removesuffix(": "), RequeueInterval.SOON
             )
     number = last.attempt + 1 if last is not None and last.target == name else 1
-    return Do(kind, name, number, nodes=(c.rec.node,))
+    return StartStep(kind, name, number, nodes=(c.rec.node,))

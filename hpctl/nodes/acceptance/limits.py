@@ -30,14 +30,14 @@ from msgspec.structs import replace
 
 from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED
 from hpctl.engine.view import Candidate, View
-from hpctl.nodes.acceptance.cards import GpuCard, card_of_type, find_figure
+from hpctl.nodes.acceptance.cards import GpuCard, find_card_figure, find_card_of_type
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import ChangeKind, ChangePhase
 from hpctl.vocabulary.identity import NodeName, RuleId
-from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, DeviceVerdict, Finding
 from hpctl.vocabulary.node_recovery import TEST_ASKS, NodeSignal
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 
 PEERS: Final = 5
 """Nodes of a type and card without which there is no limit but the floor."""
@@ -98,7 +98,7 @@ class Measured(Struct, frozen=True):
     @property
     def place(self) -> tuple[str, str]:
         """Return the instance type and the card, of which nodes are compared with each other."""
-        return strip_ml_prefix(self.instance_type), self.card.name or card_of_type(
+        return strip_ml_prefix(self.instance_type), self.card.name or find_card_of_type(
             self.instance_type
         )
 
@@ -201,7 +201,7 @@ class SlowFigure(Struct, frozen=True):
         return "" if self.limit.by == "fleet" else _LOOK_AT.get(self.limit.figure, "")
 
 
-def explain_slow(figures: Sequence[SlowFigure]) -> str:
+def explain_slow_figures(figures: Sequence[SlowFigure]) -> str:
     """Return the message about slow figures: what is known of each, then what to do."""
     parts = [str(one) for one in figures]
     parts += dict.fromkeys(one.look for one in figures if one.look)
@@ -261,7 +261,7 @@ def _find_floor(place: _Place, site: Floors) -> FigureLimit | None:
         own = site.get(name, {}).get(figure)
         if own is not None:
             return FigureLimit(of_type, test, figure, own, "site", card=card) if own else None
-    known = find_figure(card, figure, of_type)
+    known = find_card_figure(card, figure, of_type)
     if known is None:
         return None
     return FigureLimit(
@@ -298,7 +298,7 @@ def find_slow_figures(
     return tuple(sorted(found, key=lambda one: one.again))
 
 
-def list_measured(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
+def list_measurements(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
     """Return what the findings of a run of acceptance tests measured; nothing where one failed.
 
     Where the provider does not report the instance type, the machine's own report counts, as of an
@@ -306,9 +306,9 @@ def list_measured(instance_type: str, node: str, tests: Iterable[Finding]) -> li
     """
     findings = list(tests)
     found = [f for f in findings if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
-    healthy = all(f.verdict is not Verdict.FAIL for f in found)
-    card = _find_card(findings)
-    of_type = instance_type or (card.machine if card_of_type(card.machine) else "")
+    healthy = all(f.verdict is not DeviceVerdict.FAIL for f in found)
+    card = _find_gpu_card(findings)
+    of_type = instance_type or (card.machine if find_card_of_type(card.machine) else "")
     return [
         Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
         for f in found
@@ -316,7 +316,7 @@ def list_measured(instance_type: str, node: str, tests: Iterable[Finding]) -> li
     ]
 
 
-def _find_card(tests: Iterable[Finding]) -> GpuCard:
+def _find_gpu_card(tests: Iterable[Finding]) -> GpuCard:
     """Return the GPUs of the node, by the finding that closes its tests."""
     closing = [f for f in tests if f.check == TEST_SUMMARY]
     try:
@@ -347,16 +347,18 @@ def judge_results(
     They are held to what the fleet has measured and to the floors. No single run condemns what is
     near the fleet's limit.
     """
-    runs = list_measured(instance_type, "", results)
+    runs = list_measurements(instance_type, "", results)
     behind = find_slow_figures(runs, compute_limits(measured, site, runs))
-    return tuple(_failed_if_slow(finding, behind) for finding in results)
+    return tuple(_fail_slow_finding(finding, behind) for finding in results)
 
 
-def _failed_if_slow(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
+def _fail_slow_finding(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
     mine = [one for one in behind if not one.again and TEST + one.limit.test == finding.check]
-    if not mine or finding.verdict is not Verdict.OK:
+    if not mine or finding.verdict is not DeviceVerdict.OK:
         return finding
-    return replace(finding, verdict=Verdict.FAIL, detail=f"slow: {explain_slow(mine)}")
+    return replace(
+        finding, verdict=DeviceVerdict.FAIL, detail=f"slow: {explain_slow_figures(mine)}"
+    )
 
 
 def strip_ml_prefix(instance_type: str) -> str:
@@ -391,8 +393,8 @@ NEW_S: Final = 5400.0
 booted."""
 
 
-def find_untested(
-    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+def find_untested_nodes(
+    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
     """Return the nodes with a recent instance or boot that no recovery explains, where those are
     tested.
@@ -428,7 +430,7 @@ def find_untested(
     return found
 
 
-def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
+def find_failed_burn_in_nodes(view: View, treated: Collection[NodeName]) -> list[Candidate]:
     """Return the nodes whose instance has failed its newest burn-in, and that were not treated
     since.
 
@@ -458,12 +460,12 @@ def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
     return found
 
 
-def list_measured_nodes(view: View) -> list[Measured]:
+def list_newest_measurements(view: View) -> list[Measured]:
     """Return what the nodes' newest acceptance tests measured, by recovery, oldest first."""
     tested = (rec for rec in view.state.nodes.values() if rec.tests)
     found: list[Measured] = []
     for rec in tested:
-        found += list_measured(view.instance_type(rec.node), rec.node, rec.tests)
+        found += list_measurements(view.instance_type(rec.node), rec.node, rec.tests)
     return found
 
 
@@ -486,7 +488,7 @@ PATIENCE_S: Final = 30
 each time."""
 
 
-def list_results(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def list_limit_findings(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return what the node's agent reports of a test; nothing until it has reported all."""
     mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()

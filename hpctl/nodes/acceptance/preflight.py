@@ -19,7 +19,7 @@ from hpctl.nodes.acceptance.run import (
     Found,
     format_bad_nodes,
     list_passed_variables,
-    on_nodes,
+    run_on_nodes,
     summarize_failures,
 )
 from hpctl.slurm.run import SlurmRunner
@@ -28,7 +28,7 @@ from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import expand_hostlist, fold_hostlist
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, send_report
 
@@ -40,7 +40,7 @@ LEAVE_S = 60.0
 """How long the daemon may take to requeue the job."""
 
 
-def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
+def find_bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     """Return which nodes of a job must not have a step, and why.
 
     A node that reported nothing while others did is bad, and so is one that is slow compared with
@@ -49,7 +49,7 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     bad = {}
     runs: list[Measured] = []
     for node in nodes:
-        runs += [_build_measured(node, result) for result in found.get(node, ())]
+        runs += [_build_measurement(node, result) for result in found.get(node, ())]
     known = compute_limits(runs)
     for node in nodes:
         if node not in found:
@@ -63,7 +63,7 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     return bad
 
 
-def _build_measured(node: NodeName, result: AcceptanceResult) -> Measured:
+def _build_measurement(node: NodeName, result: AcceptanceResult) -> Measured:
     return Measured("", node, result.test, result.figures, result.status == "Passed")
 
 
@@ -98,7 +98,7 @@ def requeue_without_nodes(
         JobId(job),
         restart,
         trouble,
-        Action.REQUEUE,
+        RunAction.REQUEUE,
         why,
         RequestedAction.REQUEUE,
         tuple(sorted(bad)),
@@ -129,13 +129,13 @@ def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     runner = SlurmRunner()
     inside = list_passed_variables(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
-    found, error = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
+    found, error = run_on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
     if not found:
         print_message(
             f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}"
         )
         return "go"
-    bad = bad_nodes(nodes, found)
+    bad = find_bad_nodes(nodes, found)
     line, text = decide_verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)
     print_message(f"{text} ({time.monotonic() - began:.0f} s)")
     if line == "leave":

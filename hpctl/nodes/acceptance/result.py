@@ -28,10 +28,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpctl.nodes.acceptance.cards import GpuCard
-from hpctl.toolkit.bounds import EARLIEST, at_stamp, make_printable
+from hpctl.toolkit.bounds import EARLIEST, make_printable, parse_timestamp
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Clears, Finding, Verdict
-from hpctl.wire.heads import trusted_uids
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, ClearCondition, DeviceVerdict, Finding
+from hpctl.wire.heads import list_trusted_uids
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +101,12 @@ class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
     result: AcceptanceResult
 
 
-def to_line(host: str, result: AcceptanceResult) -> dict[str, object]:
+def make_test_line(host: str, result: AcceptanceResult) -> dict[str, object]:
     """Return a TestLine as what JSON is made of."""
     return {"host": host, "result": msgspec.to_builtins(result)}
 
 
-class NotResults(ValueError):
+class InvalidResultFileError(ValueError):
     """Bytes that are no result file; the message names the place."""
 
 
@@ -119,20 +119,21 @@ def encode_results(results: AcceptanceResults) -> bytes:
 
 
 def decode_results(raw: bytes) -> AcceptanceResults:
-    """Return the results of a file. Raises NotResults."""
+    """Return the results of a file. Raises InvalidResultFileError."""
     if len(raw) > MAX_FILE:
-        raise NotResults(f"is over {MAX_FILE} bytes")
+        raise InvalidResultFileError(f"is over {MAX_FILE} bytes")
     try:
         found = _decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise NotResults(f"holds no results: {error}") from error
+        raise InvalidResultFileError(f"holds no results: {error}") from error
     checked = tuple(
-        msgspec.structs.replace(result, reason=one_line(result.reason)) for result in found.results
+        msgspec.structs.replace(result, reason=shorten_to_one_line(result.reason))
+        for result in found.results
     )
     return msgspec.structs.replace(found, results=checked)
 
 
-def one_line(text: str) -> str:
+def shorten_to_one_line(text: str) -> str:
     """Return a reason without control characters, cut to one line."""
     return make_printable(" ".join(text.split()))[:MAX_REASON]
 
@@ -145,7 +146,7 @@ def parse_result_line(test: str, output: str) -> AcceptanceResult | None:
         return None
     status, remedy, reason = lines[-1].groups()
     return msgspec.convert(
-        {"test": test, "status": status, "remedy": remedy, "reason": one_line(reason)},
+        {"test": test, "status": status, "remedy": remedy, "reason": shorten_to_one_line(reason)},
         AcceptanceResult,
     )
 
@@ -157,13 +158,13 @@ def parse_figures(output: str) -> dict[str, float]:
         if line.startswith("{") and '"figures"' in line:
             try:
                 found = json.loads(line)["figures"]
-                return bound_figures(dict(found))
+                return limit_figures(dict(found))
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
     return {}
 
 
-def bound_figures(found: dict[str, object]) -> dict[str, float]:
+def limit_figures(found: dict[str, object]) -> dict[str, float]:
     """Return the first MAX_FIGURES figures whose names are names and whose values are finite."""
     kept: dict[str, float] = {}
     for name, value in found.items():
@@ -182,10 +183,14 @@ MAX_FILES: Final = 4
 """The most results reported at once: the newest."""
 MAX_LISTED: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.json")
-_VERDICTS: Final = {"Passed": Verdict.OK, "Failed": Verdict.FAIL, "Skipped": Verdict.UNKNOWN}
+_VERDICTS: Final = {
+    "Passed": DeviceVerdict.OK,
+    "Failed": DeviceVerdict.FAIL,
+    "Skipped": DeviceVerdict.UNKNOWN,
+}
 
 
-class Inbox:
+class ResultInbox:
     """The folder. `look` from one thread, `findings` from any."""
 
     def __init__(
@@ -199,7 +204,7 @@ class Inbox:
         """Let only the daemon's user write here. A failure costs the results."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            writers = trusted_uids() - {0, os.geteuid()}
+            writers = list_trusted_uids() - {0, os.geteuid()}
             if os.geteuid() == 0 and writers:
                 user = pwd.getpwuid(writers.pop())
                 os.chown(self._folder, user.pw_uid, 0, follow_symlinks=False)
@@ -233,20 +238,20 @@ class Inbox:
         found: list[AcceptanceResults] = []
         for name in names:
             # One that is being written is renamed when it is whole.
-            if _NAME.fullmatch(name) and (results := self._results(name)) is not None:
+            if _NAME.fullmatch(name) and (results := self._decode_result_file(name)) is not None:
                 found.append(results)
         found.sort(key=lambda results: results.finished, reverse=True)
         for results in found[MAX_FILES:]:
             self._delete_file(f"{results.id}.json")
         return tuple(chain.from_iterable(map(make_findings, found[:MAX_FILES])))
 
-    def _results(self, name: str) -> AcceptanceResults | None:
+    def _decode_result_file(self, name: str) -> AcceptanceResults | None:
         try:
-            results = decode_results(read_bounded(self._folder / name))
-        except (OSError, NotResults) as error:
+            results = decode_results(read_trusted_file(self._folder / name))
+        except (OSError, InvalidResultFileError) as error:
             log.warning("%s is no result of a test: %s", self._folder / name, error)
         else:
-            young = abs(self._now() - (at_stamp(results.finished) or EARLIEST)) <= KEPT
+            young = abs(self._now() - (parse_timestamp(results.finished) or EARLIEST)) <= KEPT
             if f"{results.id}.json" == name and young:
                 return results
         self._delete_file(name)
@@ -257,29 +262,37 @@ class Inbox:
             (self._folder / name).unlink()
 
 
-def read_bounded(path: Path) -> bytes:
+def read_trusted_file(path: Path) -> bytes:
     """Read a plain file of a trusted user that no other user may write. Raise OSError,
-    NotResults."""
+    InvalidResultFileError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-            raise NotResults("is no plain file")
-        if about.st_uid not in trusted_uids() or about.st_mode & 0o022:
-            raise NotResults(f"uid {about.st_uid} may have written it, or others may")
+            raise InvalidResultFileError("is no plain file")
+        if about.st_uid not in list_trusted_uids() or about.st_mode & 0o022:
+            raise InvalidResultFileError(f"uid {about.st_uid} may have written it, or others may")
         return file.read(MAX_FILE + 1)
 
 
 def make_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
     """Return a finding for each test, and the one that closes them."""
-    ended = at_stamp(results.finished) or EARLIEST
-    began = at_stamp(results.started) or ended
+    ended = parse_timestamp(results.finished) or EARLIEST
+    began = parse_timestamp(results.started) or ended
 
     def make_finding(
-        check: str, verdict: Verdict, code: str, detail: str, evidence: str
+        check: str, verdict: DeviceVerdict, code: str, detail: str, evidence: str
     ) -> Finding:
         return Finding(
-            check, verdict, began, ended, results.id, code, detail, evidence, clears=Clears.GONE
+            check,
+            verdict,
+            began,
+            ended,
+            results.id,
+            code,
+            detail,
+            evidence,
+            clears=ClearCondition.GONE,
         )
 
     found = []
@@ -291,5 +304,5 @@ def make_findings(results: AcceptanceResults) -> tuple[Finding, ...]:
         )
     card = msgspec.json.encode(results.card).decode() if results.card != GpuCard() else ""
     summary = f"{len(results.results)} tests"
-    found.append(make_finding(TEST_SUMMARY, Verdict.OK, results.level, summary, card))
+    found.append(make_finding(TEST_SUMMARY, DeviceVerdict.OK, results.level, summary, card))
     return tuple(found)

@@ -3,8 +3,8 @@
 Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py),
 and ends with 1 where one failed, 2 where there was none to run. With `--id` the results are also
 written for the agent, which reports them. It imports nothing of the daemon and runs as the user who
-starts it. `on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or as
-separate jobs.
+starts it. `run_on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or
+as separate jobs.
 """
 
 import argparse
@@ -27,11 +27,11 @@ import re2
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell
+from hpctl.detection.check import UnknownResultError
 from hpctl.detection.outside.plugin_child import PluginProcess
-from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.detection.outside.trust import explain_directory_distrust, explain_distrust
 from hpctl.nodes.acceptance import result
-from hpctl.nodes.acceptance.card import read_card
+from hpctl.nodes.acceptance.card import read_gpu_card
 from hpctl.nodes.acceptance.result import (
     AcceptanceResult,
     AcceptanceResults,
@@ -40,7 +40,7 @@ from hpctl.nodes.acceptance.result import (
     RunId,
     TestLine,
     TestName,
-    one_line,
+    shorten_to_one_line,
 )
 from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit import yaml_files
@@ -86,7 +86,7 @@ class Needs(Struct, frozen=True):
         return ""
 
 
-class Figure(Struct, frozen=True):
+class FigurePattern(Struct, frozen=True):
     """How one figure is read: the group of a regular expression, times `scale`."""
 
     match: str
@@ -118,7 +118,7 @@ class AcceptanceRequest(Struct, frozen=True):
         _compile_pattern(self.match)
 
 
-class Test(Struct, frozen=True):
+class AcceptanceTest(Struct, frozen=True):
     """One row of tests.yaml, whose head says what each key means. Times in seconds."""
 
     __test__ = False
@@ -129,7 +129,7 @@ class Test(Struct, frozen=True):
     levels: Annotated[tuple[_Level, ...], Meta(min_length=1)]
     timeout_s: Annotated[float, Meta(gt=0, le=14400)]
     needs: Needs = Needs()
-    figures: Annotated[dict[FigureName, Figure], Meta(max_length=result.MAX_FIGURES)] = {}
+    figures: Annotated[dict[FigureName, FigurePattern], Meta(max_length=result.MAX_FIGURES)] = {}
     failed: str = ""
     remedy: Cure = "none"
     remedies: Annotated[tuple[AcceptanceRequest, ...], Meta(max_length=16)] = ()
@@ -147,29 +147,31 @@ class Test(Struct, frozen=True):
         if parsed is not None:
             if parsed.status != "Failed" and status != 0:
                 parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
-            return replace(parsed, figures=result.bound_figures(figures))
+            return replace(parsed, figures=result.limit_figures(figures))
         failed = _compile_pattern(self.failed).search(output) if self.failed else None
         if status == 0 and failed is None:
-            return AcceptanceResult(self.name, "Passed", figures=result.bound_figures(figures))
+            return AcceptanceResult(self.name, "Passed", figures=result.limit_figures(figures))
         why = output[max(0, failed.start() - 120) : failed.end() + 80] if failed else ""
         last = (complaint or output).strip().splitlines()[-1:]
         why = why or f"exit code {status}{': ' if last else ''}{''.join(last)}"
-        return replace(self.failure(why, output), figures=result.bound_figures(figures))
+        return replace(self.failure(why, output), figures=result.limit_figures(figures))
 
     def failure(self, why: str, output: str = "") -> AcceptanceResult:
         """Return that the test has failed, with the remedy that its output asks for."""
         asked = (
             each.remedy for each in self.remedies if _compile_pattern(each.match).search(output)
         )
-        return AcceptanceResult(self.name, "Failed", next(asked, self.remedy), result.one_line(why))
+        return AcceptanceResult(
+            self.name, "Failed", next(asked, self.remedy), result.shorten_to_one_line(why)
+        )
 
 
-class Tests(Struct, frozen=True):
+class AcceptanceTestFile(Struct, frozen=True):
     """A file of tests."""
 
     __test__ = False
 
-    tests: Annotated[tuple[Test, ...], Meta(max_length=result.MAX_RESULTS)] = ()
+    tests: Annotated[tuple[AcceptanceTest, ...], Meta(max_length=result.MAX_RESULTS)] = ()
 
 
 class TestFileProblems(FileProblems):
@@ -188,17 +190,21 @@ def _compile_pattern(pattern: str) -> "re2._Regexp":
         raise ValueError(f"no regular expression (RE2): {pattern!r:.80}: {error}") from error
 
 
-def known_tests(site: Path = SITE) -> dict[str, Test]:
+def load_known_tests(site: Path = SITE) -> dict[str, AcceptanceTest]:
     """Return all tests by name, hpctl's own first, then the site's by file. Raises HpctlError.
 
     A site's row replaces the one of its name. Its files are root's, as the agent's plugins are.
     """
-    found = {test.name: test for test in _load_file(HERE / "tests.yaml")}
+    found = {test.name: test for test in _load_test_file(HERE / "tests.yaml")}
     if not site.is_dir():
         return found
     paths = sorted(path for path in site.glob("*.yaml") if not path.name.startswith("."))
     for place in (site, *paths):
-        trouble = why_not_directory(place) if place == site else why_not(place, place.lstat())
+        trouble = (
+            explain_directory_distrust(place)
+            if place == site
+            else explain_distrust(place, place.lstat())
+        )
         if trouble:
             raise HpctlError(
                 f"hpctl does not run this site's node tests: {trouble}",
@@ -206,16 +212,18 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
                 "it (chmod go-w).",
             )
     for path in paths:
-        found |= {test.name: test for test in _load_file(path)}
+        found |= {test.name: test for test in _load_test_file(path)}
     return found
 
 
-def _load_file(path: Path) -> tuple[Test, ...]:
+def _load_test_file(path: Path) -> tuple[AcceptanceTest, ...]:
     text = yaml_files.read_limited_text(path, TestFileProblems)
-    return yaml_files.parse_struct(Tests, text, str(path), TestFileProblems).tests
+    return yaml_files.parse_struct(AcceptanceTestFile, text, str(path), TestFileProblems).tests
 
 
-def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
+def choose_tests(
+    known: Mapping[str, AcceptanceTest], level: str, names: Sequence[str]
+) -> list[AcceptanceTest]:
     """Return the tests of a level, or those of these names. Raises HpctlError for a name that is
     none."""
     for name in names:
@@ -231,11 +239,11 @@ def choose_tests(known: Mapping[str, Test], level: str, names: Sequence[str]) ->
     return [test for test in known.values() if level in test.levels]
 
 
-def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
+def run_test(test: AcceptanceTest, left_s: float, host: str) -> AcceptanceResult:
     """Run one test, to its end or its timeout. Raise nothing."""
     missing = test.needs.missing()
     if missing:
-        return AcceptanceResult(test.name, "Skipped", reason=result.one_line(missing))
+        return AcceptanceResult(test.name, "Skipped", reason=result.shorten_to_one_line(missing))
     if left_s < 1.0:
         return AcceptanceResult(test.name, "Skipped", reason="no time is left for it at this level")
     values = {
@@ -250,7 +258,7 @@ def run_test(test: Test, left_s: float, host: str) -> AcceptanceResult:
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         ended = PluginProcess(command, min(test.timeout_s, left_s), environment, MAX_OUTPUT).run()
-    except CannotTell as error:
+    except UnknownResultError as error:
         cut = left_s < test.timeout_s and "not done" in str(error)
         return (
             AcceptanceResult(
@@ -323,12 +331,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests that were asked for; the exit code."""
     given = _build_parser().parse_args(arguments)
     try:
-        todo = choose_tests(known_tests(given.tests), given.level, given.test)
+        todo = choose_tests(load_known_tests(given.tests), given.level, given.test)
         if given.check:
             return _print_tests(todo, given.spool)
-        results = _run_all(todo, given.level, given.id or "none")
+        results = _run_tests(todo, given.level, given.id or "none")
         if given.id:
-            write_results(replace(results, card=read_card()), given.spool)
+            write_results(replace(results, card=read_gpu_card()), given.spool)
     except HpctlError as error:
         for text in (f"hpctl: {error}", error.hint):
             print(make_printable(text, lines=True), file=sys.stderr)
@@ -339,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if results.failed_results else 0
 
 
-def _print_tests(todo: Sequence[Test], spool: Path) -> int:
+def _print_tests(todo: Sequence[AcceptanceTest], spool: Path) -> int:
     """Print which tests this node would run; return the exit code. Raises HpctlError."""
     missing = [test.needs.missing() for test in todo]
     for test, why in zip(todo, missing, strict=True):
@@ -359,7 +367,7 @@ def _print_tests(todo: Sequence[Test], spool: Path) -> int:
     return 0
 
 
-def _run_all(todo: Sequence[Test], level: str, run_id: str) -> AcceptanceResults:
+def _run_tests(todo: Sequence[AcceptanceTest], level: str, run_id: str) -> AcceptanceResults:
     """Run the tests one after another and report each as it ends."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     started = time.time()
@@ -369,7 +377,7 @@ def _run_all(todo: Sequence[Test], level: str, run_id: str) -> AcceptanceResults
         found = run_test(test, end - time.monotonic(), host)
         done.append(found)
         print(make_printable(found.line(host)), flush=True)
-        print(json.dumps(result.to_line(host, found)), flush=True)
+        print(json.dumps(result.make_test_line(host, found)), flush=True)
     return AcceptanceResults(run_id, level, started, time.time(), tuple(done))
 
 
@@ -379,7 +387,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--test", action="append", default=[], help="these instead, by name")
     parser.add_argument("--check", action="store_true", help="name the tests, run none")
     parser.add_argument(
-        "--id", type=_parse_id, help="write the results for the agent under this id"
+        "--id", type=_parse_test_id, help="write the results for the agent under this id"
     )
     spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
     parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
@@ -388,7 +396,7 @@ def _build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parse_id(text: str) -> str:
+def _parse_test_id(text: str) -> str:
     try:
         return msgspec.convert(text, RunId)
     except msgspec.ValidationError as error:
@@ -403,7 +411,7 @@ _line = msgspec.json.Decoder(TestLine)
 Found = Mapping[NodeName, tuple[AcceptanceResult, ...]]
 
 
-def on_nodes(  # noqa: PLR0913 -- what one srun is started with
+def run_on_nodes(  # noqa: PLR0913 -- what one srun is started with
     runner: SlurmRunner,
     nodes: Collection[NodeName],
     level: str,
@@ -443,9 +451,9 @@ def on_nodes(  # noqa: PLR0913 -- what one srun is started with
             continue
         name = NodeName(line.host)
         if name in nodes:
-            cleaned = replace(line.result, reason=one_line(line.result.reason))
+            cleaned = replace(line.result, reason=shorten_to_one_line(line.result.reason))
             found[name] = (*found.get(name, ()), cleaned)
-    return found, "" if ran.ok else one_line(ran.message)
+    return found, "" if ran.ok else shorten_to_one_line(ran.message)
 
 
 def list_passed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -457,7 +465,7 @@ def summarize_failures(results: Sequence[AcceptanceResult]) -> str:
     """Return why a node is bad by its results: the failed tests in one line; empty where none
     failed."""
     failed = [f"{r.test}: {r.reason or 'failed'}" for r in results if r.status == "Failed"]
-    return one_line("; ".join(failed))
+    return shorten_to_one_line("; ".join(failed))
 
 
 def format_bad_nodes(nodes: Mapping[NodeName, str]) -> str:

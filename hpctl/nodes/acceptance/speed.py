@@ -22,7 +22,7 @@ REDUCED = 1 << 24
 """Numbers (of four bytes) that one all-reduce adds up."""
 
 
-def end_test(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
+def print_result_and_exit(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
     """Print the line of the contract and end."""
     host = socket.gethostname().partition(".")[0]
     print(f"HEALTH_CHECK_RESULT:{host}:{status}:{remedy}:{reason}", flush=True)
@@ -35,7 +35,7 @@ def import_library(name: str) -> Any:
         return __import__(name)
     except ImportError:
         where = "set HPCTL_TEST_PYTHON to an interpreter that has it"
-        end_test("Skipped", reason=f"{sys.executable} has no {name}; {where}")
+        print_result_and_exit("Skipped", reason=f"{sys.executable} has no {name}; {where}")
 
 
 def measure_rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
@@ -63,7 +63,7 @@ def measure_cpu(seconds: float) -> dict[str, float]:
     gemm = measure_rate(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
     copy = measure_rate(lambda: np.copyto(target, source), lambda: None, seconds / 2)
     if not np.allclose(out[0], a[0] @ a):
-        end_test("Failed", "replace", "the processors multiply wrongly")
+        print_result_and_exit("Failed", "replace", "the processors multiply wrongly")
     return {"fp64_gflops": gemm * flops / 1e9, "memory_gbs": copy * 2 * SMALL_COPY / 1e9}
 
 
@@ -75,7 +75,9 @@ def measure_gpus(seconds: float) -> dict[str, float]:
     """
     torch = import_library("torch")
     if not torch.cuda.is_available():
-        end_test("Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use")
+        print_result_and_exit(
+            "Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use"
+        )
     count = torch.cuda.device_count()
     found = {"bf16_tflops": measure_gemm(torch, count, seconds)}
     rates: dict[str, list[float]] = {}
@@ -86,7 +88,7 @@ def measure_gpus(seconds: float) -> dict[str, float]:
     return found | {name: min(values) for name, values in rates.items()}
 
 
-def prepare_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
+def prepare_matrix_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
     """Return a matrix of one GPU, its product with itself, and room for further products."""
     generator = torch.Generator(f"cuda:{one}").manual_seed(1)
     shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
@@ -94,7 +96,7 @@ def prepare_products(torch: Any, one: int) -> tuple[Any, Any, Any]:
     return a, a @ a, torch.empty_like(a)
 
 
-def synchronize(torch: Any, count: int) -> None:
+def synchronize_gpus(torch: Any, count: int) -> None:
     """Wait for all GPUs."""
     for one in range(count):
         torch.cuda.synchronize(one)
@@ -102,7 +104,7 @@ def synchronize(torch: Any, count: int) -> None:
 
 def measure_gemm(torch: Any, count: int, seconds: float) -> float:
     """Return the TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
-    work = [prepare_products(torch, one) for one in range(count)]
+    work = [prepare_matrix_products(torch, one) for one in range(count)]
     begin = [torch.cuda.Event(enable_timing=True) for _ in work]
     end = [torch.cuda.Event(enable_timing=True) for _ in work]
     done, start = 0, time.perf_counter()
@@ -114,14 +116,14 @@ def measure_gemm(torch: Any, count: int, seconds: float) -> float:
                 torch.matmul(a, a, out=out)
         done += 16
         if done % 64 == 0:
-            synchronize(torch, count)
+            synchronize_gpus(torch, count)
     for one, event in enumerate(end):
         event.record(torch.cuda.current_stream(one))
         torch.cuda.synchronize(one)
     for one, (_, first, out) in enumerate(work):
         # The same kernel on the same numbers gives the same bits; where not, it computes wrongly.
         if not torch.equal(first, out):
-            end_test(
+            print_result_and_exit(
                 "Failed", "replace", f"GPU {one} multiplies the same matrices to another product"
             )
     ms = [b.elapsed_time(e) for b, e in zip(begin, end)]  # noqa: B905 -- an older interpreter
@@ -132,7 +134,7 @@ def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str
     """Return the GB a second of one GPU: in its memory, over PCIe both ways, and to the next
     GPU."""
     here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
-    there, host = torch.empty_like(here), host_memory(torch, one)
+    there, host = torch.empty_like(here), allocate_host_memory(torch, one)
 
     def measure_copy(target: Any, source: Any) -> float:
         work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
@@ -149,7 +151,7 @@ def measure_copies(torch: Any, one: int, count: int, seconds: float) -> dict[str
     return found
 
 
-def host_memory(torch: Any, one: int) -> Any:
+def allocate_host_memory(torch: Any, one: int) -> Any:
     """Return pinned memory of the NUMA node that a GPU is at.
 
     Memory of another node is reached over the link between the processors: that would be measured.
@@ -178,13 +180,15 @@ def list_numa_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> 
         return set()
 
 
-def measure_group(seconds: float) -> dict[str, float]:
+def measure_all_reduce(seconds: float) -> dict[str, float]:
     """Return all-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
     torch, dist = import_library("torch"), sys.modules["torch.distributed"]
     env = os.environ
     rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
-        end_test("Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`")
+        print_result_and_exit(
+            "Skipped", reason="a group needs two nodes or more: `hpctl acceptance culprit`"
+        )
     cuda = torch.cuda.is_available()
     host, port = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
     store = dist.TCPStore(host, port, size, rank == 0)
@@ -214,15 +218,15 @@ def measure_group(seconds: float) -> dict[str, float]:
     wait_for_group()
     spent = (time.perf_counter() - start) / times
     if float(numbers[0]) != size or float(numbers[-1]) != size:
-        end_test("Failed", "none", f"the sum over {size} nodes is wrong")
+        print_result_and_exit("Failed", "none", f"the sum over {size} nodes is wrong")
     dist.destroy_process_group()
     return {"busbw_gbs": 2 * (size - 1) / size * numbers.numel() * 4 / spent / 1e9}
 
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    found = {"cpu": measure_cpu, "gpu": measure_gpus, "group": measure_group}[sys.argv[1]](
+    found = {"cpu": measure_cpu, "gpu": measure_gpus, "group": measure_all_reduce}[sys.argv[1]](
         float(sys.argv[2])
     )
     print(json.dumps({"figures": found}))
-    end_test("Passed")
+    print_result_and_exit("Passed")

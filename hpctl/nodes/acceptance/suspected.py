@@ -10,28 +10,28 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
-from hpctl.engine.power_saving import power_text
+from hpctl.engine.power_saving import describe_power_saving
 from hpctl.engine.test_reservation import SUSPECTED
-from hpctl.engine.view import Candidate, View, is_fresh, jobs_on
+from hpctl.engine.view import Candidate, View, group_jobs_by_node, is_fresh
 from hpctl.nodes.testing import FindSuspicions, NodeSuspicion
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.slurm_facts import SlurmNode
 
 AGAIN_S: Final = 86400.0
 """Seconds after which a node can be tested because of a suspicion again."""
 
 
-def refuse_test(node: SlurmNode, view: View) -> str:
+def explain_test_refusal(node: SlurmNode, view: View) -> str:
     """Return why a node cannot be tested now: a test takes a whole node, and waits for no job."""
-    here = jobs_on([node.name], view.scheduler.jobs)[node.name]
+    here = group_jobs_by_node([node.name], view.scheduler.jobs)[node.name]
     job = next((j for j in here if j.running or j.completing), None)
     if job is not None:
         return f"job {job.shown} is on {node.name}: ask again when it has ended"
-    if node.closed and reason_owner(node.reason) is None:
+    if node.closed and parse_reason_owner(node.reason) is None:
         return f"{node.name} is closed by another operator or tool (Reason {node.reason!r})"
     if node.down or not node.responding:
         return f"the slurmd of {node.name} does not answer"
@@ -40,9 +40,9 @@ def refuse_test(node: SlurmNode, view: View) -> str:
     return ""
 
 
-def find_suspected(
+def find_suspected_nodes(
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     treated: Collection[NodeName],
     find_suspicions: FindSuspicions,
     now: datetime,
@@ -71,18 +71,18 @@ def find_suspected(
 
 
 def _make_candidate(
-    suspicion: NodeSuspicion, view: View, policy: Policy, now: datetime
+    suspicion: NodeSuspicion, view: View, policy: RecoveryPolicy, now: datetime
 ) -> Candidate | None:
     """Return the candidate for a node that is idle, whose agent answers, and that is as it was when
     the jobs failed."""
     node = view.scheduler.nodes.get(suspicion.node)
     health = view.health.get(suspicion.node)
-    if node is None or health is None or not node.in_service or refuse_test(node, view):
+    if node is None or health is None or not node.in_service or explain_test_refusal(node, view):
         return None
     if not is_fresh(health.last_heard, policy.ages.report_s, now):
         return None
     # Its next boot ends the suspicion.
-    if power_text(node) or node.about_to_reboot:
+    if describe_power_saving(node) or node.about_to_reboot:
         return None
     last = _find_last_recovery(node.name, view)
     if last is not None and last.opened >= suspicion.since and not last.withdrawn:

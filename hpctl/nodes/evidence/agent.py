@@ -20,7 +20,12 @@ from typing import Final
 import msgspec
 
 from hpctl.detection.settings import AgentSettings
-from hpctl.nodes.evidence.gather import GatherRequest, GatherResult, decode_result, encode_request
+from hpctl.nodes.evidence.gather import (
+    GatherRequest,
+    GatherResult,
+    decode_gather_result,
+    encode_gather_request,
+)
 from hpctl.toolkit.bounded_child import BoundedChild, ChildTooLoud, ChildTooSlow
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.compat import SAFE_PATH, UTC
@@ -32,7 +37,7 @@ from hpctl.vocabulary.evidence import (
     EvidenceOrder,
     describe_archive,
 )
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +67,12 @@ class EvidenceKeeper:
         if order.recovery in self._taken:
             return
         self._taken.add(order.recovery)
-        announce_remedy(order)
-        threading.Thread(target=self._keep, args=(order,), name="evidence", daemon=True).start()
+        log_upcoming_remedy(order)
+        threading.Thread(
+            target=self._keep_evidence, args=(order,), name="evidence", daemon=True
+        ).start()
 
-    def _keep(self, order: EvidenceOrder) -> None:
+    def _keep_evidence(self, order: EvidenceOrder) -> None:
         with self._one:
             result = self._gather(order)
         now = datetime.now(UTC)
@@ -74,7 +81,7 @@ class EvidenceKeeper:
         log.warning("evidence for %s: %s", order.recovery, detail)
         answer = Finding(
             EVIDENCE_CHECK,
-            Verdict.OK if kept else Verdict.WARN,
+            DeviceVerdict.OK if kept else DeviceVerdict.WARN,
             now,
             now,
             device=order.recovery,
@@ -95,14 +102,14 @@ class EvidenceKeeper:
             spool=str(settings.spool),
             commands=dict(wanted.commands),
         )
-        return _run_gather(request)
+        return _run_gather_process(request)
 
 
-def _run_gather(request: GatherRequest) -> GatherResult:
+def _run_gather_process(request: GatherRequest) -> GatherResult:
     """Return what the gathering process answers, and end it with all that it has started."""
     try:
         with tempfile.TemporaryFile() as question:
-            question.write(encode_request(request))
+            question.write(encode_gather_request(request))
             question.seek(0)
             child = BoundedChild(
                 [sys.executable, *SAFE_PATH, MODULE], stdin=question, stderr=subprocess.DEVNULL
@@ -121,12 +128,12 @@ def _run_gather(request: GatherRequest) -> GatherResult:
         # One that sleeps in the kernel, on a file system that is gone, is left behind.
         code = child.end(_REAP_S)
     try:
-        return decode_result(bytes(said))
+        return decode_gather_result(bytes(said))
     except msgspec.MsgspecError:
         return GatherResult(why=f"gathering it ended with {code}")
 
 
-def announce_remedy(order: EvidenceOrder) -> None:
+def log_upcoming_remedy(order: EvidenceOrder) -> None:
     """Write into the system's log who destroys what this node shows, and why."""
     acts = {"reset_gpu": "reset GPUs of this node", "reboot": "reboot this node"}
     act = acts.get(order.remedy, "replace this node")

@@ -20,7 +20,7 @@ from hpctl.vocabulary.evidence import MOST_BYTES
 _MODE: Final = 0o640
 
 
-class EvidenceRefused(HpctlError):
+class EvidenceRefusedError(HpctlError):
     """Nothing is kept; the text says why."""
 
 
@@ -40,11 +40,11 @@ class _HashedFile(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        """Write bytes. Raises EvidenceRefused where the archive grows too large."""
+        """Write bytes. Raises EvidenceRefusedError where the archive grows too large."""
         block = bytes(data)  # type: ignore[call-overload]
         self.size += len(block)
         if self.size > MOST_BYTES:
-            raise EvidenceRefused(
+            raise EvidenceRefusedError(
                 "the node's agent stopped collecting evidence: the archive would be larger than "
                 f"{MOST_BYTES} bytes"
             )
@@ -57,7 +57,7 @@ class EvidenceArchive:
     """An archive that is being written. `close` names it; without it nothing is left."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Begin. Raises EvidenceRefused where the directory is not one that only root and the
+        """Begin. Raises EvidenceRefusedError where the directory is not one that only root and the
         daemon's group may write to: another user could put a link in the archive's place."""
         self._name = name
         self._part = f".{name}.{os.getpid()}.part"
@@ -68,7 +68,7 @@ class EvidenceArchive:
             handle = os.open(self._part, flags, _MODE, dir_fd=self._folder)
         except OSError as error:
             os.close(self._folder)
-            raise EvidenceRefused(
+            raise EvidenceRefusedError(
                 f"the node's agent cannot create an evidence archive in {directory}: "
                 f"{error.strerror}"
             ) from error
@@ -104,7 +104,7 @@ class EvidenceArchive:
         return size
 
     def close(self) -> tuple[int, str]:
-        """Give the archive its name; return its bytes and SHA-256. Raises EvidenceRefused."""
+        """Give the archive its name; return its bytes and SHA-256. Raises EvidenceRefusedError."""
         try:
             self._tar.close()
             group = os.fstat(self._folder).st_gid
@@ -115,7 +115,7 @@ class EvidenceArchive:
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             self.drop()
-            raise EvidenceRefused(
+            raise EvidenceRefusedError(
                 f"the node's agent cannot write the evidence archive: {error.strerror}"
             ) from error
         self._file.close()
@@ -124,7 +124,7 @@ class EvidenceArchive:
 
     def drop(self) -> None:
         """Delete what was written."""
-        with contextlib.suppress(OSError, ValueError, EvidenceRefused):
+        with contextlib.suppress(OSError, ValueError, EvidenceRefusedError):
             self._tar.close()
         with contextlib.suppress(OSError):
             os.unlink(self._part, dir_fd=self._folder)
@@ -134,19 +134,19 @@ class EvidenceArchive:
 
 
 def open_directory(path: Path) -> int:
-    """Return a descriptor of the directory. Raises EvidenceRefused where it is not there, is a
+    """Return a descriptor of the directory. Raises EvidenceRefusedError where it is not there, is a
     link, belongs to another user, or is open to others."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         folder = os.open(path, flags)
     except OSError as error:
-        raise EvidenceRefused(
+        raise EvidenceRefusedError(
             f"the node's agent cannot open the directory {path} for evidence: {error.strerror}"
         ) from error
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
         os.close(folder)
-        raise EvidenceRefused(
+        raise EvidenceRefusedError(
             f"the node's agent does not write evidence to {path}: the directory does not belong "
             "to root, or others may write to it"
         )

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from hpctl.nodes.evidence.store import (
     ARCHIVE_NAME,
     MOST_LISTED,
-    BadArchive,
+    InvalidArchiveError,
     StoredFile,
-    open_regular,
+    open_regular_file,
 )
 from hpctl.toolkit.errors import HpctlError
 
@@ -80,17 +80,17 @@ class EvidenceBucket:
 
     def send(self, path: Path, sha256: str, ends: float) -> None:
         """Write an archive of this machine until `ends`, by time.monotonic(). Raises OSError."""
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             body: Any = _TimedFile(file, ends)
             self._objects.put(self._prefix + path.name, body, size, bytes.fromhex(sha256))
 
     def copy(self, name: str, size: int, out: IO[bytes], progress: Progress) -> None:
-        """Copy an archive of that size to a file. Raises BadArchive for one of another size, and
-        OSError."""
+        """Copy an archive of that size to a file. Raises InvalidArchiveError for one of another
+        size, and OSError."""
         found = self._objects.find(self._prefix + name)
         if found.size != size:
-            raise BadArchive(
+            raise InvalidArchiveError(
                 f"the evidence archive {self._prefix}{name} has {found.size} bytes, but the node "
                 f"wrote {size}"
             )
@@ -98,7 +98,7 @@ class EvidenceBucket:
         while offset < size:
             block, _ = self._objects.read(found, offset, min(RANGE, size - offset))
             if not block:
-                raise BadArchive(
+                raise InvalidArchiveError(
                     f"the evidence archive {self._prefix}{name} is cut off: it ends after "
                     f"{offset} bytes"
                 )
@@ -130,7 +130,7 @@ class EvidenceBucket:
         return len(keys)
 
 
-def open_bucket(
+def open_evidence_bucket(
     url: str, *, profile: str | None = None, region: str | None = None, quick: bool = False
 ) -> EvidenceBucket:
     """Return `s3://bucket/prefix`; makes no request yet. `quick`: as a node asks, within seconds.
@@ -150,10 +150,10 @@ def open_bucket(
     return EvidenceBucket(objects, prefix.strip("/"))
 
 
-def send_archive(path: Path, url: str, sha256: str, ends: float) -> str:
+def upload_archive(path: Path, url: str, sha256: str, ends: float) -> str:
     """Write an archive of this node to S3 until `ends`; return why it is not there, or nothing."""
     try:
-        open_bucket(url, quick=True).send(path, sha256, ends)
+        open_evidence_bucket(url, quick=True).send(path, sha256, ends)
     except OSError as error:
         return error.strerror or str(error)
     return ""

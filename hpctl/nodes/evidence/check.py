@@ -9,13 +9,13 @@ from typing import Final
 
 from hpctl.engine.config import Config
 from hpctl.engine.view import is_fresh
-from hpctl.engine.world_reader import gather_world
-from hpctl.nodes.evidence.bucket import open_bucket
+from hpctl.engine.world_reader import read_world_once
+from hpctl.nodes.evidence.bucket import open_evidence_bucket
 from hpctl.toolkit.checks_view import CheckView
-from hpctl.toolkit.hostlist import fold_shown
-from hpctl.vocabulary.evidence import PLACE_CHECK, is_bucket
+from hpctl.toolkit.hostlist import format_node_names
+from hpctl.vocabulary.evidence import PLACE_CHECK, is_s3_location
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.model import Finding, NodeHealth
 
 NAME: Final = "evidence"
 _MOST_PLACES: Final = 8
@@ -26,57 +26,68 @@ _MOST_NAME: Final = 256
 
 def check_evidence(config: Config, now: datetime) -> Iterator[CheckView]:
     """Check that evidence of nodes goes where the head node looks for it. Raises Unavailable."""
-    world = gather_world(config, now)
+    world = read_world_once(config, now)
     fresh = {
         node: health
         for node, health in world.health.items()
         if is_fresh(health.last_heard, config.ages.silent_s, now)
     }
-    yield from compare_places(config.evidence.directory, fresh)
-    if is_bucket(config.evidence.directory):
+    yield from compare_evidence_places(config.evidence.directory, fresh)
+    if is_s3_location(config.evidence.directory):
         yield from _check_bucket(config)
 
 
-def compare_places(place: str, heard: Mapping[NodeName, Health]) -> Iterator[CheckView]:
+def compare_evidence_places(
+    place: str, heard: Mapping[NodeName, NodeHealth]
+) -> Iterator[CheckView]:
     """Compare the head's place with that of each agent that is heard."""
     nodes = _group_by_place(heard)
     same, silent = nodes.pop(place[:_MOST_NAME], []), nodes.pop("", [])
     if not place:
-        yield from _explain_unused(nodes)
+        yield from _explain_unused_places(nodes)
         return
-    yield from _explain_others(place, nodes)
+    yield from _explain_other_places(place, nodes)
     if silent:
-        what = f"the agents of {_fold(silent)} name no evidence.directory: nothing is kept of them"
+        what = (
+            f"the agents of {_fold_node_names(silent)} name no evidence.directory: nothing is "
+            f"kept of them"
+        )
         yield CheckView(NAME, "warn", what, _write_fix(place))
     if same and not nodes and not silent:
         yield CheckView(NAME, "ok", f"{place}, as the agents of {len(same)} nodes have it", "")
 
 
-def _group_by_place(heard: Mapping[NodeName, Health]) -> dict[str, list[NodeName]]:
+def _group_by_place(heard: Mapping[NodeName, NodeHealth]) -> dict[str, list[NodeName]]:
     """Return the nodes by the place that their agent names; under "" those that name none, or whose
     agent is of a release that does not say."""
     nodes: dict[str, list[NodeName]] = defaultdict(list)
     for node, health in heard.items():
-        nodes[_find_place(health.findings)].append(node)
+        nodes[_find_evidence_place(health.findings)].append(node)
     return nodes
 
 
-def _find_place(findings: Iterable[Finding]) -> str:
+def _find_evidence_place(findings: Iterable[Finding]) -> str:
     return next((f.detail for f in findings if f.check == PLACE_CHECK), "")
 
 
-def _explain_unused(nodes: Mapping[str, list[NodeName]]) -> Iterator[CheckView]:
+def _explain_unused_places(nodes: Mapping[str, list[NodeName]]) -> Iterator[CheckView]:
     """Yield what to do where agents name a place and the head names none."""
     for other, names in sorted(nodes.items())[:_MOST_PLACES]:
-        what = f"the agents of {_fold(names)} name {other}, this configuration names nothing"
+        what = (
+            f"the agents of {_fold_node_names(names)} name {other}, this configuration names "
+            f"nothing"
+        )
         fix = f"set `evidence: {{directory: {other}}}` here, then systemctl reload hpctl-daemon"
         yield CheckView(NAME, "warn", f"{what}: no evidence is kept", fix)
 
 
-def _explain_others(place: str, nodes: Mapping[str, list[NodeName]]) -> Iterator[CheckView]:
+def _explain_other_places(place: str, nodes: Mapping[str, list[NodeName]]) -> Iterator[CheckView]:
     """Yield what to do where agents name another place than the head."""
     for other, names in sorted(nodes.items())[:_MOST_PLACES]:
-        what = f"the agents of {_fold(names)} name {other}, this configuration names {place}"
+        what = (
+            f"the agents of {_fold_node_names(names)} name {other}, this configuration names "
+            f"{place}"
+        )
         yield CheckView(NAME, "warn", f"{what}: their evidence is not found", _write_fix(place))
 
 
@@ -87,15 +98,15 @@ def _write_fix(place: str) -> str:
     )
 
 
-def _fold(names: Iterable[NodeName]) -> str:
-    return fold_shown(sorted(names))
+def _fold_node_names(names: Iterable[NodeName]) -> str:
+    return format_node_names(sorted(names))
 
 
 def _check_bucket(config: Config) -> Iterator[CheckView]:
     """Read the bucket once with this host's credentials."""
     place, cluster = config.evidence.directory, config.cluster
     try:
-        open_bucket(place, profile=cluster.profile, region=cluster.region).try_read()
+        open_evidence_bucket(place, profile=cluster.profile, region=cluster.region).try_read()
     except OSError as error:
         fix = "allow s3:ListBucket, s3:GetObject and s3:DeleteObject on it (docs/evidence.md)"
         yield CheckView(NAME, "fail", f"{place}: {error.strerror or error}", fix)

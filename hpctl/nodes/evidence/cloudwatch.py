@@ -9,7 +9,7 @@ in the log group `/aws/sagemaker/Clusters/NAME/ID`.
 
 What a stream says is a node's text: it is bounded in bytes, requests and time, and redacted.
 
-`write_logs` makes an archive of them in the form of a node's.
+`write_instance_logs` makes an archive of them in the form of a node's.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from hpctl.nodes.evidence.archive import EvidenceArchive
-from hpctl.nodes.evidence.fetch import write_new
+from hpctl.nodes.evidence.fetch import write_new_file
 from hpctl.nodes.evidence.redact import redact_stream
-from hpctl.nodes.evidence.store import open_regular
-from hpctl.toolkit.bounds import at_stamp
-from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.nodes.evidence.store import open_regular_file
+from hpctl.toolkit.bounds import parse_timestamp
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from hpctl.vocabulary.ports import Aws
 
 MOST_STREAM: Final = 8 * 1024 * 1024
@@ -47,7 +47,7 @@ class InstanceLogs(Struct, frozen=True):
     streams: Mapping[str, tuple[str, ...]]
 
 
-def find_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
+def find_instance_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
     """Return where the streams of an instance may be; one group of the cluster has it, and the
     service no longer says which after a replacement. Raises HpctlError."""
     answer = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -72,7 +72,7 @@ def find_logs(aws: Aws, cluster: str, instance: str) -> InstanceLogs:
     )
 
 
-class StreamReader:
+class LogStreamReader:
     """Reads streams of one log group until `ends`, by `monotonic`. For one thread."""
 
     def __init__(
@@ -90,7 +90,7 @@ class StreamReader:
                 return
             try:
                 blocks = self._read_newest(stream)
-            except Absent:
+            except ResourceNotFound:
                 continue
             yield f"[{self._group} {stream}]\n".encode()
             yield from reversed(blocks)
@@ -105,7 +105,7 @@ class StreamReader:
                 blocks.append(b"[began earlier: no time left]\n")
                 return blocks
             answer = self._ask(stream, token)
-            block = b"".join(format_event(event) for event in answer.get("events", ()))
+            block = b"".join(format_log_event(event) for event in answer.get("events", ()))
             if len(block) > left:
                 kept = block[-left:] if left else b""
                 blocks += [kept.partition(b"\n")[2], b"[began earlier: it has more]\n"]
@@ -131,11 +131,11 @@ class StreamReader:
         )
 
 
-def write_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path) -> Path:
+def write_instance_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path) -> Path:
     """Write an instance's streams into a new archive in a directory; return its path. Raises
     HpctlError where CloudWatch cannot be read or has none."""
-    logs = find_logs(aws, cluster, instance)
-    reader = StreamReader(aws, logs.group, time.monotonic() + READ_S)
+    logs = find_instance_logs(aws, cluster, instance)
+    reader = LogStreamReader(aws, logs.group, time.monotonic() + READ_S)
     name = f"{recovery}-cloudwatch.tar.gz"
     with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
         archive = EvidenceArchive(Path(scratch), name)
@@ -152,18 +152,18 @@ def write_logs(aws: Aws, cluster: str, instance: str, recovery: str, place: Path
                 "Check that the instance's id is right; an instance that did not boot has no log.",
             )
         archive.close()
-        with open_regular(Path(scratch, name)) as file:
-            return write_new(place / name, file)
+        with open_regular_file(Path(scratch, name)) as file:
+            return write_new_file(place / name, file)
 
 
 _MOST_STAMP: Final = 10**15
 
 
-def format_event(event: Mapping[str, Any]) -> bytes:
+def format_log_event(event: Mapping[str, Any]) -> bytes:
     """Return one event as a line: its time, which a node may have set to anything, and its text."""
     stamp, at = event.get("timestamp"), None
     if isinstance(stamp, int) and abs(stamp) < _MOST_STAMP:
-        at = at_stamp(stamp / 1000)
+        at = parse_timestamp(stamp / 1000)
     shown = f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else "(no time)"
     text = str(event.get("message", "")).replace("\n", "\n  ").rstrip()
     return f"{shown} {text}\n".encode(errors="replace")

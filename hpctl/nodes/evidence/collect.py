@@ -65,7 +65,7 @@ COUNTERS: Final = {
 """Files of one line each, which are kept with their paths."""
 
 
-class Collector:
+class EvidenceCollector:
     """Reads one machine below `root` until `ends`, by time.monotonic(). For one thread."""
 
     def __init__(self, root: Path, ends: float) -> None:
@@ -95,7 +95,7 @@ class Collector:
         except OSError as error:
             yield f"cannot be started: {error.strerror}\n".encode()
             return
-        yield from _read_output(child, limit)
+        yield from _read_command_output(child, limit)
 
     def start_bug_report(self, place: Path) -> BoundedChild | None:
         """Start NVIDIA's own report, which takes long; None where the driver brings none.
@@ -124,9 +124,9 @@ class Collector:
         child.end(_REAP_S)
         packed, plain = place.with_name(place.name + ".gz"), place
         if packed.exists():
-            yield from _unpack(packed, MOST_REPORT)
+            yield from _decompress_gzip(packed, MOST_REPORT)
         elif plain.exists():
-            yield from read_tail(plain, MOST_REPORT)
+            yield from read_file_tail(plain, MOST_REPORT)
 
     def list_interfaces(self) -> list[str]:
         """Return the network interfaces that have hardware of their own."""
@@ -135,7 +135,7 @@ class Collector:
 
     def read_log(self, path: str) -> Iterator[bytes]:
         """Yield the end of a file of the machine; nothing where there is none."""
-        yield from read_tail(self._root / path, MOST_ITEM)
+        yield from read_file_tail(self._root / path, MOST_ITEM)
 
     def read_counters(self, patterns: Sequence[str]) -> Iterator[bytes]:
         """Yield `path: value` of each file that a pattern names."""
@@ -146,7 +146,7 @@ class Collector:
                 if time.monotonic() > self._ends:
                     yield b"[ended: no time left]\n"
                     return
-                value = b"".join(read_tail(path, MOST_FILE)).strip()
+                value = b"".join(read_file_tail(path, MOST_FILE)).strip()
                 yield f"{path.relative_to(self._root)}: ".encode() + value + b"\n"
 
 
@@ -155,7 +155,7 @@ def make_site_commands(commands: Mapping[str, Sequence[str]]) -> list[NodeComman
     return [NodeCommand(f"site-{name}", tuple(words)) for name, words in commands.items()]
 
 
-def read_tail(path: Path, most: int) -> Iterator[bytes]:
+def read_file_tail(path: Path, most: int) -> Iterator[bytes]:
     """Yield the last `most` bytes of a regular file, no link followed; nothing of another."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -180,7 +180,7 @@ def _read_bounded(file: IO[bytes], most: int) -> Iterator[bytes]:
     yield b"\n[ended: it has more]\n"
 
 
-def _unpack(path: Path, most: int) -> Iterator[bytes]:
+def _decompress_gzip(path: Path, most: int) -> Iterator[bytes]:
     """Yield what a gzip file holds, `most` bytes at most; what is there of one that was cut."""
     try:
         with gzip.open(path, "rb") as file:
@@ -189,7 +189,7 @@ def _unpack(path: Path, most: int) -> Iterator[bytes]:
         yield b"\n[ended: the report is not complete]\n"
 
 
-def _read_output(child: BoundedChild, limit: float) -> Iterator[bytes]:
+def _read_command_output(child: BoundedChild, limit: float) -> Iterator[bytes]:
     """Yield what a program says until it ends, time is over, or it says too much; and its end.
 
     The program stays in the group of this process: the agent kills that as a whole.

@@ -13,30 +13,30 @@ from hpctl.engine import config_loading
 from hpctl.engine.aws_account import open_aws
 from hpctl.engine.completion import complete_any
 from hpctl.engine.config import Config
-from hpctl.engine.timeline import build_timeline, finding_text
+from hpctl.engine.timeline import build_timeline, format_finding
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import gather_world
+from hpctl.engine.world_reader import read_world_once
 from hpctl.nodes.evidence.bucket import Progress
-from hpctl.nodes.evidence.cloudwatch import write_logs
+from hpctl.nodes.evidence.cloudwatch import write_instance_logs
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import BadArchive, EvidenceText, check_members
+from hpctl.nodes.evidence.store import EvidenceText, InvalidArchiveError, check_archive_members
 from hpctl.toolkit import output
 from hpctl.toolkit.declared_view import (
     Column,
     Columns,
-    Fact,
-    Facts,
+    FactRow,
+    FactTable,
+    ItemLines,
     JsonOnly,
     Layout,
-    Line,
-    Lines,
-    Section,
+    RowTable,
+    TextLine,
     state_column,
 )
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.toolkit.progress_bar import show_transfer
-from hpctl.vocabulary.evidence import KeptArchive, parse_trail
+from hpctl.vocabulary.evidence import KeptArchive, parse_kept_archive
 from hpctl.vocabulary.node_recovery import NodeRecovery
 
 TIME = "%Y-%m-%d %H:%M:%S UTC"
@@ -72,7 +72,7 @@ class EvidenceListView(Struct, frozen=True):
     evidence: tuple[EvidenceRow, ...]
 
     layout: ClassVar[Layout] = (
-        Section("evidence", otherwise="No recovery has kept evidence, nor tried to."),
+        RowTable("evidence", otherwise="No recovery has kept evidence, nor tried to."),
     )
 
 
@@ -92,20 +92,20 @@ class EvidenceShowView(Struct, frozen=True):
     texts: tuple[EvidenceText, ...]
 
     layout: ClassVar[Layout] = (
-        Facts(
+        FactTable(
             facts=(
-                Fact("recovery", "recovery"),
-                Fact("node", "node"),
-                Fact("instance", "instance"),
-                Fact("settled", "at"),
-                Fact("archive", "path"),
-                Fact("bytes", lambda view: view.size or ""),
-                Fact("SHA-256", "sha256"),
+                FactRow("recovery", "recovery"),
+                FactRow("node", "node"),
+                FactRow("instance", "instance"),
+                FactRow("settled", "at"),
+                FactRow("archive", "path"),
+                FactRow("bytes", lambda view: view.size or ""),
+                FactRow("SHA-256", "sha256"),
             )
         ),
-        Line("Nothing was kept: {why}.", when="why"),
-        Line("The archive cannot be used: {trouble}.", when="trouble"),
-        Lines("texts", "{name}  {size} bytes", title="Texts", indent=2, unbroken=True),
+        TextLine("Nothing was kept: {why}.", when="why"),
+        TextLine("The archive cannot be used: {trouble}.", when="trouble"),
+        ItemLines("texts", "{name}  {size} bytes", title="Texts", indent=2, unbroken=True),
     )
 
 
@@ -120,8 +120,8 @@ class EvidenceFetchView(Struct, frozen=True):
     cloudwatch: str
 
     layout: ClassVar[Layout] = (
-        Line("{path}", when="path", unbroken=True),
-        Line("{cloudwatch}", when="cloudwatch", unbroken=True),
+        TextLine("{path}", when="path", unbroken=True),
+        TextLine("{cloudwatch}", when="cloudwatch", unbroken=True),
     )
     json_only: ClassVar[JsonOnly] = ("recovery", "size", "sha256")
 
@@ -132,7 +132,7 @@ class EvidenceCaseView(Struct, frozen=True):
     recovery: str
     text: str
 
-    layout: ClassVar[Layout] = (Lines(lambda view: view.text.splitlines(), unbroken=True),)
+    layout: ClassVar[Layout] = (ItemLines(lambda view: view.text.splitlines(), unbroken=True),)
     json_only: ClassVar[JsonOnly] = ("recovery",)
 
 
@@ -150,8 +150,8 @@ _target = click.argument("target", metavar="RECOVERY", shell_complete=complete_a
 @_common
 def list_(past: bool, config: str, as_json: bool) -> None:
     """List the evidence of each recovery, or why none was kept."""
-    world = gather_world(config_loading.load_config(config), output.now(), past=past)
-    output.show_view("evidence-list", evidence_list_view(world), as_json)
+    world = read_world_once(config_loading.load_config(config), output.now(), past=past)
+    output.show_view("evidence-list", make_evidence_list_view(world), as_json)
 
 
 @evidence.command()
@@ -166,10 +166,10 @@ def show(target: str, config: str, as_json: bool) -> None:
     loaded = config_loading.load_config(config)
     rec = find_recovery(loaded, target)
     with show_transfer() as progress:
-        view = evidence_show_view(rec, make_reader(loaded, progress))
+        view = make_evidence_show_view(rec, make_archive_reader(loaded, progress))
     output.show_view("evidence-show", view, as_json)
     if view.trouble or view.why:
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
 
 
 @evidence.command()
@@ -191,28 +191,32 @@ def fetch(target: str, place: Path, cloudwatch: bool, config: str, as_json: bool
     """
     loaded = config_loading.load_config(config)
     rec = find_recovery(loaded, target)
-    archive = find_archive(rec)
+    archive = find_kept_archive(rec)
     copy, logs, size, sha256 = "", "", 0, ""
     if archive is not None:
         with show_transfer() as progress:
-            copy = str(make_reader(loaded, progress).fetch(archive, place))
+            copy = str(make_archive_reader(loaded, progress).fetch(archive, place))
         size, sha256 = archive.size, archive.sha256
     if archive is None or cloudwatch:
-        logs = str(fetch_logs(loaded, rec, place))
+        logs = str(fetch_instance_logs(loaded, rec, place))
     view = EvidenceFetchView(rec.id, copy, size, sha256, logs)
     output.show_view("evidence-fetch", view, as_json)
 
 
-def fetch_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
+def fetch_instance_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
     """Write the streams of a recovery's instance into a directory; return the archive. Raises
     HpctlError, where nothing else was kept with the reason for that."""
     cluster = config.cluster
-    none = "" if find_archive(rec) else f"no evidence was kept for {rec.id}: {_explain_none(rec)}"
+    none = (
+        ""
+        if find_kept_archive(rec)
+        else f"no evidence was kept for {rec.id}: {_explain_missing_archive(rec)}"
+    )
     if cluster.provider == "none":
         raise HpctlError(none or "no cluster.provider is set: CloudWatch is not asked")
     aws = open_aws(cluster.profile, cluster.region, cluster.endpoint_url)
     try:
-        return write_logs(aws, cluster.name, rec.opened_for.instance, rec.id, place)
+        return write_instance_logs(aws, cluster.name, rec.opened_for.instance, rec.id, place)
     except HpctlError as error:
         if not none:
             raise
@@ -225,20 +229,20 @@ def fetch_logs(config: Config, rec: NodeRecovery, place: Path) -> Path:
 def case(target: str, config: str, as_json: bool) -> None:
     """Print a text for a case with AWS Support."""
     loaded = config_loading.load_config(config)
-    world = gather_world(loaded, output.now(), past=True)
+    world = read_world_once(loaded, output.now(), past=True)
     rec = choose_recovery(world, target)
-    text = write_case(rec, world, loaded.cluster.name, loaded.cluster.region or "")
+    text = write_support_case(rec, world, loaded.cluster.name, loaded.cluster.region or "")
     output.show_view("evidence-case", EvidenceCaseView(rec.id, text), as_json)
 
 
-def make_reader(config: Config, progress: Progress | None) -> ArchiveReader:
+def make_archive_reader(config: Config, progress: Progress | None) -> ArchiveReader:
     """Return what reads archives with the configuration's account."""
     return ArchiveReader(config.cluster.profile, config.cluster.region, progress)
 
 
 def find_recovery(config: Config, target: str) -> NodeRecovery:
     """Return the recovery that a target names. Raises HpctlError."""
-    return choose_recovery(gather_world(config, output.now(), past=True), target)
+    return choose_recovery(read_world_once(config, output.now(), past=True), target)
 
 
 def choose_recovery(w: World, target: str) -> NodeRecovery:
@@ -252,7 +256,7 @@ def choose_recovery(w: World, target: str) -> NodeRecovery:
     raise HpctlError(f"hpctl has no evidence of a node or recovery {target!r}", hint)
 
 
-def evidence_list_view(w: World) -> EvidenceListView:
+def make_evidence_list_view(w: World) -> EvidenceListView:
     """Return the list as a value."""
     rows = [_make_row(rec) for rec in w.state.nodes.values() if rec.evidence is not None]
     rows.sort(key=lambda row: (row.at, row.recovery), reverse=True)
@@ -260,7 +264,7 @@ def evidence_list_view(w: World) -> EvidenceListView:
 
 
 def _make_row(rec: NodeRecovery) -> EvidenceRow:
-    archive, move = find_archive(rec), rec.evidence
+    archive, move = find_kept_archive(rec), rec.evidence
     if archive is None:
         why = move.why if move is not None else ""
         at = move.at if move is not None else rec.opened
@@ -269,28 +273,28 @@ def _make_row(rec: NodeRecovery) -> EvidenceRow:
     return EvidenceRow(rec.id, rec.node, at, "kept", archive.size, archive.path, archive.sha256, "")
 
 
-def find_archive(rec: NodeRecovery) -> KeptArchive | None:
+def find_kept_archive(rec: NodeRecovery) -> KeptArchive | None:
     """Return the archive that a recovery's journal names; None where nothing was kept."""
-    return parse_trail(rec.evidence.why) if rec.evidence is not None else None
+    return parse_kept_archive(rec.evidence.why) if rec.evidence is not None else None
 
 
-def _explain_none(rec: NodeRecovery) -> str:
+def _explain_missing_archive(rec: NodeRecovery) -> str:
     if rec.evidence is not None:
         return rec.evidence.why
     return "no remedy has begun that would destroy anything, or `evidence.directory` is not set"
 
 
-def evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShowView:
+def make_evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShowView:
     """Return one recovery's evidence, looking at the archive."""
     row, why, trouble, texts = _make_row(rec), "", "", []
-    archive = find_archive(rec)
+    archive = find_kept_archive(rec)
     if archive is None:
-        why = _explain_none(rec)
+        why = _explain_missing_archive(rec)
     else:
         try:
             with reader.open(archive) as file:
-                texts = check_members(file)
-        except BadArchive as error:
+                texts = check_archive_members(file)
+        except InvalidArchiveError as error:
             trouble = str(error)
     return EvidenceShowView(
         recovery=rec.id,
@@ -306,7 +310,7 @@ def evidence_show_view(rec: NodeRecovery, reader: ArchiveReader) -> EvidenceShow
     )
 
 
-def write_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
+def write_support_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
     """Return what AWS Support needs of a recovery: the instance, the fault, the times, the file."""
     where = f"HyperPod cluster {cluster or '(name)'}" + (f" in {region}" if region else "")
     lines = [
@@ -319,13 +323,13 @@ def write_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
         f"Detected: {rec.opened:{TIME}}",
         "",
         "What the node reported:",
-        *(f"  {f.first:{TIME}}  {finding_text(f)}  {f.evidence}".rstrip() for f in rec.findings),
+        *(f"  {f.first:{TIME}}  {format_finding(f)}  {f.evidence}".rstrip() for f in rec.findings),
         "",
         "What was done:",
         *(f"  {line.at:{TIME}}  {line.text}" for line in build_timeline(rec, w.state)),
         "",
     ]
-    archive = find_archive(rec)
+    archive = find_kept_archive(rec)
     if archive is not None:
         lines += [
             "Attachment (secrets are redacted):",
@@ -333,7 +337,7 @@ def write_case(rec: NodeRecovery, w: World, cluster: str, region: str) -> str:
             f"  {archive.size} bytes, SHA-256 {archive.sha256}",
         ]
     else:
-        lines.append(f"No logs of the node were kept: {_explain_none(rec)}.")
+        lines.append(f"No logs of the node were kept: {_explain_missing_archive(rec)}.")
     lines += [
         "In CloudWatch Logs the instance's own streams outlive it:",
         f"  /aws/sagemaker/Clusters/{cluster or 'NAME'}/ID: LifecycleConfig/GROUP/"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from hpctl.engine.live_config import LiveConfig
-from hpctl.nodes.evidence.bucket import open_bucket
-from hpctl.nodes.evidence.store import choose_expired, delete_files, list_files
-from hpctl.vocabulary.evidence import is_bucket
+from hpctl.nodes.evidence.bucket import open_evidence_bucket
+from hpctl.nodes.evidence.store import choose_expired_files, delete_archives, list_archives
+from hpctl.vocabulary.evidence import is_s3_location
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 from hpctl.vocabulary.policy import EvidencePolicy
 from hpctl.vocabulary.ports import Clock
@@ -62,11 +62,13 @@ class EvidenceRetention:
         """Delete what is due; return how many. Raises OSError."""
         now = self._clock.now().timestamp()
         keep_s, keep_bytes = policy.keep_days * 86400.0, policy.keep_gb * 1e9
-        if is_bucket(policy.directory):
+        if is_s3_location(policy.directory):
             cluster = self._live.config.cluster
-            bucket = open_bucket(policy.directory, profile=cluster.profile, region=cluster.region)
-            expired = choose_expired(bucket.list_files(), now, keep_s, keep_bytes)
+            bucket = open_evidence_bucket(
+                policy.directory, profile=cluster.profile, region=cluster.region
+            )
+            expired = choose_expired_files(bucket.list_files(), now, keep_s, keep_bytes)
             return bucket.delete_files(expired)
         directory = Path(policy.directory)
-        expired = choose_expired(list_files(directory), now, keep_s, keep_bytes)
-        return delete_files(directory, expired)
+        expired = choose_expired_files(list_archives(directory), now, keep_s, keep_bytes)
+        return delete_archives(directory, expired)

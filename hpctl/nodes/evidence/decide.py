@@ -6,77 +6,77 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.node_history import may_be_under_way
+from hpctl.engine.node_history import may_have_begun_remedy
 from hpctl.engine.view import View, is_fresh
 from hpctl.faults.health import ORDER_S
 from hpctl.nodes.actors import NodeCase
-from hpctl.nodes.before_remedy import BeforeRemedy
+from hpctl.nodes.before_remedy import BeforeRemedySteps
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.vocabulary.assessment import Remedy
-from hpctl.vocabulary.evidence import EvidenceOrder, is_well_formed, name_archive
+from hpctl.vocabulary.evidence import EvidenceOrder, is_valid_answer, name_archive
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.model import Finding
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import EvidencePolicy, Mode, Policy
+from hpctl.vocabulary.policy import EvidencePolicy, Mode, RecoveryPolicy
 from hpctl.vocabulary.recovery import (
-    Do,
-    Move,
     Next,
+    PhaseMove,
     RequeueInterval,
+    StartStep,
     StepKind,
-    Wait,
-    answer_text,
-    last_step,
+    WaitUntil,
+    find_last_step,
+    format_answer,
 )
 
 _DESTROYS: Final = (Remedy.RESET_GPU, Remedy.REBOOT, Remedy.REPLACE)
 _MOST_WHY: Final = 300
 
 
-def come_before_remedy(c: NodeCase) -> Next | None:
+def keep_evidence_first(c: NodeCase) -> Next | None:
     """Have the evidence kept, or wait for it; None where the remedy may go ahead.
 
     The wait is part of the time that the remedy waits for other nodes to report the same
     (`node.remedy_after_s`), not added to it.
     """
-    if not _asks_for_evidence(c.rec, c.policy) or c.rec.evidence or may_be_under_way(c.rec):
+    if not _needs_evidence(c.rec, c.policy) or c.rec.evidence or may_have_begun_remedy(c.rec):
         return None
     if c.rec.remedy is not Remedy.RESET_GPU and not c.facts.provider_present:
         return None
     if c.facts.evidence is not None:
-        return _settle(c, c.facts.evidence)
+        return _make_answer_move(c, c.facts.evidence)
     last = c.last(StepKind.EVIDENCE)
     if last is None:
-        return _begin(c)
+        return _begin_keeping(c)
     if not last.in_doubt and not last.accepted:
-        return _repeat(c)
+        return _repeat_order(c)
     if c.facts.heard != c.rec.generation:
-        return Move(NodeSignal.NO_EVIDENCE, "the node has booted since it was asked")
+        return PhaseMove(NodeSignal.NO_EVIDENCE, "the node has booted since it was asked")
     ends = add_seconds(last.started, c.policy.evidence.deadline_s)
     if c.now >= ends:
         why = f"its agent did not answer within {c.policy.evidence.deadline_s:g} s"
-        return Move(NodeSignal.NO_EVIDENCE, why)
-    return Wait(ends, "the node's evidence is being kept", RequeueInterval.SLOWLY)
+        return PhaseMove(NodeSignal.NO_EVIDENCE, why)
+    return WaitUntil(ends, "the node's evidence is being kept", RequeueInterval.SLOWLY)
 
 
-def _asks_for_evidence(rec: NodeRecovery, policy: Policy) -> bool:
+def _needs_evidence(rec: NodeRecovery, policy: RecoveryPolicy) -> bool:
     """Return whether hpctl itself is about to reset, reboot or replace, and a directory is set."""
     acts = policy.mode is Mode.OWN and not policy.attended
     return acts and bool(policy.evidence.directory) and rec.remedy in _DESTROYS
 
 
-def _settle(c: NodeCase, answer: Finding) -> Move:
+def _make_answer_move(c: NodeCase, answer: Finding) -> PhaseMove:
     """Return the move for the agent's answer, which the node's root may have written."""
-    if not is_well_formed(answer):
+    if not is_valid_answer(answer):
         why = answer.detail or "its agent gives no reason"
-        return Move(NodeSignal.NO_EVIDENCE, why[:_MOST_WHY])
+        return PhaseMove(NodeSignal.NO_EVIDENCE, why[:_MOST_WHY])
     directory = c.policy.evidence.directory.rstrip("/")
     why = f"{directory}/{name_archive(c.rec.id)}, {answer.evidence}"
-    return Move(NodeSignal.EVIDENCE_KEPT, why)
+    return PhaseMove(NodeSignal.EVIDENCE_KEPT, why)
 
 
-def _begin(c: NodeCase) -> Next:
+def _begin_keeping(c: NodeCase) -> Next:
     deadline_s, facts = c.policy.evidence.deadline_s, c.facts
     since = max(filter(None, (c.rec.since, facts.able_since)))
     ends = add_seconds(since, deadline_s)
@@ -84,10 +84,10 @@ def _begin(c: NodeCase) -> Next:
         return _wait_for_agent(c)
     if c.now >= ends:
         why = f"{c.policy.evidence.at_once} other nodes kept theirs for {deadline_s:g} s"
-        return Move(NodeSignal.NO_EVIDENCE, why)
+        return PhaseMove(NodeSignal.NO_EVIDENCE, why)
     if not facts.turn:
-        return Wait(ends, "other nodes' evidence is being kept", RequeueInterval.SLOWLY)
-    return _order(c, Do(StepKind.EVIDENCE, c.rec.node, 1, c.rec.meaning))
+        return WaitUntil(ends, "other nodes' evidence is being kept", RequeueInterval.SLOWLY)
+    return _make_evidence_order(c, StartStep(StepKind.EVIDENCE, c.rec.node, 1, c.rec.meaning))
 
 
 def _wait_for_agent(c: NodeCase) -> Next:
@@ -95,22 +95,24 @@ def _wait_for_agent(c: NodeCase) -> Next:
     ripe = add_seconds(c.rec.opened, c.policy.node.remedy_after_s)
     why = "its agent does not answer"
     if c.now < ripe and not c.rec.by:
-        return Wait(ripe, f"{why}, so its evidence cannot be kept", RequeueInterval.SLOWLY)
-    return Move(NodeSignal.NO_EVIDENCE, why)
+        return WaitUntil(ripe, f"{why}, so its evidence cannot be kept", RequeueInterval.SLOWLY)
+    return PhaseMove(NodeSignal.NO_EVIDENCE, why)
 
 
-def _repeat(c: NodeCase) -> Next:
+def _repeat_order(c: NodeCase) -> Next:
     """Order again what was offered to no agent, or give up."""
     answer = c.attempt(StepKind.EVIDENCE, c.rec.node, c.rec.meaning)
     ends = add_seconds(c.rec.since, c.policy.evidence.deadline_s)
     if isinstance(answer, Outcome):
-        return Move(NodeSignal.NO_EVIDENCE, f"not ordered: {answer_text(answer)}"[:_MOST_WHY])
+        return PhaseMove(
+            NodeSignal.NO_EVIDENCE, f"not ordered: {format_answer(answer)}"[:_MOST_WHY]
+        )
     if c.now >= ends:
-        return Move(NodeSignal.NO_EVIDENCE, "the order could not be given in time")
-    return _order(c, answer) if isinstance(answer, Do) else answer
+        return PhaseMove(NodeSignal.NO_EVIDENCE, "the order could not be given in time")
+    return _make_evidence_order(c, answer) if isinstance(answer, StartStep) else answer
 
 
-def _order(c: NodeCase, step: Do) -> Do:
+def _make_evidence_order(c: NodeCase, step: StartStep) -> StartStep:
     rec = c.rec
     first = min((f.first for f in rec.findings), default=rec.opened)
     asked = f", requested by {rec.by}" if rec.by else ""
@@ -125,41 +127,45 @@ def _order(c: NodeCase, step: Do) -> Do:
     return replace(step, evidence=order)
 
 
-def find_turns(
-    view: View, held: Collection[RecoveryId], policy: Policy, now: datetime
+def find_next_recoveries(
+    view: View, held: Collection[RecoveryId], policy: RecoveryPolicy, now: datetime
 ) -> frozenset[RecoveryId]:
     """Return the recoveries that may begin to keep evidence now, the longest empty first."""
     open_recoveries = [view.state.nodes[rid] for rid in view.state.open_nodes.values()]
-    asking = [r for r in open_recoveries if _is_empty(r) and _asks_for_evidence(r, policy)]
-    busy = [r for r in asking if _is_busy(r, policy.evidence, now)]
+    asking = [r for r in open_recoveries if _is_node_empty(r) and _needs_evidence(r, policy)]
+    busy = [r for r in asking if _is_agent_busy(r, policy.evidence, now)]
     waiting = [
         r
         for r in asking
-        if last_step(r.steps, StepKind.EVIDENCE) is None
+        if find_last_step(r.steps, StepKind.EVIDENCE) is None
         and r.id not in held
         and r.node not in view.flaws
-        and _answers(r, view, policy, now)
+        and _is_agent_answering(r, view, policy, now)
     ]
     waiting.sort(key=lambda r: (r.since, r.id))
     free = max(0, policy.evidence.at_once - len(busy))
     return frozenset(r.id for r in waiting[:free])
 
 
-def _is_empty(rec: NodeRecovery) -> bool:
+def _is_node_empty(rec: NodeRecovery) -> bool:
     return rec.phase is NodePhase.VACATED and rec.evidence is None
 
 
-def _is_busy(rec: NodeRecovery, policy: EvidencePolicy, now: datetime) -> bool:
-    last = last_step(rec.steps, StepKind.EVIDENCE)
+def _is_agent_busy(rec: NodeRecovery, policy: EvidencePolicy, now: datetime) -> bool:
+    last = find_last_step(rec.steps, StepKind.EVIDENCE)
     begun = last is not None and (last.in_doubt or last.accepted)
     return begun and last is not None and now < add_seconds(last.started, policy.deadline_s)
 
 
-def _answers(rec: NodeRecovery, view: View, policy: Policy, now: datetime) -> bool:
+def _is_agent_answering(
+    rec: NodeRecovery, view: View, policy: RecoveryPolicy, now: datetime
+) -> bool:
     health = view.health.get(rec.node)
     if health is None or health.generation != rec.generation:
         return False
     return is_fresh(health.last_heard, policy.ages.silent_s, now)
 
 
-EVIDENCE: Final = BeforeRemedy(find_turns=find_turns, come_before_remedy=come_before_remedy)
+EVIDENCE: Final = BeforeRemedySteps(
+    find_turns=find_next_recoveries, come_before_remedy=keep_evidence_first
+)

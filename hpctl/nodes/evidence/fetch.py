@@ -16,10 +16,10 @@ from typing import IO, Final
 
 from msgspec import Struct
 
-from hpctl.nodes.evidence.bucket import EvidenceBucket, Progress, open_bucket
-from hpctl.nodes.evidence.store import BadArchive, check_members, open_regular
+from hpctl.nodes.evidence.bucket import EvidenceBucket, Progress, open_evidence_bucket
+from hpctl.nodes.evidence.store import InvalidArchiveError, check_archive_members, open_regular_file
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive, is_bucket
+from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive, is_s3_location
 
 _CHUNK: Final = 1024 * 1024
 _ENDED: Final = "`evidence.keep_days` or `keep_gb` has ended, or this host does not reach it."
@@ -35,10 +35,10 @@ class ArchiveReader(Struct, frozen=True):
 
     @contextmanager
     def open(self, archive: KeptArchive) -> Iterator[IO[bytes]]:
-        """Open a copy of an archive, at its begin. Raises BadArchive where there is none of the
-        size and digest that the journal has."""
+        """Open a copy of an archive, at its begin. Raises InvalidArchiveError where there is none
+        of the size and digest that the journal has."""
         if archive.size > MOST_BYTES:
-            raise BadArchive(
+            raise InvalidArchiveError(
                 f"{archive.path}: the evidence archive has {archive.size} bytes, more than hpctl "
                 "allows"
             )
@@ -46,48 +46,50 @@ class ArchiveReader(Struct, frozen=True):
             try:
                 self._copy(archive, copy)
             except OSError as error:
-                raise BadArchive(f"{archive.path}: {error.strerror or error}", _ENDED) from error
+                raise InvalidArchiveError(
+                    f"{archive.path}: {error.strerror or error}", _ENDED
+                ) from error
             copy.seek(0)
             if hashlib.sha256(copy.read()).hexdigest() != archive.sha256:
                 text = (
                     f"{archive.path} differs from the evidence archive that the node wrote: "
                     "its checksum (SHA-256) is different"
                 )
-                raise BadArchive(text)
+                raise InvalidArchiveError(text)
             copy.seek(0)
             yield copy
 
     def fetch(self, archive: KeptArchive, place: Path) -> Path:
-        """Copy an archive to a new file in a directory; return its path. Raises BadArchive,
-        HpctlError where the file is there already or cannot be written."""
+        """Copy an archive to a new file in a directory; return its path. Raises
+        InvalidArchiveError, HpctlError where the file is there already or cannot be written."""
         with self.open(archive) as file:
-            check_members(file)
+            check_archive_members(file)
             file.seek(0)
-            return write_new(place / archive.path.rpartition("/")[2], file)
+            return write_new_file(place / archive.path.rpartition("/")[2], file)
 
     def _copy(self, archive: KeptArchive, copy: IO[bytes]) -> None:
-        progress = self.progress or _ignore
-        if is_bucket(archive.path):
+        progress = self.progress or _ignore_progress
+        if is_s3_location(archive.path):
             url, _, name = archive.path.rpartition("/")
             self.open_bucket(url).copy(name, archive.size, copy, progress)
         else:
-            _copy_file(archive, copy, progress)
+            _copy_archive_file(archive, copy, progress)
 
     def open_bucket(self, url: str) -> EvidenceBucket:
         """Return a bucket of evidence. Raises OSError where no client can be made."""
-        return open_bucket(url, profile=self.profile, region=self.region)
+        return open_evidence_bucket(url, profile=self.profile, region=self.region)
 
 
-def _ignore(_come: int, _total: int) -> None:
+def _ignore_progress(_come: int, _total: int) -> None:
     """Show nothing."""
 
 
-def _copy_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> None:
-    """Copy a file of that size. Raises OSError, BadArchive."""
-    with open_regular(Path(archive.path)) as file:
+def _copy_archive_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> None:
+    """Copy a file of that size. Raises OSError, InvalidArchiveError."""
+    with open_regular_file(Path(archive.path)) as file:
         found = os.fstat(file.fileno()).st_size
         if found != archive.size:
-            raise BadArchive(
+            raise InvalidArchiveError(
                 f"the evidence archive {archive.path} has {found} bytes, but the node wrote "
                 f"{archive.size}"
             )
@@ -98,7 +100,7 @@ def _copy_file(archive: KeptArchive, copy: IO[bytes], progress: Progress) -> Non
             progress(len(block), archive.size)
 
 
-def write_new(target: Path, file: IO[bytes]) -> Path:
+def write_new_file(target: Path, file: IO[bytes]) -> Path:
     """Write the rest of a file to a new one; return its path. Raises HpctlError where that is there
     already or cannot be written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -17,22 +17,28 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from hpctl.detection.spool import Spool
-from hpctl.nodes.evidence.archive import EvidenceArchive, EvidenceRefused
-from hpctl.nodes.evidence.bucket import send_archive
+from hpctl.detection.spool import FindingsSpool
+from hpctl.nodes.evidence.archive import EvidenceArchive, EvidenceRefusedError
+from hpctl.nodes.evidence.bucket import upload_archive
 from hpctl.nodes.evidence.collect import (
     COMMANDS,
     COUNTERS,
     LOGS,
-    Collector,
+    EvidenceCollector,
     NodeCommand,
     make_site_commands,
 )
 from hpctl.nodes.evidence.redact import redact_stream
-from hpctl.nodes.evidence.store import choose_expired, delete_files, list_files
-from hpctl.toolkit.bounds import at_stamp
+from hpctl.nodes.evidence.store import choose_expired_files, delete_archives, list_archives
+from hpctl.toolkit.bounds import parse_timestamp
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.evidence import GATHER_S, MOST_BYTES, EvidenceOrder, is_bucket, name_archive
+from hpctl.vocabulary.evidence import (
+    GATHER_S,
+    MOST_BYTES,
+    EvidenceOrder,
+    is_s3_location,
+    name_archive,
+)
 
 COLLECT_S: Final = GATHER_S - 12.0
 """After so many seconds nothing is read any longer, and the archive is finished."""
@@ -64,52 +70,52 @@ class GatherResult(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
 
-def gather(request: GatherRequest) -> GatherResult:
+def gather_evidence(request: GatherRequest) -> GatherResult:
     """Keep the evidence of one recovery: in the shared directory, or in the spool and then in S3.
 
     What does not reach S3 stays in the spool.
     """
     begun = time.monotonic()
-    if not is_bucket(request.directory):
+    if not is_s3_location(request.directory):
         return _gather_into(request, Path(request.directory), begun + COLLECT_S)
     try:
-        folder = prepare_folder(Path(request.spool))
+        folder = prepare_spool_folder(Path(request.spool))
     except OSError as error:
         return GatherResult(why=f"the spool takes no evidence: {error.strerror}")
     result = _gather_into(request, folder, begun + COLLECT_S - SEND_S)
     if result.why:
         return result
     path = folder / name_archive(request.order.recovery)
-    why = send_archive(path, request.directory, result.sha256, begun + COLLECT_S)
+    why = upload_archive(path, request.directory, result.sha256, begun + COLLECT_S)
     if why:
         return GatherResult(why=f"on the node in {path}, not in S3: {why}"[:_MOST_WHY])
     path.unlink(missing_ok=True)
     return result
 
 
-def prepare_folder(spool: Path) -> Path:
+def prepare_spool_folder(spool: Path) -> Path:
     """Return the folder of the spool for archives on their way to S3, with room for one more.
     Raises OSError."""
     folder = spool / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    expired = choose_expired(list_files(folder), time.time(), LEFT_S, MOST_BYTES)
-    delete_files(folder, expired)
+    expired = choose_expired_files(list_archives(folder), time.time(), LEFT_S, MOST_BYTES)
+    delete_archives(folder, expired)
     return folder
 
 
 def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherResult:
     """Write the archive of one recovery into a directory, reading until `ends`."""
-    collector = Collector(Path(request.root), ends)
+    collector = EvidenceCollector(Path(request.root), ends)
     try:
         archive = EvidenceArchive(folder, name_archive(request.order.recovery))
-    except EvidenceRefused as error:
+    except EvidenceRefusedError as error:
         return GatherResult(why=str(error))
     try:
         with tempfile.TemporaryDirectory(prefix="hpctl-evidence-") as scratch:
             report = Path(scratch, "nvidia-bug-report.log")
             child = collector.start_bug_report(report)
             try:
-                archive.add("order", _describe_order(request.order))
+                archive.add("order", _format_order_lines(request.order))
                 archive.add("findings", _list_findings(request))
                 _add_commands(archive, collector, request)
                 if child is not None:
@@ -119,14 +125,14 @@ def _gather_into(request: GatherRequest, folder: Path, ends: float) -> GatherRes
                 if child is not None:
                     child.end(_REAP_S)
         size, digest = archive.close()
-    except (EvidenceRefused, OSError, ValueError) as error:
+    except (EvidenceRefusedError, OSError, ValueError) as error:
         archive.drop()
         return GatherResult(why=str(error))
     return GatherResult(size=size, sha256=digest, names=tuple(archive.names))
 
 
-def _describe_order(order: EvidenceOrder) -> list[bytes]:
-    generation, since = order.generation, at_stamp(order.since) or datetime.now(UTC)
+def _format_order_lines(order: EvidenceOrder) -> list[bytes]:
+    generation, since = order.generation, parse_timestamp(order.since) or datetime.now(UTC)
     text = (
         f"recovery: {order.recovery}\nnode: {generation.node}\ninstance: {generation.instance}\n"
         f"boot: {generation.boot}\nfault since: {since:%Y-%m-%dT%H:%M:%SZ}\n"
@@ -137,13 +143,15 @@ def _describe_order(order: EvidenceOrder) -> list[bytes]:
 
 def _list_findings(request: GatherRequest) -> Iterable[bytes]:
     """Yield the agent's own history, a finding a line, as its spool has it."""
-    found = Spool(Path(request.spool)).recall(request.order.generation).findings
+    found = FindingsSpool(Path(request.spool)).recall(request.order.generation).findings
     encoder = msgspec.json.Encoder(enc_hook=str)
     return redact_stream(encoder.encode(finding) + b"\n" for finding in found)
 
 
-def _add_commands(archive: EvidenceArchive, collector: Collector, request: GatherRequest) -> None:
-    since = at_stamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)
+def _add_commands(
+    archive: EvidenceArchive, collector: EvidenceCollector, request: GatherRequest
+) -> None:
+    since = parse_timestamp(request.order.since - _BEFORE_FAULT_S) or datetime.now(UTC)
     journal = ("journalctl", "--no-pager", "--output=short-iso", "--utc", "--lines=50000")
     commands = [
         *COMMANDS,
@@ -169,15 +177,15 @@ _BEFORE_FAULT_S: Final = 600.0
 def main() -> None:
     """Serve one request."""
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=GatherRequest)
-    sys.stdout.buffer.write(msgspec.json.encode(gather(request)))
+    sys.stdout.buffer.write(msgspec.json.encode(gather_evidence(request)))
 
 
-def encode_request(request: GatherRequest) -> bytes:
+def encode_gather_request(request: GatherRequest) -> bytes:
     """Return what `main` reads."""
     return msgspec.json.encode(request, enc_hook=str)
 
 
-def decode_result(text: bytes) -> GatherResult:
+def decode_gather_result(text: bytes) -> GatherResult:
     """Return what `main` wrote. Raises msgspec.MsgspecError."""
     return msgspec.json.decode(text, type=GatherResult)
 

@@ -31,7 +31,7 @@ MOST_MEMBERS: Final = 512
 MOST_LISTED: Final = 100_000
 
 
-class BadArchive(HpctlError):
+class InvalidArchiveError(HpctlError):
     """The file in the archive's place is not the one that the node reported."""
 
 
@@ -50,21 +50,22 @@ class StoredFile(Struct, frozen=True):
     changed: float
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file, no link followed. Raises OSError, BadArchive for anything else."""
+def open_regular_file(path: Path) -> IO[bytes]:
+    """Open a regular file, no link followed. Raises OSError, InvalidArchiveError for anything
+    else."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise BadArchive(
+        raise InvalidArchiveError(
             f"hpctl does not read the evidence archive {path}: it is not a regular file"
         )
     return file
 
 
-def check_members(file: IO[bytes]) -> list[EvidenceText]:
-    """Return the texts of an archive. Raises BadArchive for one that holds anything else, or more
-    than it may."""
+def check_archive_members(file: IO[bytes]) -> list[EvidenceText]:
+    """Return the texts of an archive. Raises InvalidArchiveError for one that holds anything else,
+    or more than it may."""
     members: list[EvidenceText] = []
     total = 0
     try:
@@ -73,18 +74,18 @@ def check_members(file: IO[bytes]) -> list[EvidenceText]:
             for member in archive:
                 total += member.size
                 if len(members) >= MOST_MEMBERS or total > MOST_BYTES:
-                    raise BadArchive(
+                    raise InvalidArchiveError(
                         "hpctl does not unpack the evidence archive: its contents are larger than "
                         "hpctl allows"
                     )
-                if not member.isreg() or not _is_plain(member.name):
-                    raise BadArchive(
+                if not member.isreg() or not _is_plain_member(member.name):
+                    raise InvalidArchiveError(
                         "hpctl does not unpack the evidence archive: it contains "
                         f"{member.name!r}, which is not a regular file"
                     )
                 members.append(EvidenceText(member.name.partition("/")[2], member.size))
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
-        raise BadArchive(f"cannot read the evidence archive: {error}") from error
+        raise InvalidArchiveError(f"cannot read the evidence archive: {error}") from error
     return members
 
 
@@ -107,11 +108,11 @@ class _BoundedStream(io.RawIOBase):
         return len(block)
 
 
-def _is_plain(name: str) -> bool:
+def _is_plain_member(name: str) -> bool:
     return re.fullmatch(r"[a-z]{1,8}-[0-9a-f]{1,32}/[\w-]{1,64}\.txt", name) is not None
 
 
-def list_files(directory: Path) -> list[StoredFile]:
+def list_archives(directory: Path) -> list[StoredFile]:
     """Return the archives of a directory, finished or not; other files are not hpctl's. Raises
     OSError."""
     found = []
@@ -127,7 +128,7 @@ def list_files(directory: Path) -> list[StoredFile]:
     return found
 
 
-def choose_expired(
+def choose_expired_files(
     files: Iterable[StoredFile], now: float, keep_s: float, keep_bytes: float
 ) -> list[str]:
     """Return the names of the files to delete: what is older than `keep_s`, then the oldest until
@@ -143,7 +144,7 @@ def choose_expired(
     return expired
 
 
-def delete_files(directory: Path, names: Iterable[str]) -> int:
+def delete_archives(directory: Path, names: Iterable[str]) -> int:
     """Delete files of a directory; return how many. Raises OSError."""
     count = 0
     for name in names:

@@ -21,27 +21,27 @@ from hpctl.engine.config import Config
 from hpctl.engine.request_client import (
     ANSWER_S,
     ask_daemon,
-    expand_targets,
-    invoking_user,
+    expand_hostlists,
+    find_invoking_user,
     report_and_exit,
 )
-from hpctl.engine.views import WindowView, find_windows, window_view
+from hpctl.engine.views import WindowView, find_windows, make_window_view
 from hpctl.engine.world import World
-from hpctl.engine.world_reader import WorldReader, gather_world, read_live, read_reservations
-from hpctl.nodes.windows.jobs_ahead import JobAhead, find_jobs_ahead
+from hpctl.engine.world_reader import WorldReader, read_live, read_reservations, read_world_once
+from hpctl.nodes.windows.jobs_ahead import JobInWindow, find_jobs_ahead
 from hpctl.nodes.windows.requests import (
     ADD,
     END,
-    RefusedWindow,
+    WindowRefusedError,
     WindowRequest,
     find_window,
     plan_window,
 )
 from hpctl.toolkit import output
-from hpctl.toolkit.declared_view import Layout, Line, Section
+from hpctl.toolkit.declared_view import Layout, RowTable, TextLine
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.hostlist import fold_hostlist
-from hpctl.toolkit.output import Exit
+from hpctl.toolkit.output import ExitCode
 from hpctl.vocabulary.change import ChangeOpened, ChangePhase
 
 RESERVED_S = 10.0
@@ -56,8 +56,8 @@ class WindowsView(Struct, frozen=True):
     windows: tuple[WindowView, ...]
 
     layout: ClassVar[Layout] = (
-        Line("No maintenance window is open.", when=lambda view: not view.windows),
-        Section("windows", title="Maintenance windows (times in UTC)"),
+        TextLine("No maintenance window is open.", when=lambda view: not view.windows),
+        RowTable("windows", title="Maintenance windows (times in UTC)"),
     )
 
 
@@ -71,7 +71,7 @@ class WindowPlanView(Struct, frozen=True):
     start: datetime
     end: datetime
     why: str
-    jobs: tuple[JobAhead, ...]
+    jobs: tuple[JobInWindow, ...]
     refused: str
 
 
@@ -123,19 +123,19 @@ def add(
     """
     if sum(map(bool, (names, partition, every))) != 1:
         raise click.UsageError("the command needs exactly one of NODES, --partition and --all")
-    listed = fold_hostlist(expand_targets(names))
+    listed = fold_hostlist(expand_hostlists(names))
     asked = WindowRequest(start, end, why, listed, partition, every)
     loaded = config_loading.load_config(config)
     view = _preview_window(loaded, asked)
     if dry_run and as_json:
         output.echo(output.to_json("maintenance-plan", view))
     elif dry_run or not as_json:
-        for line in plan_lines(view):
+        for line in format_plan_lines(view):
             output.echo(line, err=not dry_run)
     if dry_run:
         if not as_json:
             output.echo(output.DRY_RUN)
-        output.exit_with(Exit.PROBLEM if view.refused else Exit.FINE)
+        output.exit_with(ExitCode.PROBLEM if view.refused else ExitCode.FINE)
         return
     if view.refused:
         raise HpctlError(view.refused)
@@ -155,12 +155,12 @@ def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
     w = read_live(config, output.now())
     if w.slurm is None:
         output.echo(f"hpctl: cannot see which jobs run on the nodes: {w.slurm_error}", err=True)
-        raise click.exceptions.Exit(Exit.CANNOT_TELL)
+        raise click.exceptions.Exit(ExitCode.CANNOT_TELL)
     w = replace(w, slurm=replace(w.slurm, reservations=read_reservations(config)))
     refused, opened = "", None
     try:
-        opened = plan_window(asked, invoking_user(), w.view(), w.policy, w.now)
-    except RefusedWindow as error:
+        opened = plan_window(asked, find_invoking_user(), w.view(), w.policy, w.now)
+    except WindowRefusedError as error:
         refused = str(error)
     return WindowPlanView(
         as_of=w.now,
@@ -169,16 +169,16 @@ def _preview_window(config: Config, asked: WindowRequest) -> WindowPlanView:
         start=asked.start,
         end=asked.end,
         why=asked.why,
-        jobs=_jobs_ahead(opened, w),
+        jobs=_list_jobs_ahead(opened, w),
         refused=refused,
     )
 
 
-def _jobs_ahead(opened: ChangeOpened | None, w: World) -> tuple[JobAhead, ...]:
+def _list_jobs_ahead(opened: ChangeOpened | None, w: World) -> tuple[JobInWindow, ...]:
     return () if opened is None else find_jobs_ahead(opened, w.view(), w.policy, w.now)
 
 
-def plan_lines(view: WindowPlanView) -> list[str]:
+def format_plan_lines(view: WindowPlanView) -> list[str]:
     """Return the plan of a window for people."""
     if view.refused:
         return [f"The daemon would refuse now: {view.refused}"]
@@ -212,12 +212,12 @@ def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
             "Look for the window in `hpctl maintenance list`, and check that the daemon runs: "
             "hpctl doctor",
         )
-    view = WindowsView(w.now, (window_view(window, w.state),))
+    view = WindowsView(w.now, (make_window_view(window, w.state),))
     output.show_view("maintenance-list", view, as_json)
     if window.phase is ChangePhase.FAILED:
-        output.exit_with(Exit.PROBLEM)
+        output.exit_with(ExitCode.PROBLEM)
     if window.phase is ChangePhase.OPEN:
-        output.exit_with(Exit.CANNOT_TELL)
+        output.exit_with(ExitCode.CANNOT_TELL)
 
 
 @maintenance.command("list")
@@ -226,8 +226,8 @@ def _follow_window(config: Config, name: str, *, as_json: bool) -> None:
 @output.config_option
 def list_windows(ended: bool, config: str, as_json: bool) -> None:
     """Show the open windows, and those whose nodes are being verified."""
-    w = gather_world(config_loading.load_config(config), output.now())
-    views = [window_view(one, w.state) for one in find_windows(w.state)]
+    w = read_world_once(config_loading.load_config(config), output.now())
+    views = [make_window_view(one, w.state) for one in find_windows(w.state)]
     shown = [v for v in views if ended or v.waits or v.phase not in ("done", "failed", "cancelled")]
     output.show_view("maintenance-list", WindowsView(w.now, tuple(shown)), as_json)
 
@@ -238,11 +238,11 @@ def list_windows(ended: bool, config: str, as_json: bool) -> None:
 @output.config_option
 def show(window: str, config: str, as_json: bool) -> None:
     """Show one window; `hpctl explain ID` tells its story."""
-    w = gather_world(config_loading.load_config(config), output.now())
+    w = read_world_once(config_loading.load_config(config), output.now())
     found = find_window(window, w.state)
     if found is None:
-        raise output.no_such("maintenance list", window, _list_names(w))
-    view = WindowsView(w.now, (window_view(found, w.state),))
+        raise output.make_not_found_error("maintenance list", window, _list_names(w))
+    view = WindowsView(w.now, (make_window_view(found, w.state),))
     output.show_view("maintenance-list", view, as_json)
 
 

@@ -6,33 +6,38 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.engine.maintenance import is_own
-from hpctl.engine.maintenance_times import END_LEAD_S, SAME, find_next_look, lead_s
-from hpctl.engine.requests import generation_for
-from hpctl.engine.view import Candidate, View, jobs_on
+from hpctl.engine.maintenance import is_own_reservation
+from hpctl.engine.maintenance_times import (
+    END_LEAD_S,
+    SAME,
+    find_next_window_time,
+    get_window_lead_s,
+)
+from hpctl.engine.requests import find_ordered_generation
+from hpctl.engine.view import Candidate, View, group_jobs_by_node
 from hpctl.toolkit.bounds import EARLIEST, LATEST, add_seconds
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
 from hpctl.vocabulary.change import (
-    Change,
     ChangeKind,
     ChangeOpened,
     ChangePhase,
     ChangeSignal,
-    has_begun,
-    is_window,
+    ClusterChange,
+    has_window_begun,
+    is_maintenance_window,
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.node_recovery import MAINTENANCE_BEGINS, MAINTENANCE_OVER
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from hpctl.vocabulary.recovery import (
-    Case,
-    Move,
     Next,
-    Repeat,
+    PhaseMove,
+    RecoveryCase,
+    RepeatRule,
     RequeueInterval,
     StepKind,
-    Wait,
-    recovery_id,
+    WaitUntil,
+    make_recovery_id,
 )
 from hpctl.vocabulary.slurm_facts import Reservation
 
@@ -57,26 +62,28 @@ LOOK_S: Final = 30.0
 CLOSE_S: Final = 30.0
 """Seconds that the end of a window waits for its nodes to be closed."""
 
-Window = Case[Change, Reservation | None]
+Window = RecoveryCase[ClusterChange, Reservation | None]
 
 
-def find_followed(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+def find_admin_reservations(
+    view: View, policy: RecoveryPolicy, now: datetime
+) -> Iterator[ChangeOpened]:
     """Yield a change for each maintenance reservation that has begun and that none follows yet."""
     if policy.mode is Mode.OBSERVE or view.scheduler.reservations is None:
         return
     for one in view.scheduler.reservations.values():
         if (
             not one.maintenance
-            or is_own(one)
+            or is_own_reservation(one)
             or f"{ChangeKind.MAINTENANCE} {one.name}" in (view.state.open_changes)
         ):
             continue
         if one.start is None or one.end is None or now >= one.end:
             continue
-        before = _find_changed(one.name, view)
+        before = _find_newest_change(one.name, view)
         if before is None and now < one.start:
             continue
-        rid = recovery_id("m", one.name, one.start, len(view.state.changes), known=view.state)
+        rid = make_recovery_id("m", one.name, one.start, len(view.state.changes), known=view.state)
         opened = ChangeOpened(
             at=now,
             recovery=rid,
@@ -94,60 +101,66 @@ def find_followed(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
         yield opened
 
 
-def _find_changed(name: str, view: View) -> Change | None:
+def _find_newest_change(name: str, view: View) -> ClusterChange | None:
     """Return the newest change of a reservation, where an admin has changed the reservation."""
-    mine = [c for c in view.state.changes.values() if is_window(c) and c.opened.group == name]
+    mine = [
+        c
+        for c in view.state.changes.values()
+        if is_maintenance_window(c) and c.opened.group == name
+    ]
     if not mine:
         return None
-    return mine[-1] if _was_changed(mine[-1]) else None
+    return mine[-1] if _was_changed_by_admin(mine[-1]) else None
 
 
-def _was_changed(window: Change) -> bool:
+def _was_changed_by_admin(window: ClusterChange) -> bool:
     """Return whether a window has ended because an admin changed its reservation: another follows
     it."""
     return bool(window.trail) and window.trail[-1].signal == ChangeSignal.CHANGED
 
 
-def advance_window(window: Change, view: View, policy: Policy, now: datetime) -> Next:
+def advance_window(
+    window: ClusterChange, view: View, policy: RecoveryPolicy, now: datetime
+) -> Next:
     """Return what an open window does next. Total over open phases."""
     if view.scheduler.reservations is None:
-        return Wait(
+        return WaitUntil(
             add_seconds(now, LOOK_S), "the reservations are not read yet", RequeueInterval.SLOWLY
         )
     seen = view.scheduler.reservations.get(window.opened.group)
     if seen is not None and not seen.maintenance:
         seen = None
     node = policy.node
-    repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
-    c = Case(window, seen, policy, now, LATEST, repeat)
-    if window.phase is ChangePhase.ENDING and (waits := _await_drains(c, view)) is not None:
+    repeat = RepeatRule(node.step_retry_s, node.step_attempts, node.doubt_window_s)
+    c = RecoveryCase(window, seen, policy, now, LATEST, repeat)
+    if window.phase is ChangePhase.ENDING and (waits := _wait_for_drains(c, view)) is not None:
         return waits
     return _PHASES[window.phase](c)
 
 
-def _await_drains(c: Window, view: View) -> Wait | None:
+def _wait_for_drains(c: Window, view: View) -> WaitUntil | None:
     """Wait for the nodes to be closed, so that no job comes before they are verified."""
     until = add_seconds(c.rec.since, CLOSE_S)
-    if c.facts is None or c.now >= until or not has_begun(c.rec):
+    if c.facts is None or c.now >= until or not has_window_begun(c.rec):
         return None
     still_open = []
-    for name in _find_nodes(c.rec, OVER, view):
+    for name in _find_window_nodes(c.rec, OVER, view):
         if not view.scheduler.nodes[name].closed:
             still_open.append(name)
     if not still_open:
         return None
-    return Wait(until, f"{len(still_open)} nodes are to be closed", RequeueInterval.SOON)
+    return WaitUntil(until, f"{len(still_open)} nodes are to be closed", RequeueInterval.SOON)
 
 
-def _advance_open(c: Window) -> Next:
+def _advance_open_window(c: Window) -> Next:
     about, seen = c.rec.opened, c.facts
     if seen is not None:
-        return Move(ChangeSignal.RESERVED, f"reservation {about.group}")
-    if c.now >= _find_end(c):
+        return PhaseMove(ChangeSignal.RESERVED, f"reservation {about.group}")
+    if c.now >= _find_window_end(c):
         why = "its end passed before slurmctld had its reservation"
-        return Move(ChangeSignal.DEADLINE, why)
+        return PhaseMove(ChangeSignal.DEADLINE, why)
     if not about.own:
-        return Move(ChangeSignal.REFUSED, "the reservation is gone")
+        return PhaseMove(ChangeSignal.REFUSED, "the reservation is gone")
     cannot = "slurmctld refuses the reservation"
     return c.take(
         StepKind.MAINTAIN,
@@ -161,47 +174,49 @@ def _advance_open(c: Window) -> Next:
     )
 
 
-def _advance_scheduled(c: Window) -> Next:
+def _advance_scheduled_window(c: Window) -> Next:
     start = c.rec.opened.start
     begins = start is not None and c.now >= start
-    if begins and c.facts is None and c.now < add_seconds(_find_end(c), -END_LEAD_S):
+    if begins and c.facts is None and c.now < add_seconds(_find_window_end(c), -END_LEAD_S):
         # A daemon that runs sees it begin. Whether it was deleted before that is not known.
-        return Move(ChangeSignal.GONE, "its reservation was deleted while no daemon ran")
+        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted while no daemon ran")
     if begins:
-        return Move(ChangeSignal.BEGAN, f"until {_find_end(c):%Y-%m-%d %H:%M:%S} UTC")
+        return PhaseMove(ChangeSignal.BEGAN, f"until {_find_window_end(c):%Y-%m-%d %H:%M:%S} UTC")
     if c.facts is None:
-        return Move(ChangeSignal.GONE, "its reservation was deleted before it began")
-    return _find_change(c) or _wait_for(c, "the window begins")
+        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before it began")
+    return _find_admin_change(c) or _make_wait(c, "the window begins")
 
 
-def _advance_begun(c: Window) -> Next:
-    if c.now >= _find_end(c) and (c.facts is None or c.facts.end is None or c.now >= c.facts.end):
-        return Move(ChangeSignal.GONE, "it came to its end")
+def _advance_begun_window(c: Window) -> Next:
+    if c.now >= _find_window_end(c) and (
+        c.facts is None or c.facts.end is None or c.now >= c.facts.end
+    ):
+        return PhaseMove(ChangeSignal.GONE, "it came to its end")
     if c.facts is None:
-        return Move(ChangeSignal.GONE, "its reservation was deleted before its end")
-    return _find_change(c) or _wait_for(c, "the window ends")
+        return PhaseMove(ChangeSignal.GONE, "its reservation was deleted before its end")
+    return _find_admin_change(c) or _make_wait(c, "the window ends")
 
 
-def _advance_ending(c: Window) -> Next:
+def _advance_ending_window(c: Window) -> Next:
     if c.facts is None:
-        return Move(ChangeSignal.GONE, "its end was asked for")
+        return PhaseMove(ChangeSignal.GONE, "its end was asked for")
     cannot = "slurmctld will not delete the reservation"
     return c.take(StepKind.UNRESERVE, c.rec.opened.group, ChangeSignal.REFUSED, cannot)
 
 
 _PHASES: Final = {
-    ChangePhase.OPEN: _advance_open,
-    ChangePhase.SCHEDULED: _advance_scheduled,
-    ChangePhase.BEGUN: _advance_begun,
-    ChangePhase.ENDING: _advance_ending,
+    ChangePhase.OPEN: _advance_open_window,
+    ChangePhase.SCHEDULED: _advance_scheduled_window,
+    ChangePhase.BEGUN: _advance_begun_window,
+    ChangePhase.ENDING: _advance_ending_window,
 }
 
 
-def _find_end(c: Window) -> datetime:
+def _find_window_end(c: Window) -> datetime:
     return c.rec.opened.end or EARLIEST
 
 
-def _find_change(c: Window) -> Move | None:
+def _find_admin_change(c: Window) -> PhaseMove | None:
     """Say what an admin has changed of the reservation."""
     about, seen = c.rec.opened, c.facts
     if seen is None or seen.end is None or seen.start is None:
@@ -209,54 +224,56 @@ def _find_change(c: Window) -> Move | None:
     changed = []
     if set(seen.nodes) != set(about.nodes):
         changed.append(f"{len(seen.nodes)} nodes")
-    if abs(seen.end - _find_end(c)) > SAME:
+    if abs(seen.end - _find_window_end(c)) > SAME:
         changed.append(f"its end is {seen.end:%Y-%m-%d %H:%M:%S} UTC")
     moved = about.start is not None and abs(seen.start - about.start) > SAME
     if moved and c.now < seen.start:
         changed.append(f"it begins at {seen.start:%Y-%m-%d %H:%M:%S} UTC")
     if not changed:
         return None
-    return Move(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
+    return PhaseMove(ChangeSignal.CHANGED, f"changed with scontrol: {', '.join(changed)}")
 
 
-def _wait_for(c: Window, what: str) -> Wait:
-    until = find_next_look(c.rec, c.policy, c.now) or add_seconds(c.now, LOOK_S)
-    return Wait(until, what, RequeueInterval.WOKEN)
+def _make_wait(c: Window, what: str) -> WaitUntil:
+    until = find_next_window_time(c.rec, c.policy, c.now) or add_seconds(c.now, LOOK_S)
+    return WaitUntil(until, what, RequeueInterval.WOKEN)
 
 
 def find_window_candidates(
-    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+    view: View, policy: RecoveryPolicy, treated: Collection[NodeName], now: datetime
 ) -> list[Candidate]:
     """Return the nodes that make room for a window, and those to be verified after one."""
     found: dict[NodeName, Candidate] = {}
     for window in view.state.changes.values():
-        if not is_window(window):
+        if not is_maintenance_window(window):
             continue
-        fault = find_due(window, policy, now)
+        fault = find_due_fault_class(window, policy, now)
         if fault is None:
             continue
-        for node in _find_nodes(window, fault, view):
-            free = node not in treated or _is_held_back(node, view)
+        for node in _find_window_nodes(window, fault, view):
+            free = node not in treated or _has_earlier_candidate(node, view)
             if free and node not in found and not view.is_quarantined(node):
                 found[node] = _make_candidate(window, fault, node, view, now)
     return list(found.values())
 
 
-def _is_held_back(node: NodeName, view: View) -> bool:
+def _has_earlier_candidate(node: NodeName, view: View) -> bool:
     """Return whether another candidate for a node is certain to be held, by the gate
     `maintenance`."""
     return node in view.begun and node not in view.state.open_nodes
 
 
-def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None:
+def find_due_fault_class(
+    window: ClusterChange, policy: RecoveryPolicy, now: datetime
+) -> FaultClass | None:
     """Return the reason why the nodes of a window are closed now; None where they are not."""
     start, end = window.opened.start, window.opened.end
     if start is None or end is None:
         return None
     if window.phase is ChangePhase.SCHEDULED:
-        due = window.opened.own and add_seconds(start, -lead_s(policy)) <= now < start
+        due = window.opened.own and add_seconds(start, -get_window_lead_s(policy)) <= now < start
         return BEGINS if due else None
-    if not has_begun(window):
+    if not has_window_begun(window):
         return None
     if window.phase in (ChangePhase.BEGUN, ChangePhase.ENDING):
         due = now >= add_seconds(end, -END_LEAD_S) or window.phase is ChangePhase.ENDING
@@ -264,7 +281,7 @@ def find_due(window: Change, policy: Policy, now: datetime) -> FaultClass | None
     return OVER if window.ended and now < window.since + VERIFIED_WITHIN else None
 
 
-def _find_nodes(window: Change, fault: FaultClass, view: View) -> Iterator[NodeName]:
+def _find_window_nodes(window: ClusterChange, fault: FaultClass, view: View) -> Iterator[NodeName]:
     """Yield the nodes of a window that were not closed for it before, as far as Slurm has them."""
     known = [name for name in window.opened.nodes if name in view.scheduler.nodes]
     if fault is BEGINS:
@@ -275,31 +292,31 @@ def _find_nodes(window: Change, fault: FaultClass, view: View) -> Iterator[NodeN
             if not (asked and last is not None and last.opened >= window.opened.at):
                 yield name
         return
-    due = _verify_from(window)
-    ran_through = _find_ran_through(window, known, view)
+    due = _find_verification_start(window)
+    ran_through = _find_nodes_with_long_jobs(window, known, view)
     for name in known:
         rid = view.state.last_of_node.get(name)
         last = view.state.nodes[rid] if rid is not None else None
         looked_after = last is not None and last.ended and last.since >= due
         held = view.begun.get(name)
-        followed = held is not None and _was_changed(window)
+        followed = held is not None and _was_changed_by_admin(window)
         elsewhere = followed or (held is not None and held.name != window.opened.group)
         if not (looked_after or elsewhere or name in ran_through):
             yield name
 
 
-def _verify_from(window: Change) -> datetime:
+def _find_verification_start(window: ClusterChange) -> datetime:
     """Return since when what ended on a node of the window counts as its verification."""
     end = window.since if window.ended else window.opened.end or window.since
     return add_seconds(min(end, window.opened.end or end), -END_LEAD_S)
 
 
-def _find_ran_through(
-    window: Change, nodes: Collection[NodeName], view: View
+def _find_nodes_with_long_jobs(
+    window: ClusterChange, nodes: Collection[NodeName], view: View
 ) -> frozenset[NodeName]:
     """Return the nodes on which a job runs that was there before the window: they never stopped."""
     start = window.opened.start or EARLIEST
-    here = jobs_on(list(nodes), view.scheduler.jobs)
+    here = group_jobs_by_node(list(nodes), view.scheduler.jobs)
     found = set()
     for name, jobs in here.items():
         if any(j.running and j.start is not None and j.start < start for j in jobs):
@@ -308,10 +325,10 @@ def _find_ran_through(
 
 
 def _make_candidate(
-    window: Change, fault: FaultClass, name: NodeName, view: View, now: datetime
+    window: ClusterChange, fault: FaultClass, name: NodeName, view: View, now: datetime
 ) -> Candidate:
     node = view.scheduler.nodes[name]
     about = window.opened
     why = f"maintenance window {about.group}: {about.why}"
     by = about.by or "hpctl"
-    return Candidate(generation_for("return", name, view), node, fault, now, why, by=by)
+    return Candidate(find_ordered_generation("return", name, view), node, fault, now, why, by=by)

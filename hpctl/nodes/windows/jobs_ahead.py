@@ -6,18 +6,18 @@ from itertools import chain
 
 from msgspec import Struct
 
-from hpctl.engine.maintenance_times import lead_s
-from hpctl.engine.view import View, jobs_on
+from hpctl.engine.maintenance_times import get_window_lead_s
+from hpctl.engine.view import View, group_jobs_by_node
 from hpctl.toolkit.bounds import add_seconds
 from hpctl.toolkit.durations import format_duration
 from hpctl.vocabulary.change import ChangeOpened
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.slurm_facts import SlurmJob
 
 
-class JobAhead(Struct, frozen=True):
+class JobInWindow(Struct, frozen=True):
     """A job that runs on a node of a window. `moves`: it is requeued before the window begins;
     `saves`: the signal by which it is asked to save before, empty where it has none."""
 
@@ -32,24 +32,24 @@ class JobAhead(Struct, frozen=True):
 
 
 def find_jobs_ahead(
-    window: ChangeOpened, view: View, policy: Policy, now: datetime
-) -> tuple[JobAhead, ...]:
+    window: ChangeOpened, view: View, policy: RecoveryPolicy, now: datetime
+) -> tuple[JobInWindow, ...]:
     """Return the jobs that run on the nodes of a window now, and what becomes of each."""
-    here = jobs_on(list(window.nodes), view.scheduler.jobs)
+    here = group_jobs_by_node(list(window.nodes), view.scheduler.jobs)
     found = chain.from_iterable(here.values())
     jobs = {job.id: job for job in found if job.running}
     return tuple(_judge_job(jobs[number], window, view, policy, now) for number in sorted(jobs))
 
 
 def _judge_job(
-    job: SlurmJob, window: ChangeOpened, view: View, policy: Policy, now: datetime
-) -> JobAhead:
+    job: SlurmJob, window: ChangeOpened, view: View, policy: RecoveryPolicy, now: datetime
+) -> JobInWindow:
     start = window.start or now
     saves = (read_comment(job.comment) or Registration()).save_signal
     ends_before = job.end is not None and job.end <= start
     in_time = now < start
     moves = job.recoverable and in_time and not ends_before
-    return JobAhead(
+    return JobInWindow(
         id=job.id,
         shown=job.shown,
         user=job.user,
@@ -57,17 +57,17 @@ def _judge_job(
         nodes=len(job.nodes),
         moves=moves,
         saves=saves if moves else "",
-        fate=_describe_fate(
+        fate=_describe_job_fate(
             job, window, view, policy, now, moves=moves, saves=saves, ends=ends_before
         ),
     )
 
 
-def _describe_fate(  # noqa: PLR0913 -- what is known of one job
+def _describe_job_fate(  # noqa: PLR0913 -- what is known of one job
     job: SlurmJob,
     window: ChangeOpened,
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     now: datetime,
     *,
     moves: bool,
@@ -81,9 +81,9 @@ def _describe_fate(  # noqa: PLR0913 -- what is known of one job
         return f"CANNOT be requeued ({why}): it is left alone and runs on in the window"
     if not moves:
         return "runs on: the window begins now, and hpctl moves no job within it"
-    before = format_duration(lead_s(policy))
+    before = format_duration(get_window_lead_s(policy))
     saved = f"is asked to save ({saves}), then requeued" if saves else "is requeued, not saved"
-    at = add_seconds(window.start or window.at, -lead_s(policy))
+    at = add_seconds(window.start or window.at, -get_window_lead_s(policy))
     when = f"at {at:%Y-%m-%d %H:%M:%S} UTC ({before} before)" if at > now else "at once"
     return f"{saved} {when}; {_describe_nodes(job, window.nodes, view)}"
 

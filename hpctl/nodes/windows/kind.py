@@ -5,22 +5,26 @@ from typing import Final
 
 from hpctl.engine.kinds import Answers, JobsByNode, Plan, RecoveryAnswer, RecoveryKind
 from hpctl.engine.view import View
-from hpctl.nodes.windows.decide import advance_window, find_followed, find_window_candidates
+from hpctl.nodes.windows.decide import (
+    advance_window,
+    find_admin_reservations,
+    find_window_candidates,
+)
 from hpctl.nodes.windows.requests import REQUESTS
-from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.change import ClusterChange
 from hpctl.vocabulary.isolation import isolate_each
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 
 
 def advance_windows(
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
 ) -> Answers:
     """Return what each open window does next."""
 
-    def answer_window(rec: Change) -> RecoveryAnswer:
+    def answer_window(rec: ClusterChange) -> RecoveryAnswer:
         return RecoveryAnswer(rec.id, advance_window(rec, view, policy, now))
 
     return isolate_each("advance", view.state.windows, lambda rec: rec.opened.group, answer_window)
@@ -28,12 +32,12 @@ def advance_windows(
 
 def plan_windows(
     view: View,
-    policy: Policy,
+    policy: RecoveryPolicy,
     here: JobsByNode,  # noqa: ARG001
     now: datetime,
 ) -> Plan:
     """Follow the reservations that admins made or changed."""
-    return Plan(tuple(find_followed(view, policy, now)))
+    return Plan(tuple(find_admin_reservations(view, policy, now)))
 
 
 WINDOWS: Final = RecoveryKind(

@@ -10,23 +10,23 @@ from msgspec import Struct
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.state import State
 from hpctl.engine.kinds import Answered, AnswerRequest
-from hpctl.engine.maintenance import is_own
+from hpctl.engine.maintenance import is_own_reservation
 from hpctl.engine.pauses import list_partitions
 from hpctl.engine.view import Request, View
-from hpctl.toolkit.bounds import in_utc, make_printable
+from hpctl.toolkit.bounds import convert_to_utc, make_printable
 from hpctl.toolkit.hostlist import HostlistError, expand_hostlist, fold_hostlist
 from hpctl.vocabulary.change import (
-    Change,
     ChangeKind,
     ChangeOpened,
     ChangePhase,
     ChangeSignal,
-    is_window,
+    ClusterChange,
+    is_maintenance_window,
 )
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.pause import WHY_CHARS, find_pause
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.recovery import make_recovery_id
 
 ADD: Final = "maintenance-add"
 END: Final = "maintenance-end"
@@ -45,16 +45,16 @@ class WindowRequest(Struct, frozen=True, forbid_unknown_fields=True):
     every: bool = False
 
 
-class RefusedWindow(ValueError):
+class WindowRefusedError(ValueError):
     """A window that cannot be planned, with the reason."""
 
 
-def add_window(request: Request, view: View, policy: Policy, now: datetime) -> Answered:
+def add_window(request: Request, view: View, policy: RecoveryPolicy, now: datetime) -> Answered:
     """Open the change of a window, or say why not."""
     try:
         asked = msgspec.json.decode(request.detail, type=WindowRequest)
         opened = plan_window(asked, request.by, view, policy, now)
-    except (msgspec.MsgspecError, RefusedWindow) as error:
+    except (msgspec.MsgspecError, WindowRefusedError) as error:
         return False, str(error), []
     ends = f"{opened.start:%Y-%m-%d %H:%M:%S} to {opened.end:%Y-%m-%d %H:%M:%S} UTC"
     answer = f"{opened.group} is planned for {fold_hostlist(opened.nodes)}, {ends}"
@@ -62,25 +62,25 @@ def add_window(request: Request, view: View, policy: Policy, now: datetime) -> A
 
 
 def plan_window(
-    asked: WindowRequest, by: str, view: View, policy: Policy, now: datetime
+    asked: WindowRequest, by: str, view: View, policy: RecoveryPolicy, now: datetime
 ) -> ChangeOpened:
-    """Return the opening of a window. Raises RefusedWindow."""
-    start, end = in_utc(asked.start), in_utc(asked.end)
+    """Return the opening of a window. Raises WindowRefusedError."""
+    start, end = convert_to_utc(asked.start), convert_to_utc(asked.end)
     start, end = start.replace(microsecond=0), end.replace(microsecond=0)
     why = make_printable(asked.why)[:WHY_CHARS].strip()
     _check_times(start, end, now)
     if not why:
-        raise RefusedWindow("a window needs a reason: --why")
+        raise WindowRefusedError("a window needs a reason: --why")
     if policy.mode is Mode.OBSERVE:
-        raise RefusedWindow(
+        raise WindowRefusedError(
             "in mode observe hpctl writes nothing into Slurm: reserve the nodes with scontrol"
         )
     if not view.current:
-        raise RefusedWindow("Slurm cannot be read now; ask again in some seconds")
+        raise WindowRefusedError("Slurm cannot be read now; ask again in some seconds")
     nodes = _find_nodes(asked, view)
-    _check_reach(nodes, view, policy, now)
-    _check_overlap(nodes, start, end, view)
-    rid = recovery_id("m", *nodes, start, end, len(view.state.changes), known=view.state)
+    _check_allowed_nodes(nodes, view, policy, now)
+    _check_window_overlap(nodes, start, end, view)
+    rid = make_recovery_id("m", *nodes, start, end, len(view.state.changes), known=view.state)
     return ChangeOpened(
         at=now,
         recovery=rid,
@@ -96,71 +96,76 @@ def plan_window(
 
 def _check_times(start: datetime, end: datetime, now: datetime) -> None:
     if end <= now:
-        raise RefusedWindow(f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is past")
+        raise WindowRefusedError(f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is past")
     if end <= start:
-        raise RefusedWindow(
+        raise WindowRefusedError(
             f"the window's end, {end:%Y-%m-%d %H:%M:%S} UTC, is not after its beginning,"
             f" {start:%Y-%m-%d %H:%M:%S} UTC (+6h means six hours from now)"
         )
     late = (now - start).total_seconds()
     if late > 60:
-        raise RefusedWindow(
+        raise WindowRefusedError(
             f"the window's beginning, {start:%Y-%m-%d %H:%M:%S} UTC, is past: `--from now`"
         )
 
 
 def _find_nodes(asked: WindowRequest, view: View) -> tuple[NodeName, ...]:
-    """Return the nodes that a window is of. Raises RefusedWindow."""
+    """Return the nodes that a window is of. Raises WindowRefusedError."""
     known = view.scheduler.nodes
     if asked.every:
         return tuple(sorted(known))
     if asked.partition:
         found = sorted(name for name, node in known.items() if asked.partition in node.partitions)
         if not found:
-            raise RefusedWindow(f"Slurm knows no partition {asked.partition!r} with nodes")
+            raise WindowRefusedError(f"Slurm knows no partition {asked.partition!r} with nodes")
         return tuple(found)
     try:
         named = sorted({NodeName(name) for name in expand_hostlist(asked.nodes)})
     except HostlistError as error:
-        raise RefusedWindow(str(error)) from error
+        raise WindowRefusedError(str(error)) from error
     missing = [name for name in named if name not in known]
     if missing:
-        raise RefusedWindow(f"Slurm knows no node {missing[0]!r}")
+        raise WindowRefusedError(f"Slurm knows no node {missing[0]!r}")
     if not named:
-        raise RefusedWindow("a window needs nodes")
+        raise WindowRefusedError("a window needs nodes")
     return tuple(named)
 
 
-def _check_reach(nodes: tuple[NodeName, ...], view: View, policy: Policy, now: datetime) -> None:
-    """Raise RefusedWindow where hpctl may do nothing to a node now, or never."""
+def _check_allowed_nodes(
+    nodes: tuple[NodeName, ...], view: View, policy: RecoveryPolicy, now: datetime
+) -> None:
+    """Raise WindowRefusedError where hpctl may do nothing to a node now, or never."""
     if view.stopped:
-        raise RefusedWindow(f"{view.stopped}: nothing is done")
+        raise WindowRefusedError(f"{view.stopped}: nothing is done")
     pause = find_pause(view.state.pauses, now, nodes, list_partitions(nodes, view))
     if pause is not None:
-        raise RefusedWindow(f"{pause.text}; lift it first: `{pause.lift_command}`")
+        raise WindowRefusedError(f"{pause.text}; lift it first: `{pause.lift_command}`")
     known = view.scheduler.nodes
     outside = [n for n in nodes if policy.partitions.isdisjoint(known[n].partitions)]
     if policy.partitions and outside:
-        raise RefusedWindow(
+        raise WindowRefusedError(
             f"{fold_hostlist(outside)}: in none of the partitions that the configuration allows"
         )
 
 
-def _check_overlap(nodes: tuple[NodeName, ...], start: datetime, end: datetime, view: View) -> None:
-    """Raise RefusedWindow where another window, or maintenance reservation, has a node then."""
+def _check_window_overlap(
+    nodes: tuple[NodeName, ...], start: datetime, end: datetime, view: View
+) -> None:
+    """Raise WindowRefusedError where another window, or maintenance reservation, has a node
+    then."""
     taken = [
         (one.opened.group, one.opened.nodes, one.opened.start, one.opened.end)
         for one in view.state.windows
     ]
     for one in (view.scheduler.reservations or {}).values():
-        if one.maintenance and not is_own(one):
+        if one.maintenance and not is_own_reservation(one):
             taken.append((one.name, one.nodes, one.start, one.end))
     for name, held, since, until in taken:
         both = sorted({*nodes}.intersection(held))
         if not both or since is None or until is None:
             continue
         if since < end and start < until:
-            raise RefusedWindow(
+            raise WindowRefusedError(
                 f"{name} has {fold_hostlist(both)} from {since:%Y-%m-%d %H:%M:%S} to"
                 f" {until:%Y-%m-%d %H:%M:%S} UTC: windows of a node do not overlap"
             )
@@ -169,7 +174,7 @@ def _check_overlap(nodes: tuple[NodeName, ...], start: datetime, end: datetime, 
 def end_window(
     request: Request,
     view: View,
-    policy: Policy,  # noqa: ARG001
+    policy: RecoveryPolicy,  # noqa: ARG001
     now: datetime,
 ) -> Answered:
     """Have an open window end, or say why not."""
@@ -198,19 +203,22 @@ def end_window(
     return True, answer, [signal]
 
 
-def find_window(name: str, state: State) -> Change | None:
+def find_window(name: str, state: State) -> ClusterChange | None:
     """Return the newest window of this id or reservation; None where there is none."""
     found = [
         one
         for one in state.changes.values()
-        if is_window(one) and name in (one.id, one.opened.group, one.opened.group[len(PREFIX) :])
+        if is_maintenance_window(one)
+        and name in (one.id, one.opened.group, one.opened.group[len(PREFIX) :])
     ]
-    followed = [one for one in state.changes.values() if found and _follows(one, found[-1])]
+    followed = [
+        one for one in state.changes.values() if found and _is_followed_window(one, found[-1])
+    ]
     return [*found, *followed][-1] if found else None
 
 
-def _follows(one: Change, other: Change) -> bool:
-    return is_window(one) and one.opened.group == other.opened.group
+def _is_followed_window(one: ClusterChange, other: ClusterChange) -> bool:
+    return is_maintenance_window(one) and one.opened.group == other.opened.group
 
 
 REQUESTS: Final[Mapping[str, AnswerRequest]] = {ADD: add_window, END: end_window}

@@ -6,9 +6,16 @@ starts and replaces instances, `faults` are the faults of the API itself, `capac
 can be had, `history` keeps events. Processes are reached only through `hpctl.sandbox.machines`.
 """
 
-from hpctl.sandbox.emulator.faults import ApiError, Fault, FaultKind
+from hpctl.sandbox.emulator.faults import ApiError, FaultKind, ServiceFault
 from hpctl.sandbox.emulator.service import Emulator
-from hpctl.sandbox.emulator.state import loopback_addresses
+from hpctl.sandbox.emulator.state import make_loopback_allocator
 from hpctl.sandbox.machines import NullMachines
 
-__all__ = ["ApiError", "Emulator", "Fault", "FaultKind", "NullMachines", "loopback_addresses"]
+__all__ = [
+    "ApiError",
+    "Emulator",
+    "FaultKind",
+    "NullMachines",
+    "ServiceFault",
+    "make_loopback_allocator",
+]

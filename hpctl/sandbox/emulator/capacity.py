@@ -15,7 +15,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation_error
+from hpctl.sandbox.emulator.faults import (
+    ApiError,
+    make_limit_exceeded_error,
+    make_not_found_error,
+    make_validation_error,
+)
 from hpctl.sandbox.emulator.shapes import Body, list_enum_values, make_page
 from hpctl.sandbox.emulator.state import EmulatedCloud, EmulatedCluster, EmulatedNode, GroupState
 
@@ -30,7 +35,7 @@ TOTALS = {
 """Quotas of HyperPod that are not for one instance type, by their names in Service Quotas."""
 
 
-class Capacity(Struct):
+class EmulatedCapacity(Struct):
     """The account's instances. Hold the world's lock to call anything."""
 
     world: EmulatedCloud
@@ -97,7 +102,7 @@ class Capacity(Struct):
             wanted[kind] += spec["InstanceCount"]
         for kind, quota in self.quotas.items():
             if wanted[kind] > quota and wanted[kind] > used[kind]:
-                raise limit_exceeded(kind, quota, used[kind], wanted[kind] - used[kind])
+                raise make_limit_exceeded_error(kind, quota, used[kind], wanted[kind] - used[kind])
         self._check_places(cluster, groups)
 
     def _check_places(
@@ -109,7 +114,7 @@ class Capacity(Struct):
         more = sum(max(0, s["InstanceCount"] - there[name]) for name, s in groups.items())
         used = sum(len(c.nodes) for c in self.world.clusters.values())
         if more and used + more > self.places:
-            raise limit_exceeded("instances of this sandbox", self.places, used, more)
+            raise make_limit_exceeded_error("instances of this sandbox", self.places, used, more)
 
     def check_plans(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise ApiError where a group names a training plan that it cannot use."""
@@ -119,10 +124,10 @@ class Capacity(Struct):
                 continue
             plan = self.plans.get(arn)
             if plan is None:
-                raise not_found(f"Training plan {arn} not found.")
+                raise make_not_found_error(f"Training plan {arn} not found.")
             kinds = {s["InstanceType"] for s in plan.get("ReservedCapacitySummaries", ())}
             if spec.get("InstanceType") not in kinds:
-                raise validation_error(
+                raise make_validation_error(
                     f"Instance group {name}: training plan {plan['TrainingPlanName']} holds "
                     f"{', '.join(sorted(kinds)) or 'nothing'}, not {spec.get('InstanceType')}."
                 )
@@ -152,7 +157,7 @@ class Capacity(Struct):
                 mine = self._count_instances(plan=arn)
                 left = max(0, plan["TotalInstanceCount"] - mine)
                 return {"InUseInstanceCount": mine, "AvailableInstanceCount": left, **plan}
-        raise not_found(f"Training plan {wanted} not found.")
+        raise make_not_found_error(f"Training plan {wanted} not found.")
 
     def list_quotas(self, request: Body) -> Body:
         """ListServiceQuotas and ListAWSDefaultServiceQuotas."""

@@ -5,8 +5,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.sandbox.emulator.faults import FaultKind, conflict_error, in_use, validation_error
-from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, write_failure_message
+from hpctl.sandbox.emulator.faults import (
+    FaultKind,
+    make_conflict_error,
+    make_in_use_error,
+    make_validation_error,
+)
+from hpctl.sandbox.emulator.launch import (
+    GroupScaler,
+    InstanceLauncher,
+    NodeTransitions,
+    write_failure_message,
+)
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
@@ -20,8 +30,8 @@ from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
     EmulatedNode,
+    GroupSoftware,
     GroupState,
-    Software,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
@@ -40,7 +50,7 @@ _OF_CLUSTER = {"Creating": "Creating", "Deleting": "Deleting", "Failed": "Failed
 class DescribeOperation(Struct):
     """DescribeCluster."""
 
-    launches: Launches
+    launches: InstanceLauncher
 
     def describe_cluster(self, request: Body) -> Body:
         """DescribeCluster. Counts may lag, as lists do."""
@@ -132,14 +142,14 @@ class ClusterOperations(Struct):
     """The operations on whole clusters."""
 
     world: EmulatedCloud
-    walks: Walks
-    scaling: Scaling
+    walks: NodeTransitions
+    scaling: GroupScaler
     parameters: Parameters
 
     def create_cluster(self, request: Body) -> Body:
         """CreateCluster: Creating, then InService; without Continuous RollingBack and Failed."""
         if any(c.name == request["ClusterName"] for c in self.world.clusters.values()):
-            raise in_use(f"Cluster {request['ClusterName']} already exists.")
+            raise make_in_use_error(f"Cluster {request['ClusterName']} already exists.")
         check_cluster(request, self.world.releases)
         specs = {g["InstanceGroupName"]: g for g in request["InstanceGroups"]}
         self.walks.launches.capacity.check_plans(specs)
@@ -149,12 +159,12 @@ class ClusterOperations(Struct):
         nodes: list[EmulatedNode] = []
         for spec in request["InstanceGroups"]:
             latest = self.world.releases[-1]
-            group = make_group(spec, self.parameters, Software(latest, latest))
+            group = make_group(spec, self.parameters, GroupSoftware(latest, latest))
             cluster.groups[group.name] = group
             nodes += self.scaling.new_nodes(cluster, group, group.target)
         self.scaling.begun(cluster, {})
         self.walks.launches.threads.spawn(
-            lambda: self._create(cluster, nodes), f"create-{cluster.name}"
+            lambda: self._launch_cluster(cluster, nodes), f"create-{cluster.name}"
         )
         return {"ClusterArn": cluster.arn}
 
@@ -175,7 +185,7 @@ class ClusterOperations(Struct):
         """DeleteCluster: every instance goes, then the cluster."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status not in ("InService", "Failed"):
-            raise conflict_error(
+            raise make_conflict_error(
                 f"Cluster {cluster.name} is {cluster.status} and cannot be deleted."
             )
         cluster.status = "Deleting"
@@ -189,7 +199,7 @@ class ClusterOperations(Struct):
         self.walks.delete(cluster, nodes, remove_cluster)
         return {"ClusterArn": cluster.arn}
 
-    def _create(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
+    def _launch_cluster(self, cluster: EmulatedCluster, nodes: list[EmulatedNode]) -> None:
         """The controller first, then login nodes, then workers; Continuous does not wait for
         these.
         """
@@ -203,7 +213,7 @@ class ClusterOperations(Struct):
         for role in ("controller", "login", "compute"):
             members = [n for n in waiting if n.group.role == role]
             if role == "login" and cluster.continuous:
-                self._open(cluster, waiting, pause_s)
+                self._launch_other_groups(cluster, waiting, pause_s)
                 return
             failed = launches.launch_all(cluster, members, pause_s)
             pause_s = 0.0 if members else pause_s
@@ -217,7 +227,9 @@ class ClusterOperations(Struct):
                 return
         self.scaling.settle(cluster, "InService")
 
-    def _open(self, cluster: EmulatedCluster, nodes: list[EmulatedNode], pause_s: float) -> None:
+    def _launch_other_groups(
+        self, cluster: EmulatedCluster, nodes: list[EmulatedNode], pause_s: float
+    ) -> None:
         """Login nodes and workers in parallel; InService as soon as one login node is up, where
         there is a login group (sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning").
         """
@@ -275,7 +287,7 @@ class TagOperations(Struct):
         tags = {t["Key"]: t["Value"] for t in cluster.spec.get("Tags", ())}
         tags.update({t["Key"]: t["Value"] for t in request["Tags"]})
         if len(tags) > MAX_TAGS:
-            raise validation_error(f"A resource has at most {MAX_TAGS} tags.")
+            raise make_validation_error(f"A resource has at most {MAX_TAGS} tags.")
         cluster.spec["Tags"] = [{"Key": k, "Value": v} for k, v in tags.items()]
         return {"Tags": cluster.spec["Tags"]}
 

@@ -55,7 +55,7 @@ class FaultKind(StrEnum):
     """Lists and counts show the cluster as it was `seconds` ago."""
 
 
-class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServiceFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One fault. Empty `operations` or `nodes` means any; `calls` None means until cleared.
 
     `nodes` holds instance ids, node names or logical ids. `calls` counts calls; for NO_CAPACITY
@@ -75,12 +75,12 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ArmedFault(Struct):
-    fault: Fault
+    fault: ServiceFault
     left: int | None
     until: float | None
 
 
-class Faults:
+class FaultInjector:
     """The faults in force. Every method may be called from any thread."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -89,10 +89,10 @@ class Faults:
         self._random = random.Random(seed)  # noqa: S311 -- a repeatable draw, not a secret
         self._released = threading.Event()
 
-    def add(self, kind: FaultKind | str, **settings: Any) -> Fault:
+    def add(self, kind: FaultKind | str, **settings: Any) -> ServiceFault:
         """Put a fault in force; `settings` are the fields of Fault, numbers perhaps as text."""
         try:
-            fault = msgspec.convert({"kind": str(kind), **settings}, Fault, strict=False)
+            fault = msgspec.convert({"kind": str(kind), **settings}, ServiceFault, strict=False)
         except msgspec.ValidationError as error:
             kinds = ", ".join(FaultKind)
             raise HpctlError(
@@ -120,11 +120,11 @@ class Faults:
 
     def take(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
-    ) -> Fault | None:
+    ) -> ServiceFault | None:
         """Return the fault of this kind that befalls this call or node, spending one of its
         calls."""
         with self._lock:
-            armed = self._find(kind, operation, frozenset(names))
+            armed = self._find_fault(kind, operation, frozenset(names))
             if armed is None:
                 return None
             if armed.left is not None:
@@ -134,10 +134,10 @@ class Faults:
 
     def holds(
         self, kind: FaultKind, *, operation: str = "", names: Iterable[str] = ()
-    ) -> Fault | None:
+    ) -> ServiceFault | None:
         """Return the fault of this kind in force here, spending nothing."""
         with self._lock:
-            armed = self._find(kind, operation, frozenset(names))
+            armed = self._find_fault(kind, operation, frozenset(names))
             return armed.fault if armed else None
 
     def stuck_gate(self) -> threading.Event:
@@ -145,7 +145,9 @@ class Faults:
         with self._lock:
             return self._released
 
-    def _find(self, kind: FaultKind, operation: str, names: frozenset[str]) -> _ArmedFault | None:
+    def _find_fault(
+        self, kind: FaultKind, operation: str, names: frozenset[str]
+    ) -> _ArmedFault | None:
         for armed in self._armed:
             fault = armed.fault
             if fault.kind is not kind or (armed.until and time.monotonic() > armed.until):
@@ -170,32 +172,32 @@ class ApiError(Exception):
         self.status = status
 
 
-def validation_error(message: str) -> ApiError:
+def make_validation_error(message: str) -> ApiError:
     """The request is malformed, or asks for what the cluster's mode does not offer."""
     return ApiError("ValidationException", message)
 
 
-def not_found(message: str) -> ApiError:
+def make_not_found_error(message: str) -> ApiError:
     """No such cluster, node or event."""
     return ApiError("ResourceNotFound", message)
 
 
-def in_use(message: str) -> ApiError:
+def make_in_use_error(message: str) -> ApiError:
     """Return a cluster of that name exists."""
     return ApiError("ResourceInUse", message)
 
 
-def conflict_error(message: str) -> ApiError:
+def make_conflict_error(message: str) -> ApiError:
     """The cluster is in a state that does not permit the call."""
     return ApiError("ConflictException", message)
 
 
-def throttling_error() -> ApiError:
+def make_throttling_error() -> ApiError:
     """Too many calls; SageMaker sends this with status 400."""
     return ApiError("ThrottlingException", "Rate exceeded")
 
 
-def access_denied(action: str) -> ApiError:
+def make_access_denied_error(action: str) -> ApiError:
     """IAM says no; the message names the action, as AWS does."""
     return ApiError(
         "AccessDeniedException",
@@ -204,14 +206,14 @@ def access_denied(action: str) -> ApiError:
     )
 
 
-def internal_error(
+def make_internal_error(
     message: str = "We encountered an internal error. Please try again.",
 ) -> ApiError:
     """Return the error of a failed service: whether the call took effect is unknown."""
     return ApiError("InternalFailure", message, status=500)
 
 
-def limit_exceeded(kind: str, quota: int, used: int, more: int) -> ApiError:
+def make_limit_exceeded_error(kind: str, quota: int, used: int, more: int) -> ApiError:
     """Return the error of Service Quotas, which grants no further instances of this type."""
     return ApiError(
         "ResourceLimitExceeded",

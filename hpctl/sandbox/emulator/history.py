@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import not_found, validation_error
+from hpctl.sandbox.emulator.faults import make_not_found_error, make_validation_error
 from hpctl.sandbox.emulator.shapes import Body, make_page
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
     EmulatedNode,
     GroupState,
-    new_operation_id,
+    make_operation_id,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 
@@ -62,7 +62,7 @@ class EventHistory(Struct):
             return
         state = node.states[-1][1] if node else None
         event = EmulatedEvent(
-            id=new_operation_id(),
+            id=make_operation_id(),
             at=self.world.now(),
             resource="Instance" if node else "InstanceGroup" if group else "Cluster",
             description=description,
@@ -76,31 +76,31 @@ class EventHistory(Struct):
 
     def list_events(self, request: Body) -> Body:
         """ListClusterEvents: the 500 newest, newest first unless asked otherwise."""
-        cluster = self._cluster(request)
+        cluster = self._find_cluster(request)
         found = [e for e in self.kept.get(cluster.arn, ()) if _matches_request(e, request)]
         found.sort(key=lambda e: e.at, reverse=request.get("SortOrder") != "Ascending")
-        return make_page("Events", found, request, lambda event: self._summary(cluster, event))
+        return make_page("Events", found, request, lambda event: self._make_summary(cluster, event))
 
     def describe_event(self, request: Body) -> Body:
         """DescribeClusterEvent: the summary and its metadata."""
-        cluster = self._cluster(request)
+        cluster = self._find_cluster(request)
         for event in self.kept.get(cluster.arn, ()):
             if event.id == request["EventId"]:
-                detail = self._summary(cluster, event)
+                detail = self._make_summary(cluster, event)
                 if event.metadata:
                     detail["EventDetails"] = {"EventMetadata": event.metadata}
                 return {"EventDetails": detail}
-        raise not_found(f"Event {request['EventId']} not found.")
+        raise make_not_found_error(f"Event {request['EventId']} not found.")
 
-    def _cluster(self, request: Body) -> EmulatedCluster:
+    def _find_cluster(self, request: Body) -> EmulatedCluster:
         cluster = self.world.cluster(request["ClusterName"])
         if not cluster.continuous:
-            raise validation_error(
+            raise make_validation_error(
                 "Cluster events are only available with NodeProvisioningMode Continuous."
             )
         return cluster
 
-    def _summary(self, cluster: EmulatedCluster, event: EmulatedEvent) -> dict[str, Any]:
+    def _make_summary(self, cluster: EmulatedCluster, event: EmulatedEvent) -> dict[str, Any]:
         optional = {
             "InstanceGroupName": event.group,
             "InstanceId": event.instance_id,

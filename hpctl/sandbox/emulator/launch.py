@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.sandbox.emulator.capacity import Capacity
-from hpctl.sandbox.emulator.faults import FaultKind, Faults
+from hpctl.sandbox.emulator.capacity import EmulatedCapacity
+from hpctl.sandbox.emulator.faults import FaultInjector, FaultKind
 from hpctl.sandbox.emulator.history import EventHistory, count_running
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
@@ -26,9 +26,9 @@ from hpctl.sandbox.emulator.state import (
     EmulatedNode,
     GroupState,
     NodeState,
-    Threads,
-    new_instance_id,
-    new_operation_id,
+    StoppableThreads,
+    make_instance_id,
+    make_operation_id,
 )
 from hpctl.sandbox.machines import LifecycleFailed, Machines
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -47,7 +47,7 @@ LIFECYCLE = (
 """All that the service reports (awsome-distributed-ai, issue 188): why, is in the log stream."""
 
 
-class Timings(Struct, frozen=True):
+class ServiceTimings(Struct, frozen=True):
     """How long the service takes, in seconds; a real replacement takes 20-30 minutes.
 
     `retry_s` None: what failed under continuous provisioning is not tried again.
@@ -60,16 +60,16 @@ class Timings(Struct, frozen=True):
     health_check_s: float = 0.0
 
 
-class Launches(Struct):
+class InstanceLauncher(Struct):
     """Makes instances run. `parallel_boots` bounds how many boot at the same time."""
 
     world: EmulatedCloud
     machines: Machines
-    faults: Faults
+    faults: FaultInjector
     events: EventHistory
-    capacity: Capacity
-    threads: Threads
-    timings: Timings
+    capacity: EmulatedCapacity
+    threads: StoppableThreads
+    timings: ServiceTimings
     parallel_boots: int = 4
     _booting: threading.Semaphore = field(default_factory=threading.Semaphore)
     _retrying: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Launches(Struct):
     def claim(self, node: EmulatedNode, operation: str) -> None:
         """Mark a node as being worked on. The caller holds the lock and looked that it is free."""
         node.operation = operation
-        node.operation_id = new_operation_id()
+        node.operation_id = make_operation_id()
 
     def release(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """The walk has ended: the node may be worked on again."""
@@ -161,7 +161,7 @@ class Launches(Struct):
         """Give a node a new status, with `fresh` a new instance as well, and record it."""
         state = replace(node.state, status=status)
         if fresh:
-            state = replace(state, instance_id=new_instance_id(), launched=self.world.now())
+            state = replace(state, instance_id=make_instance_id(), launched=self.world.now())
             if node.state.instance_id and node.group.role == "compute":
                 node.address = self.world.moved(node.address)
         with self.world.lock:
@@ -190,7 +190,7 @@ class Launches(Struct):
                 return self.wait_for_capacity(cluster, node)
             good = self.boot(cluster, node)
             if not good:
-                self._again(cluster, node)
+                self._schedule_retry(cluster, node)
             return good
         finally:
             self.release(cluster, node)
@@ -206,7 +206,7 @@ class Launches(Struct):
             return False
         with self.world.lock:
             if node.state.message != NO_CAPACITY:
-                self._tell_shortage(cluster, node.group)
+                self._record_shortage(cluster, node.group)
             waiting = replace(
                 node.state, instance_id=None, status=InstanceStatus.PENDING, message=NO_CAPACITY
             )
@@ -214,10 +214,10 @@ class Launches(Struct):
             self.events.record(
                 cluster, "Instance could not be launched.", node=node, failure=NO_CAPACITY
             )
-        self._again(cluster, node)
+        self._schedule_retry(cluster, node)
         return False
 
-    def _tell_shortage(self, cluster: EmulatedCluster, group: GroupState) -> None:
+    def _record_shortage(self, cluster: EmulatedCluster, group: GroupState) -> None:
         self.events.record(
             cluster,
             f"Instance group {group.name} could not be scaled to {group.target}.",
@@ -227,7 +227,7 @@ class Launches(Struct):
             TargetCount=group.target,
         )
 
-    def _again(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
+    def _schedule_retry(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         """Have a launch tried again later, where the cluster provisions continuously."""
         if not cluster.continuous or self.timings.retry_s is None:
             return
@@ -236,9 +236,9 @@ class Launches(Struct):
             if cluster.arn not in self._retrying:
                 self._retrying.add(cluster.arn)
                 every = self.timings.retry_s
-                self.threads.spawn(lambda: self._keep_trying(cluster, every), "retry")
+                self.threads.spawn(lambda: self._retry_launches(cluster, every), "retry")
 
-    def _keep_trying(self, cluster: EmulatedCluster, every_s: float) -> None:
+    def _retry_launches(self, cluster: EmulatedCluster, every_s: float) -> None:
         while not self.threads.stopping.wait(every_s):
             with self.world.lock:
                 if cluster.arn not in self.world.clusters or cluster.status == "Failed":
@@ -266,10 +266,10 @@ class Launches(Struct):
             )
 
 
-class Walks(Struct):
+class NodeTransitions(Struct):
     """The walks, over `launches` for whatever has to boot."""
 
-    launches: Launches
+    launches: InstanceLauncher
 
     def replace(
         self, cluster: EmulatedCluster, node: EmulatedNode, *, by: str = "customer"
@@ -354,9 +354,9 @@ class Walks(Struct):
         Their instance ids stay. False where one did not come up. Blocks.
         """
         with ThreadPoolExecutor(self.launches.parallel_boots, "emulator-update") as pool:
-            return all(list(pool.map(lambda n: self._update(cluster, n, release), nodes)))
+            return all(list(pool.map(lambda n: self._update_node(cluster, n, release), nodes)))
 
-    def _update(self, cluster: EmulatedCluster, node: EmulatedNode, release: str) -> bool:
+    def _update_node(self, cluster: EmulatedCluster, node: EmulatedNode, release: str) -> bool:
         launches = self.launches
         launches.change(
             cluster, node, InstanceStatus.SYSTEM_UPDATING, f"Software update to {release} began."
@@ -391,7 +391,7 @@ class Walks(Struct):
                 launches.fail(cluster, node, NO_CAPACITY)
                 return
             if launches.faults.take(FaultKind.STUCK, names=node.names):
-                self._wait_unstuck(node)
+                self._wait_for_release(node)
             if not self._pause_and_check_end(node, 0.0):
                 launches.boot(cluster, node)
         except Exception as error:
@@ -405,7 +405,7 @@ class Walks(Struct):
         """Pause; whether the walk is to end here."""
         return self.launches.threads.stopping.wait(pause_s) or node.doomed
 
-    def _wait_unstuck(self, node: EmulatedNode) -> None:
+    def _wait_for_release(self, node: EmulatedNode) -> None:
         gate = self.launches.faults.stuck_gate()
         while not gate.wait(0.1) and not self._pause_and_check_end(node, 0.0):
             continue
@@ -422,11 +422,11 @@ class Walks(Struct):
             launches.release(cluster, node)
 
 
-class Scaling(Struct):
+class GroupScaler(Struct):
     """Growth of groups, with the events that report it."""
 
-    launches: Launches
-    walks: Walks
+    launches: InstanceLauncher
+    walks: NodeTransitions
 
     def new_nodes(
         self, cluster: EmulatedCluster, group: GroupState, count: int

@@ -12,20 +12,20 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.sandbox.emulator.faults import (
+    FaultInjector,
     FaultKind,
-    Faults,
-    conflict_error,
-    not_found,
-    validation_error,
+    make_conflict_error,
+    make_not_found_error,
+    make_validation_error,
 )
-from hpctl.sandbox.emulator.launch import Scaling, Walks
+from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions
 from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, make_page
 from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
     EmulatedNode,
     NodeState,
-    new_operation_id,
+    make_operation_id,
 )
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.identity import LogicalId
@@ -45,23 +45,26 @@ class NodeOperations(Struct):
     """The two reads of nodes. Addresses stand in DescribeClusterNode only."""
 
     world: EmulatedCloud
-    faults: Faults
+    faults: FaultInjector
 
     def list_nodes(self, request: Body) -> Body:
         """ListClusterNodes: pages of 100; nodes without an instance only where asked for."""
         cluster = self.world.cluster(request["ClusterName"])
         whole = bool(request.get("IncludeNodeLogicalIds"))
         if whole and not cluster.continuous:
-            raise validation_error(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
+            raise make_validation_error(CONTINUOUS_ONLY.format("IncludeNodeLogicalIds"))
         found = [
             (node, state)
-            for node, state in self._list_seen(cluster)
+            for node, state in self._list_visible_nodes(cluster)
             if (whole or state.instance_id)
             and request.get("InstanceGroupNameContains", "") in node.group.name
         ]
         found.sort(key=lambda at: (at[1].launched, at[0].logical_id))
         return make_page(
-            "ClusterNodeSummaries", found, request, lambda one: self._summary(*one, whole=whole)
+            "ClusterNodeSummaries",
+            found,
+            request,
+            lambda one: self._make_summary(*one, whole=whole),
         )
 
     def describe_node(self, request: Body) -> Body:
@@ -69,21 +72,23 @@ class NodeOperations(Struct):
         cluster = self.world.cluster(request["ClusterName"])
         instance, logical = request.get("NodeId"), request.get("NodeLogicalId")
         if (instance is None) == (logical is None):
-            raise validation_error("Exactly one of NodeId and NodeLogicalId must be provided.")
+            raise make_validation_error("Exactly one of NodeId and NodeLogicalId must be provided.")
         if logical is not None and not cluster.continuous:
-            raise validation_error(CONTINUOUS_ONLY.format("NodeLogicalId"))
+            raise make_validation_error(CONTINUOUS_ONLY.format("NodeLogicalId"))
         node = (
             cluster.of_instance(instance)
             if instance
             else cluster.nodes.get(LogicalId(str(logical)))
         )
         if node is None:
-            raise not_found(f"Node {instance or logical} not found in cluster {cluster.name}.")
+            raise make_not_found_error(
+                f"Node {instance or logical} not found in cluster {cluster.name}."
+            )
         kept = {key: node.group.spec[key] for key in _KEPT if key in node.group.spec}
         software = node.group.software
         return {
             "NodeDetails": {
-                **self._summary(node, node.state, whole=cluster.continuous),
+                **self._make_summary(node, node.state, whole=cluster.continuous),
                 **kept,
                 "PrivatePrimaryIp": node.address,
                 "Placement": self.world.placement(cluster, node),
@@ -94,7 +99,7 @@ class NodeOperations(Struct):
             }
         }
 
-    def _list_seen(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
+    def _list_visible_nodes(self, cluster: EmulatedCluster) -> list[tuple[EmulatedNode, NodeState]]:
         """Return the nodes as a list shows them now: perhaps late, perhaps with some left out."""
         lag = self.faults.holds(FaultKind.LIST_LAG, operation="ListClusterNodes")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
@@ -105,7 +110,7 @@ class NodeOperations(Struct):
                 seen.append((node, state))
         return seen
 
-    def _summary(self, node: EmulatedNode, state: NodeState, *, whole: bool) -> dict[str, Any]:
+    def _make_summary(self, node: EmulatedNode, state: NodeState, *, whole: bool) -> dict[str, Any]:
         """Of ListClusterNodes "only included when IncludeNodeLogicalIds is set" (API model)."""
         status = {"Status": state.status, **({"Message": state.message} if state.message else {})}
         named = state.instance_id and not self.faults.holds(FaultKind.NO_DNS, names=node.names)
@@ -144,12 +149,12 @@ class BatchOperations(Struct):
     """The four batch operations."""
 
     world: EmulatedCloud
-    walks: Walks
-    scaling: Scaling
+    walks: NodeTransitions
+    scaling: GroupScaler
 
     def replace(self, request: Body) -> Body:
         """BatchReplaceClusterNodes: at most 25; never a controller."""
-        cluster = self._ready(request)
+        cluster = self._require_in_service(request)
 
         def check_node(node: EmulatedNode) -> Refusal | None:
             if node.group.role == "controller":
@@ -160,11 +165,13 @@ class BatchOperations(Struct):
             self.walks.launches.claim(node, "Replace")
             self.walks.replace(cluster, node)
 
-        return self._each(cluster, request, "BatchReplaceClusterNodes", check_node, start_node)
+        return self._order_each_node(
+            cluster, request, "BatchReplaceClusterNodes", check_node, start_node
+        )
 
     def reboot(self, request: Body) -> Body:
         """BatchRebootClusterNodes: at most 25; the service does reboot a controller."""
-        cluster = self._ready(request)
+        cluster = self._require_in_service(request)
 
         def check_node(node: EmulatedNode) -> Refusal | None:
             return _refuse_busy(node) or _refuse_status(node, (InstanceStatus.RUNNING,), "a reboot")
@@ -173,15 +180,17 @@ class BatchOperations(Struct):
             self.walks.launches.claim(node, "Reboot")
             self.walks.reboot(cluster, node)
 
-        return self._each(cluster, request, "BatchRebootClusterNodes", check_node, start_node)
+        return self._order_each_node(
+            cluster, request, "BatchRebootClusterNodes", check_node, start_node
+        )
 
     def delete(self, request: Body) -> Body:
         """BatchDeleteClusterNodes: lowers the groups' counts; refused whole where none may go."""
-        cluster = self._ready(request)
+        cluster = self._require_in_service(request)
         ids = len(request.get("NodeIds", ()))
         logical = len(request.get("NodeLogicalIds", ()))
         if ids > MAX_DELETED_BY_ID or (logical and ids + logical > MAX_DELETED):
-            raise validation_error(
+            raise make_validation_error(
                 "Too many nodes in one request: at most 99, with logical ids 50."
             )
         going: list[EmulatedNode] = []
@@ -197,10 +206,12 @@ class BatchOperations(Struct):
                 self.walks.launches.claim(node, "Delete")
             going.append(node)
 
-        body = self._each(cluster, request, "BatchDeleteClusterNodes", check_node, start_node)
+        body = self._order_each_node(
+            cluster, request, "BatchDeleteClusterNodes", check_node, start_node
+        )
         if not going and not any(key.startswith("Successful") for key in body):
             first = next(iter(body.values()))[0]
-            raise validation_error(f"No node could be deleted: {first['Message']}")
+            raise make_validation_error(f"No node could be deleted: {first['Message']}")
         before = cluster.targets
         for node in going:
             node.group.target -= 1
@@ -211,24 +222,24 @@ class BatchOperations(Struct):
 
     def add(self, request: Body) -> Body:
         """BatchAddClusterNodes: Continuous only; the one call with a client token (8 hours)."""
-        cluster = self._ready(request)
+        cluster = self._require_in_service(request)
         if not cluster.continuous:
-            raise validation_error(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
+            raise make_validation_error(CONTINUOUS_ONLY.format("BatchAddClusterNodes"))
         wanted = request["NodesToAdd"]
         if sum(w["IncrementTargetCountBy"] for w in wanted) > MAX_ADDED:
-            raise validation_error(f"At most {MAX_ADDED} nodes can be added in one request.")
+            raise make_validation_error(f"At most {MAX_ADDED} nodes can be added in one request.")
         token = request.get("ClientToken", "")
         if token in cluster.added:
             at, before, nodes = cluster.added[token]
             if time.monotonic() - at < TOKEN_VALID_S:
                 if before != wanted:
-                    raise validation_error("ClientToken was used with other parameters.")
+                    raise make_validation_error("ClientToken was used with other parameters.")
                 return _make_added_answer(cluster, nodes, [])
         for entry in wanted:
             group = cluster.groups.get(entry["InstanceGroupName"])
             if group and group.role == "controller":
                 # Continuous needs SlurmConfig, with which there is one controller.
-                raise validation_error(ONE_CONTROLLER.format(group.name))
+                raise make_validation_error(ONE_CONTROLLER.format(group.name))
         self._check_quota(cluster, wanted)
         before = cluster.targets
         new: list[EmulatedNode] = []
@@ -276,15 +287,15 @@ class BatchOperations(Struct):
                 specs[group.name] = {**group.spec, "InstanceCount": count}
         self.walks.launches.capacity.check_quota(cluster, specs)
 
-    def _ready(self, request: Body) -> EmulatedCluster:
+    def _require_in_service(self, request: Body) -> EmulatedCluster:
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise validation_error(
+            raise make_validation_error(
                 f"Cluster {cluster.name} is {cluster.status}; it must be InService for this."
             )
         return cluster
 
-    def _each(
+    def _order_each_node(
         self,
         cluster: EmulatedCluster,
         request: Body,
@@ -296,11 +307,11 @@ class BatchOperations(Struct):
         old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
         if old and not any(node.updated for node in cluster.nodes.values()):
             # Its text is not known: it is not published.
-            raise validation_error(f"Cluster {cluster.name} does not support {operation} yet.")
+            raise make_validation_error(f"Cluster {cluster.name} does not support {operation} yet.")
         if not any(request.get(key) for key, _ in _BY):
-            raise validation_error("Either NodeIds or NodeLogicalIds must be provided.")
+            raise make_validation_error("Either NodeIds or NodeLogicalIds must be provided.")
         if request.get("NodeLogicalIds") and not cluster.continuous:
-            raise validation_error(CONTINUOUS_ONLY.format("NodeLogicalIds"))
+            raise make_validation_error(CONTINUOUS_ONLY.format("NodeLogicalIds"))
         # BatchDelete says the same things in other codes.
         deletes = operation == "BatchDeleteClusterNodes"
         key_of_code, codes = ("Code", _DELETE_CODES) if deletes else ("ErrorCode", {})
@@ -370,30 +381,30 @@ def _make_added_answer(
     }
 
 
-def no_checks(cluster: EmulatedCluster) -> None:
+def refuse_during_checks(cluster: EmulatedCluster) -> None:
     """Raise ApiError ConflictException while deep health checks are in progress."""
     if any(one["Status"] == "InProgress" for one in cluster.checks):
-        raise conflict_error(f"Deep health checks are in progress on cluster {cluster.name}.")
+        raise make_conflict_error(f"Deep health checks are in progress on cluster {cluster.name}.")
 
 
 class HealthCheckOperation(Struct):
     """StartClusterHealthCheck. A node that fails is rebooted or replaced, as the service does."""
 
     world: EmulatedCloud
-    walks: Walks
+    walks: NodeTransitions
 
     def start(self, request: Body) -> Body:
         """StartClusterHealthCheck: workers only; nodes that are busy are skipped."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise validation_error(
+            raise make_validation_error(
                 f"Cluster {cluster.name} is {cluster.status}; it must be InService."
             )
-        no_checks(cluster)
+        refuse_during_checks(cluster)
         wanted = request["DeepHealthCheckConfigurations"]
-        nodes = list(chain.from_iterable(self._nodes(cluster, config) for config in wanted))
+        nodes = list(chain.from_iterable(self._select_nodes(cluster, config) for config in wanted))
         check = {
-            "OperationId": new_operation_id(),
+            "OperationId": make_operation_id(),
             "ClusterArn": cluster.arn,
             "Type": "DeepHealthCheck",
             "Status": "InProgress",
@@ -410,7 +421,7 @@ class HealthCheckOperation(Struct):
         def run_checks() -> None:
             self.walks.launches.threads.stopping.wait(self.walks.launches.timings.health_check_s)
             for node in free:
-                self._judge(cluster, node)
+                self._judge_check(cluster, node)
             with self.world.changed:
                 check["Status"] = "Done"
                 self.world.changed.notify_all()
@@ -424,13 +435,15 @@ class HealthCheckOperation(Struct):
         found = [one for one in checks if request.get("Status") in (None, one["Status"])]
         return make_page("ClusterOperationSummaries", found, request)
 
-    def _nodes(self, cluster: EmulatedCluster, config: Body) -> list[EmulatedNode]:
+    def _select_nodes(self, cluster: EmulatedCluster, config: Body) -> list[EmulatedNode]:
         name = config["InstanceGroupName"]
         group = cluster.groups.get(name)
         if group is None:
-            raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
+            raise make_not_found_error(
+                f"Instance group {name} not found in cluster {cluster.name}."
+            )
         if group.role != "compute":
-            raise validation_error(
+            raise make_validation_error(
                 f"Instance group {name}: deep health checks are for workers only."
             )
         members = [n for n in cluster.nodes.values() if n.group is group]
@@ -439,10 +452,12 @@ class HealthCheckOperation(Struct):
         by_id = {n.state.instance_id: n for n in members}
         for instance in config["InstanceIds"]:
             if instance not in by_id:
-                raise not_found(f"Instance {instance} not found in instance group {name}.")
+                raise make_not_found_error(
+                    f"Instance {instance} not found in instance group {name}."
+                )
         return [by_id[instance] for instance in config["InstanceIds"]]
 
-    def _judge(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
+    def _judge_check(self, cluster: EmulatedCluster, node: EmulatedNode) -> None:
         launches = self.walks.launches
         if node.doomed:
             launches.release(cluster, node)

@@ -19,19 +19,24 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.sandbox.emulator import shapes
-from hpctl.sandbox.emulator.capacity import Capacity
+from hpctl.sandbox.emulator.capacity import EmulatedCapacity
 from hpctl.sandbox.emulator.clusters import ClusterOperations, DescribeOperation, TagOperations
 from hpctl.sandbox.emulator.faults import (
     ApiError,
+    FaultInjector,
     FaultKind,
-    Faults,
-    access_denied,
-    internal_error,
-    throttling_error,
-    validation_error,
+    make_access_denied_error,
+    make_internal_error,
+    make_throttling_error,
+    make_validation_error,
 )
 from hpctl.sandbox.emulator.history import EventHistory
-from hpctl.sandbox.emulator.launch import Launches, Scaling, Timings, Walks
+from hpctl.sandbox.emulator.launch import (
+    GroupScaler,
+    InstanceLauncher,
+    NodeTransitions,
+    ServiceTimings,
+)
 from hpctl.sandbox.emulator.nodes import BatchOperations, HealthCheckOperation, NodeOperations
 from hpctl.sandbox.emulator.shapes import SERVICES, Body, Parameters
 from hpctl.sandbox.emulator.state import (
@@ -39,9 +44,9 @@ from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
     EmulatedNode,
-    Threads,
-    loopback_addresses,
-    new_operation_id,
+    StoppableThreads,
+    make_loopback_allocator,
+    make_operation_id,
 )
 from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
 from hpctl.sandbox.machines import EmulatedMachine, Machines
@@ -64,7 +69,7 @@ class HttpAnswer(Struct, frozen=True):
     body: Body | None
 
 
-class _Http(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     """The listening socket. One connection a call, so that no idle one outlives the server."""
 
     daemon_threads = True
@@ -83,7 +88,7 @@ class _Http(ThreadingHTTPServer):
 
 
 class _ApiHandler(BaseHTTPRequestHandler):
-    server: _Http
+    server: _HttpServer
     timeout = 60
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -200,7 +205,7 @@ class CallLog:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class EmulatorExtensions:
     """What a sandbox adds to a plain emulator."""
 
     access_key: str = ""
@@ -242,26 +247,30 @@ class Emulator:
         parallel_boots: int = 4,
         retry_time_s: float | None = None,
         health_check_time_s: float = 0.0,
-        site: Site | None = None,
+        site: EmulatorExtensions | None = None,
     ) -> None:
-        site = site or Site()
+        site = site or EmulatorExtensions()
         self.world = EmulatedCloud(
-            region, account, allocate or loopback_addresses(), moved=site.moved, zones=site.zones
+            region,
+            account,
+            allocate or make_loopback_allocator(),
+            moved=site.moved,
+            zones=site.zones,
         )
-        self.faults = Faults()
+        self.faults = FaultInjector()
         self.calls = CallLog()
         self.events = EventHistory(self.world)
         self.response_errors: list[str] = []
-        self.capacity = Capacity(self.world, places=site.places)
-        self.threads = Threads(self.world)
-        self.launches = Launches(
+        self.capacity = EmulatedCapacity(self.world, places=site.places)
+        self.threads = StoppableThreads(self.world)
+        self.launches = InstanceLauncher(
             self.world,
             machines,
             self.faults,
             self.events,
             self.capacity,
             self.threads,
-            Timings(
+            ServiceTimings(
                 create_s=create_time_s,
                 boot_s=boot_time_s,
                 retry_s=retry_time_s,
@@ -269,16 +278,16 @@ class Emulator:
             ),
             parallel_boots,
         )
-        self.walks = Walks(self.launches)
+        self.walks = NodeTransitions(self.launches)
         self.handlers = self._list_operations(parameters)
         self.give_notice = site.give_notice
         self._watch_interval_s = watch_interval_s
-        self._http = _Http(self, port, site.access_key)
+        self._http = _HttpServer(self, port, site.access_key)
         self._serving = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
     def _list_operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks
-        scaling = Scaling(self.launches, walks)
+        scaling = GroupScaler(self.launches, walks)
         clusters = ClusterOperations(world, walks, scaling, parameters)
         nodes = NodeOperations(world, self.faults)
         batch = BatchOperations(world, walks, scaling)
@@ -436,11 +445,11 @@ class Emulator:
 
     def _watch_machines(self, interval_s: float) -> None:
         while not self.threads.stopping.wait(interval_s):
-            for instance in self._dead():
+            for instance in self._list_dead_instances():
                 log.info("instance %s does not live; the service acts", instance)
                 self.mark_unhealthy(instance)
 
-    def _dead(self) -> list[InstanceId]:
+    def _list_dead_instances(self) -> list[InstanceId]:
         with self.world.lock:
             clusters = self.world.clusters.values()
             nodes = chain.from_iterable(cluster.nodes.values() for cluster in clusters)
@@ -453,52 +462,54 @@ class Emulator:
 
     def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> HttpAnswer:
         """Answer one call: faults first, then the checks, then the operation."""
-        request_id = new_operation_id()
+        request_id = make_operation_id()
         call = self.calls.add(ApiCall(self.world.now(), operation, request))
         try:
-            call.response = self._with_faults(operation, request, service)
+            call.response = self._run_with_faults(operation, request, service)
         except ApiError as error:
             call.error = error.code
             return _make_refusal(error, request_id)
         call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
         return HttpAnswer(request_id, 200, call.response if call.replied else None)
 
-    def _with_faults(self, operation: str, request: Body, service: str) -> Body:
+    def _run_with_faults(self, operation: str, request: Body, service: str) -> Body:
         late = self.faults.take(FaultKind.LATENCY, operation=operation)
         if late:
             self.threads.stopping.wait(late.seconds)
         if self.faults.take(FaultKind.THROTTLE, operation=operation):
-            raise throttling_error()
+            raise make_throttling_error()
         if self.faults.take(FaultKind.ACCESS_DENIED, operation=operation):
-            raise access_denied(f"{service.replace('-', '')}:{operation}")
+            raise make_access_denied_error(f"{service.replace('-', '')}:{operation}")
         broken = self.faults.take(FaultKind.INTERNAL_ERROR, operation=operation)
         if broken:
             if broken.accepted:
                 self._run_checked(operation, request, service)
-            raise internal_error()
+            raise make_internal_error()
         return self._run_checked(operation, request, service)
 
     def _run_checked(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Body:
         """Run an operation between the two checks against the service model."""
-        model = shapes.operation_model(operation, service)
+        model = shapes.load_operation_model(operation, service)
         handler = self.handlers.get(operation)
         if handler is None or model is None:
-            raise _unknown_operation_error(operation, service, known=model is not None)
-        wrong = shapes.request_errors(model, request)
+            raise _make_unknown_operation_error(operation, service, known=model is not None)
+        wrong = shapes.find_request_errors(model, request)
         if wrong:
             count = f"{len(wrong)} validation error{'s' if len(wrong) > 1 else ''} detected: "
-            raise validation_error(count + "; ".join(wrong))
+            raise make_validation_error(count + "; ".join(wrong))
         with self.world.lock:
             body = handler(shapes.decode_request(model, request))
-        drifted = shapes.response_errors(model, body)
+        drifted = shapes.find_response_errors(model, body)
         if drifted:
             self.response_errors += [f"{operation}: {line}" for line in drifted]
             log.error("%s answered what the service model forbids: %s", operation, drifted)
-            raise internal_error(f"emulator bug: {operation} broke the service model: {drifted[0]}")
+            raise make_internal_error(
+                f"emulator bug: {operation} broke the service model: {drifted[0]}"
+            )
         return shapes.encode_answer(model, body)
 
 
-def _unknown_operation_error(operation: str, service: str, *, known: bool) -> ApiError:
+def _make_unknown_operation_error(operation: str, service: str, *, known: bool) -> ApiError:
     if not known:
         return ApiError("UnknownOperationException", f"{service} has no operation {operation!r}.")
     return ApiError(

@@ -20,10 +20,10 @@ import botocore.session
 from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Shape, StructureShape
 from botocore.validate import ParamValidator
 
-from hpctl.clusters.request import read_back
-from hpctl.sandbox.emulator.faults import validation_error
-from hpctl.sandbox.emulator.state import GroupState, Role, Software
-from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.clusters.request import parse_parameters
+from hpctl.sandbox.emulator.faults import make_validation_error
+from hpctl.sandbox.emulator.state import GroupSoftware, GroupState, Role
+from hpctl.toolkit.compat import UTC, parse_iso_time
 
 Body = dict[str, Any]
 
@@ -36,30 +36,30 @@ _VERSIONS = {SAGEMAKER: "2017-07-24", "service-quotas": "2019-06-24"}
 
 
 @cache
-def service_model(service: str = SAGEMAKER) -> ServiceModel:
+def load_service_model(service: str = SAGEMAKER) -> ServiceModel:
     """botocore's model of a service, loaded once a process (SageMaker's in a third of a second)."""
     session = botocore.session.get_session()
     return ServiceModel(session.get_data(f"{service}/{_VERSIONS[service]}/service-2"), service)
 
 
 @cache
-def operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | None:
+def load_operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | None:
     """Return the model of one operation, or None where the service has no such operation."""
-    model = service_model(service)
+    model = load_service_model(service)
     return model.operation_model(name) if name in model.operation_names else None
 
 
 def list_enum_values(shape: str) -> tuple[str, ...]:
     """Return the values of one of SageMaker's enumerations."""
-    return tuple(service_model().shape_for(shape).metadata["enum"])
+    return tuple(load_service_model().shape_for(shape).metadata["enum"])
 
 
-def request_errors(operation: OperationModel, params: Body) -> list[str]:
+def find_request_errors(operation: OperationModel, params: Body) -> list[str]:
     """Return what the service would find wrong with a request; empty where it is well formed."""
     return _find_errors(operation.input_shape, params)
 
 
-def response_errors(operation: OperationModel, body: Body) -> list[str]:
+def find_response_errors(operation: OperationModel, body: Body) -> list[str]:
     """Return where an answer departs from the model, its types, enumerations and lengths."""
     return _find_errors(operation.output_shape, body)
 
@@ -162,7 +162,7 @@ def _convert_timestamps(value: Any, shape: Shape, timestamp: Any) -> Any:
 def _to_datetime(value: Any) -> Any:
     if isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC)
-    return iso_time(value) if isinstance(value, str) else value
+    return parse_iso_time(value) if isinstance(value, str) else value
 
 
 def _to_epoch(value: Any) -> Any:
@@ -192,7 +192,7 @@ def make_page(
 
 def _parse_start(token: str | None) -> int:
     if token and not token.isdecimal():
-        raise validation_error("Invalid NextToken.")
+        raise make_validation_error("Invalid NextToken.")
     return int(token or 0)
 
 
@@ -213,7 +213,9 @@ BOTH_STYLES = (
 """FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
-def make_group(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> GroupState:
+def make_group(
+    spec: Mapping[str, Any], parameters: Parameters, software: GroupSoftware
+) -> GroupState:
     """Return an instance group of a specification that was checked, with no nodes yet.
 
     A group without SlurmConfig has its role and partition in provisioning_parameters.json;
@@ -223,7 +225,7 @@ def make_group(spec: Mapping[str, Any], parameters: Parameters, software: Softwa
     if slurm:
         role = ROLES[slurm["NodeType"]]
     else:
-        roles, _ = read_back(parameters(spec) or {})
+        roles, _ = parse_parameters(parameters(spec) or {})
         name, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
         role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
@@ -232,7 +234,7 @@ def make_group(spec: Mapping[str, Any], parameters: Parameters, software: Softwa
         dict(spec),
         role,
         target=int(spec["InstanceCount"]),
-        software=Software(version, version, "" if image == "default" else image),
+        software=GroupSoftware(version, version, "" if image == "default" else image),
         legacy_partition=partition or "",
     )
 
@@ -250,19 +252,19 @@ def check_cluster(spec: Mapping[str, Any], releases: Sequence[str]) -> None:
     """
     groups = spec.get("InstanceGroups") or []
     if not groups:
-        raise validation_error("At least one instance group must be specified.")
+        raise make_validation_error("At least one instance group must be specified.")
     if "Eks" in spec.get("Orchestrator", {}):
-        raise validation_error("Only clusters orchestrated by Slurm are offered here.")
+        raise make_validation_error("Only clusters orchestrated by Slurm are offered here.")
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     check_groups(groups, releases, spec)
     if continuous and not all("SlurmConfig" in group for group in groups):
-        raise validation_error(
+        raise make_validation_error(
             "SlurmConfig is required for every instance group of a Slurm cluster with "
             "NodeProvisioningMode Continuous."
         )
     strategy = "SlurmConfigStrategy" in spec.get("Orchestrator", {}).get("Slurm", {})
     if strategy and not any("SlurmConfig" in group for group in groups):
-        raise validation_error("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
+        raise make_validation_error("SlurmConfigStrategy needs SlurmConfig in the instance groups.")
     check_orchestrator(spec)
 
 
@@ -271,11 +273,11 @@ def check_orchestrator(spec: Mapping[str, Any]) -> None:
     continuous = spec.get("NodeProvisioningMode") == "Continuous"
     slurm = spec.get("Orchestrator", {}).get("Slurm", {})
     if continuous and "SlurmConfigStrategy" in slurm:
-        raise validation_error(
+        raise make_validation_error(
             "SlurmConfigStrategy cannot be set with NodeProvisioningMode Continuous."
         )
     if "AccountingDatabase" in slurm and not continuous:
-        raise validation_error("AccountingDatabase needs NodeProvisioningMode Continuous.")
+        raise make_validation_error("AccountingDatabase needs NodeProvisioningMode Continuous.")
 
 
 def check_groups(
@@ -296,14 +298,14 @@ def check_groups(
     times = Counter(group["InstanceGroupName"] for group in listed)
     twice = [name for name, count in times.items() if count > 1]
     if twice:
-        raise validation_error(f"Instance group names must be unique: {', '.join(twice)}.")
+        raise make_validation_error(f"Instance group names must be unique: {', '.join(twice)}.")
     for group in listed:
         _check_group(group)
         _check_storage(group, cluster)
         _check_counts(group, continuous=continuous)
         version = group.get("ImageReleaseVersion")
         if version is not None and version not in releases:
-            raise validation_error(
+            raise make_validation_error(
                 f"Instance group {group['InstanceGroupName']}: there is no HyperPod AMI release "
                 f"{version}."
             )
@@ -311,56 +313,66 @@ def check_groups(
     if not with_slurm:
         return
     if len(with_slurm) < len(listed):
-        raise validation_error("SlurmConfig must be given for all instance groups or for none.")
+        raise make_validation_error(
+            "SlurmConfig must be given for all instance groups or for none."
+        )
     types = Counter(g["SlurmConfig"]["NodeType"] for g in listed)
     if types["Controller"] > 1:
-        raise validation_error(
+        raise make_validation_error(
             f"{types['Controller']} Controller Groups found: SlurmConfig for InstanceGroups may "
             "only have one Controller Group."
         )
     if not types["Controller"] and there:
         name = cluster["ClusterName"]
-        raise validation_error(f"Cluster {name} has no InstanceGroup with Controller node type.")
+        raise make_validation_error(
+            f"Cluster {name} has no InstanceGroup with Controller node type."
+        )
     if not types["Controller"]:
-        raise validation_error(
+        raise make_validation_error(
             "Cluster must have exactly one InstanceGroup with Controller node type"
         )
     if types["Login"] > 1:
-        raise validation_error("At most one instance group may have NodeType Login.")
+        raise make_validation_error("At most one instance group may have NodeType Login.")
 
 
 def _check_counts(group: Mapping[str, Any], *, continuous: bool) -> None:
     name, minimum = group["InstanceGroupName"], group.get("MinInstanceCount", 0)
     if minimum > group["InstanceCount"]:
-        raise validation_error(f"Instance group {name}: MinInstanceCount exceeds InstanceCount.")
+        raise make_validation_error(
+            f"Instance group {name}: MinInstanceCount exceeds InstanceCount."
+        )
     if minimum and not continuous:
-        raise validation_error(
+        raise make_validation_error(
             f"Instance group {name}: MinInstanceCount needs NodeProvisioningMode Continuous."
         )
     if len(group.get("CapacityRequirements", {})) > 1:
-        raise validation_error(f"Instance group {name}: CapacityRequirements are Spot or OnDemand.")
+        raise make_validation_error(
+            f"Instance group {name}: CapacityRequirements are Spot or OnDemand."
+        )
     if "Spot" in group.get("CapacityRequirements", {}) and "TrainingPlanArn" in group:
-        raise validation_error(f"Instance group {name}: a training plan holds no Spot capacity.")
+        raise make_validation_error(
+            f"Instance group {name}: a training plan holds no Spot capacity."
+        )
 
 
 def _check_group(group: Mapping[str, Any]) -> None:
     name = group["InstanceGroupName"]
     if ("InstanceType" in group) == ("InstanceRequirements" in group):
-        raise validation_error(
+        raise make_validation_error(
             f"Instance group {name}: give either InstanceType or InstanceRequirements."
         )
     lifecycle = group.get("LifeCycleConfig")
     if lifecycle == {}:
-        raise validation_error(
+        raise make_validation_error(
             f"LifeCycleConfig for instance group is provided but contains no configuration: {name}."
         )
     if lifecycle and "OnCreate" in lifecycle and "OnInitComplete" in lifecycle:
-        raise validation_error(
+        raise make_validation_error(
             "OnCreate and OnInitComplete in LifeCycleConfig are mutually exclusive: instance "
             f"group {name}."
         )
     if lifecycle and "SourceS3Uri" not in lifecycle:
-        raise validation_error(
+        raise make_validation_error(
             f"LifeCycleConfig for instance group is incomplete: {name} has no SourceS3Uri."
         )
     slurm = group.get("SlurmConfig")
@@ -368,12 +380,16 @@ def _check_group(group: Mapping[str, Any]) -> None:
         return
     partitions = slurm.get("PartitionNames") or []
     if slurm["NodeType"] == "Compute" and not partitions:
-        raise validation_error(f"Instance group {name}: PartitionNames is required for Compute.")
+        raise make_validation_error(
+            f"Instance group {name}: PartitionNames is required for Compute."
+        )
     if slurm["NodeType"] != "Compute" and partitions:
-        raise validation_error(f"Partitions can only be assigned to Compute node types: {name}")
+        raise make_validation_error(
+            f"Partitions can only be assigned to Compute node types: {name}"
+        )
     if slurm["NodeType"] == "Controller" and group["InstanceCount"] != 1:
         # The guide's page on the API's Slurm configuration: no several head nodes in this mode.
-        raise validation_error(ONE_CONTROLLER.format(name))
+        raise make_validation_error(ONE_CONTROLLER.format(name))
 
 
 def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
@@ -381,4 +397,4 @@ def _check_storage(group: Mapping[str, Any], cluster: Mapping[str, Any]) -> None
     keys = chain.from_iterable(group.get("InstanceStorageConfigs", ()))
     mounts = any(key.startswith("Fsx") for key in keys)
     if mounts and not vpc:
-        raise validation_error("FSx configurations are only supported for Custom VPC")
+        raise make_validation_error("FSx configurations are only supported for Custom VPC")

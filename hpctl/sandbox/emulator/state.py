@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import not_found
+from hpctl.sandbox.emulator.faults import make_not_found_error
 from hpctl.sandbox.machines import EmulatedMachine
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import InstanceStatus
@@ -37,12 +37,12 @@ _HISTORY = 16
 """States kept a node: two whole replacements, more than any list is late."""
 
 
-def new_instance_id() -> InstanceId:
+def make_instance_id() -> InstanceId:
     """`i-` and 17 hexadecimal digits, never the same twice."""
     return InstanceId(f"i-{secrets.token_hex(9)[:17]}")
 
 
-def new_operation_id() -> str:
+def make_operation_id() -> str:
     """Return a UUID-shaped id, as SageMaker gives its operations and events."""
     text = secrets.token_hex(16)
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -60,7 +60,7 @@ class NodeState(Struct, frozen=True):
     launched: datetime
 
 
-class Software(Struct):
+class GroupSoftware(Struct):
     """The image that a group has and is to have, by release version; how the last update ended."""
 
     current: str = FIRST_RELEASE
@@ -78,7 +78,7 @@ class GroupState(Struct):
     target: int = 0
     phase: str = ""
     """The status that an operation gives the group while it lasts, "" for none."""
-    software: Software = field(default_factory=Software)
+    software: GroupSoftware = field(default_factory=GroupSoftware)
     legacy_partition: str = ""
     """What provisioning_parameters.json named when the group was made, "" with SlurmConfig."""
 
@@ -287,7 +287,7 @@ class EmulatedCloud:
         for cluster in self.clusters.values():
             if name_or_arn in (cluster.name, cluster.arn):
                 return cluster
-        raise not_found(f"Cluster with name or ARN {name_or_arn} not found.")
+        raise make_not_found_error(f"Cluster with name or ARN {name_or_arn} not found.")
 
     def new_arn(self) -> str:
         """Return an ARN with a fresh cluster id of 12 characters."""
@@ -334,7 +334,7 @@ class EmulatedCloud:
             group, number, logical, address, slurm_name, release=group.software.desired
         )
         cluster.nodes[logical] = node
-        instance = new_instance_id() if launched else None
+        instance = make_instance_id() if launched else None
         self.set(node, NodeState(instance, InstanceStatus.PENDING, "", self.now()))
         return node
 
@@ -352,7 +352,7 @@ class EmulatedCloud:
             cluster.deleted.append(node)
 
 
-def loopback_addresses() -> Allocate:
+def make_loopback_allocator() -> Allocate:
     """127.0.1.1, 127.0.1.2, ... with Slurm names `ip-127-0-1-1`, ...; an instance name that
     comes again gets its old address.
     """
@@ -368,7 +368,7 @@ def loopback_addresses() -> Allocate:
     return allocate_address
 
 
-class Threads(Struct):
+class StoppableThreads(Struct):
     """A thread that waits looks at `stopping`, or is woken by the world's condition."""
 
     world: EmulatedCloud

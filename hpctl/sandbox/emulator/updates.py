@@ -7,9 +7,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.sandbox.emulator.faults import conflict_error, not_found, validation_error
-from hpctl.sandbox.emulator.launch import Scaling, Walks, write_failure_message
-from hpctl.sandbox.emulator.nodes import no_checks
+from hpctl.sandbox.emulator.faults import (
+    make_conflict_error,
+    make_not_found_error,
+    make_validation_error,
+)
+from hpctl.sandbox.emulator.launch import GroupScaler, NodeTransitions, write_failure_message
+from hpctl.sandbox.emulator.nodes import refuse_during_checks
 from hpctl.sandbox.emulator.shapes import (
     BOTH_STYLES,
     Body,
@@ -23,8 +27,8 @@ from hpctl.sandbox.emulator.state import (
     EmulatedCloud,
     EmulatedCluster,
     EmulatedNode,
+    GroupSoftware,
     GroupState,
-    Software,
 )
 
 
@@ -32,14 +36,14 @@ class SoftwareOperation(Struct):
     """UpdateClusterSoftware. Jobs are not asked: root volumes are rewritten under them."""
 
     world: EmulatedCloud
-    walks: Walks
-    scaling: Scaling
+    walks: NodeTransitions
+    scaling: GroupScaler
 
     def update_software(self, request: Body) -> Body:
         """UpdateClusterSoftware: all groups where none is named."""
         cluster = self.world.cluster(request["ClusterName"])
         if cluster.status != "InService":
-            raise conflict_error(
+            raise make_conflict_error(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
         wanted = {
@@ -48,9 +52,11 @@ class SoftwareOperation(Struct):
         } or dict.fromkeys(cluster.groups, self.world.releases[-1])
         for name, release in wanted.items():
             if name not in cluster.groups:
-                raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
+                raise make_not_found_error(
+                    f"Instance group {name} not found in cluster {cluster.name}."
+                )
             if release not in self.world.releases:
-                raise validation_error(f"There is no HyperPod AMI release {release}.")
+                raise make_validation_error(f"There is no HyperPod AMI release {release}.")
         deployment = dict(request.get("DeploymentConfig", {}))
         groups = [cluster.groups[name] for name in wanted]
         for group in groups:
@@ -189,8 +195,8 @@ class UpdateOperation(Struct):
     """UpdateCluster."""
 
     world: EmulatedCloud
-    walks: Walks
-    scaling: Scaling
+    walks: NodeTransitions
+    scaling: GroupScaler
     parameters: Parameters
     chance: random.Random = field(
         default_factory=lambda: random.Random(0)  # noqa: S311 -- which instance a scale-down takes
@@ -234,10 +240,10 @@ class UpdateOperation(Struct):
 
     def _check_free(self, cluster: EmulatedCluster) -> None:
         if cluster.status != "InService":
-            raise conflict_error(
+            raise make_conflict_error(
                 f"Cluster {cluster.name} is {cluster.status}; wait until it is InService."
             )
-        no_checks(cluster)
+        refuse_during_checks(cluster)
 
     def _check_request(
         self,
@@ -247,19 +253,23 @@ class UpdateOperation(Struct):
         leaving: list[str],
     ) -> None:
         if "Eks" in request.get("Orchestrator", {}):
-            raise validation_error("The orchestrator of an existing cluster cannot be changed.")
+            raise make_validation_error(
+                "The orchestrator of an existing cluster cannot be changed."
+            )
         after = {**cluster.spec, **request}
         # A strategy from before a cluster became Continuous is no wish of this request.
         check_orchestrator({**after, "Orchestrator": request.get("Orchestrator", {})})
         for name in leaving:
             if name not in cluster.groups:
-                raise not_found(f"Instance group {name} not found in cluster {cluster.name}.")
+                raise make_not_found_error(
+                    f"Instance group {name} not found in cluster {cluster.name}."
+                )
             if name in restated:
-                raise validation_error(f"Instance group {name} is both updated and deleted.")
+                raise make_validation_error(f"Instance group {name} is both updated and deleted.")
             if cluster.groups[name].role == "controller":
-                raise validation_error("The controller instance group cannot be deleted.")
+                raise make_validation_error("The controller instance group cannot be deleted.")
         if len(restated) != len(request.get("InstanceGroups", [])):
-            raise validation_error("Instance group names must be unique.")
+            raise make_validation_error("Instance group names must be unique.")
         stays = {n: g.spec for n, g in cluster.groups.items() if n not in leaving}
         groups = {**stays, **restated}
         check_groups(groups.values(), self.world.releases, after, there=True)
@@ -269,7 +279,9 @@ class UpdateOperation(Struct):
             if group:
                 _check_change(group, spec)
                 if "SlurmConfig" in spec and group.software.current in self.world.outdated:
-                    raise validation_error("Update required to use SlurmConfig in InstanceGroups")
+                    raise make_validation_error(
+                        "Update required to use SlurmConfig in InstanceGroups"
+                    )
         self.walks.launches.capacity.check_plans(restated)
         self.walks.launches.capacity.check_quota(cluster, restated)
 
@@ -281,11 +293,11 @@ class UpdateOperation(Struct):
         if not mode or mode == cluster.spec.get("NodeProvisioningMode"):
             return
         if not all("SlurmConfig" in spec for spec in groups.values()):
-            raise validation_error(
+            raise make_validation_error(
                 "NodeProvisioningMode Continuous needs SlurmConfig in all groups."
             )
         if self._choose_strategy(cluster, {}) != "Merge":
-            raise validation_error(
+            raise make_validation_error(
                 "NodeProvisioningMode Continuous needs SlurmConfigStrategy Merge."
             )
 
@@ -340,13 +352,13 @@ class UpdateOperation(Struct):
         surplus = max(0, len(have) - group.target)
         return new, self.chance.sample(have, surplus)
 
-    def _choose_software(self, cluster: EmulatedCluster) -> Software:
+    def _choose_software(self, cluster: EmulatedCluster) -> GroupSoftware:
         """Return what a new group gets: of a Continuous cluster "new instance groups inherit the
         AMI from the earliest existing instance group" (the API model on ImageId).
         """
         if cluster.continuous:
             return next(iter(cluster.groups.values())).software
-        return Software(self.world.releases[-1], self.world.releases[-1])
+        return GroupSoftware(self.world.releases[-1], self.world.releases[-1])
 
     def _start_update(
         self,
@@ -413,16 +425,16 @@ def _check_change(group: GroupState, spec: Mapping[str, Any]) -> None:
     """
     before = group.spec.get("SlurmConfig", {}).get("NodeType")
     if before and spec["SlurmConfig"]["NodeType"] != before:
-        raise validation_error(f"Instance group {group.name}: NodeType cannot be changed.")
+        raise make_validation_error(f"Instance group {group.name}: NodeType cannot be changed.")
     for key in _FIXED:
         if spec.get(key) != group.spec.get(key):
-            raise validation_error(
+            raise make_validation_error(
                 f"Instance group {group.name}: {key} of an existing instance group cannot be "
                 "changed."
             )
     if group.role == "controller" and spec["InstanceCount"] < group.target:
-        raise validation_error("The controller instance group cannot be scaled down.")
+        raise make_validation_error("The controller instance group cannot be scaled down.")
     if group.phase:
-        raise conflict_error(
+        raise make_conflict_error(
             f"Instance group {group.name} is {group.phase}; wait until it is InService."
         )

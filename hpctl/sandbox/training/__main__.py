@@ -18,16 +18,16 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, lambda signum, _frame: asked.append(signum))
     given = vars(_make_parser().parse_args())
 
-    from hpctl.sandbox.training.group import PeerLost, RankPlace
-    from hpctl.sandbox.training.loop import CannotResume, Options, run_training
+    from hpctl.sandbox.training.group import PeerLost, RankInfo
+    from hpctl.sandbox.training.loop import CannotResume, TrainingOptions, run_training
 
     def save_asked() -> bool:
         wanted = bool(asked)
         asked.clear()
         return wanted
 
-    place = RankPlace.of(dict(os.environ), given.pop("bind"))
-    options = Options(**given)
+    place = RankInfo.of(dict(os.environ), given.pop("bind"))
+    options = TrainingOptions(**given)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
         run_training(options, place, save_asked)

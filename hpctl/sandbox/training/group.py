@@ -38,7 +38,7 @@ class PeerLost(Exception):
     """A rank went away, or never came: this attempt is over."""
 
 
-class RankPlace(Struct, frozen=True):
+class RankInfo(Struct, frozen=True):
     """Where this process stands, as Slurm names it. `attempt` is `<job>.<restart>.<step>`."""
 
     rank: int
@@ -48,7 +48,7 @@ class RankPlace(Struct, frozen=True):
     bind: str
 
     @classmethod
-    def of(cls, environment: dict[str, str], bind: str = "") -> RankPlace:
+    def of(cls, environment: dict[str, str], bind: str = "") -> RankInfo:
         """Read srun's environment; alone (rank 0 of 1) where there is none."""
         get = environment.get
         node = get("SLURMD_NODENAME", "")
@@ -68,7 +68,7 @@ class RankPlace(Struct, frozen=True):
 class ProcessGroup:
     """Connected ranks. Use `join`, then `all_reduce`, `gather` and `broadcast`, then `close`."""
 
-    def __init__(self, place: RankPlace, nonce: str, peers: list[Connection]) -> None:
+    def __init__(self, place: RankInfo, nonce: str, peers: list[Connection]) -> None:
         self.place = place
         self.nonce = nonce
         self._peers = peers  # rank 0: ranks 1..n-1 in order; others: rank 0 alone
@@ -114,7 +114,7 @@ class ProcessGroup:
             peer.close()
 
 
-def join_group(place: RankPlace, directory: Path) -> ProcessGroup:
+def join_group(place: RankInfo, directory: Path) -> ProcessGroup:
     """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
     meeting = directory / f"rendezvous-{place.attempt}.json"
     deadline = time.monotonic() + JOIN_S
@@ -128,7 +128,7 @@ def join_group(place: RankPlace, directory: Path) -> ProcessGroup:
     raise PeerLost(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
 
 
-def _accept_ranks(place: RankPlace, meeting: Path, deadline: float) -> ProcessGroup:
+def _accept_ranks(place: RankInfo, meeting: Path, deadline: float) -> ProcessGroup:
     nonce = secrets.token_hex(8)
     peers: dict[int, Connection] = {}
     with socket.create_server((place.bind, 0)) as server:
@@ -161,7 +161,7 @@ def _admit_rank(peer: Connection, nonce: str, size: int) -> int:
     return 0
 
 
-def _try_connect(place: RankPlace, meeting: Path) -> ProcessGroup | None:
+def _try_connect(place: RankInfo, meeting: Path) -> ProcessGroup | None:
     """Try once to reach rank 0; None where the file is missing or stale, or rank 0 is silent."""
     try:
         there = json.loads(meeting.read_text())

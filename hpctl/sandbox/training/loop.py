@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from hpctl.checkpoints.files import Defect
+from hpctl.checkpoints.files import CheckpointDefect
 from hpctl.checkpoints.formats import manifest
 from hpctl.checkpoints.formats.manifest import ManifestFile
 from hpctl.checkpoints.hpctl_checkpoint import NAME, publish
 from hpctl.sandbox.training import model
-from hpctl.sandbox.training.group import ProcessGroup, RankPlace, join_group
-from hpctl.sandbox.training.model import Floats, Recorder, TrainingState
+from hpctl.sandbox.training.group import ProcessGroup, RankInfo, join_group
+from hpctl.sandbox.training.model import Floats, ProgressRecorder, TrainingState
 
 VECTORS = ("weights", "mean", "square")
 """What of the state is cut into shards."""
@@ -50,7 +50,7 @@ def save_checkpoint(
     mine.mkdir(parents=True, exist_ok=True)
     rank, size = group.place.rank, group.place.size
     shard = mine / f"rank-{rank:05d}.npz"
-    part = _slice_part(len(state.weights), group.place)
+    part = _slice_rank_part(len(state.weights), group.place)
     with shard.open("wb") as file:
         np.savez(file, **{name: getattr(state, name)[part] for name in VECTORS})
         file.flush()
@@ -73,7 +73,7 @@ def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
     document = manifest.read(directory)
     if not isinstance(document, manifest.Manifest):
         raise CannotResume(f"{directory}: {document or 'no ' + NAME}")
-    defect: Defect | None = manifest.verify(directory, document, deep=True)
+    defect: CheckpointDefect | None = manifest.verify(directory, document, deep=True)
     if defect is not None:
         raise CannotResume(f"{directory}: {defect}")
     if document.meta != meta:
@@ -86,12 +86,12 @@ def load_checkpoint(directory: Path, meta: dict[str, str]) -> TrainingState:
     return TrainingState(weights, mean, square, document.step)
 
 
-def _slice_part(length: int, place: RankPlace) -> slice:
+def _slice_rank_part(length: int, place: RankInfo) -> slice:
     """This rank's one of nearly equal parts of a vector, or of a batch's rows."""
     return slice(length * place.rank // place.size, length * (place.rank + 1) // place.size)
 
 
-class Options(Struct, frozen=True):
+class TrainingOptions(Struct, frozen=True):
     """What to train. `step_s` is the least wall time of a step, in seconds."""
 
     directory: Path
@@ -105,7 +105,7 @@ class Options(Struct, frozen=True):
     """A directory on each node's own disk, for all checkpoints."""
 
 
-def run_training(options: Options, place: RankPlace, save_asked: Callable[[], bool]) -> None:
+def run_training(options: TrainingOptions, place: RankInfo, save_asked: Callable[[], bool]) -> None:
     """Train from the resume point to the last step, and leave `final.json` (rank 0).
 
     `save_asked()` is asked once a step; if it is true on any rank, all save after that step.
@@ -118,7 +118,9 @@ def run_training(options: Options, place: RankPlace, save_asked: Callable[[], bo
         group.close()
 
 
-def _train_steps(options: Options, group: ProcessGroup, save_asked: Callable[[], bool]) -> None:
+def _train_steps(
+    options: TrainingOptions, group: ProcessGroup, save_asked: Callable[[], bool]
+) -> None:
     data, vocabulary = model.load_corpus()
     shape = model.ModelShape(vocabulary)
     meta = {"model": repr(shape), "seed": str(options.seed), "batch": str(options.batch)}
@@ -129,15 +131,15 @@ def _train_steps(options: Options, group: ProcessGroup, save_asked: Callable[[],
     hosts = [each.decode() for each in group.gather(group.place.host.encode())]
     pen = None
     if group.place.rank == 0:
-        pen = Recorder(options.directory, group.name, state.step, hosts)
+        pen = ProgressRecorder(options.directory, group.name, state.step, hosts)
 
-    shard = _slice_part(options.batch, group.place)
+    shard = _slice_rank_part(options.batch, group.place)
     while state.step < options.steps:
         not_before = time.monotonic() + options.step_s
         windows, targets = model.make_batch(
             data, shape, options.seed, state.step + 1, options.batch
         )
-        loss, gradient = model.loss_and_gradient(
+        loss, gradient = model.compute_loss_and_gradient(
             state.weights, shape, windows[shard], targets[shard]
         )
         # Loss and the wish to save travel with the gradient: every rank must take the same turn.

@@ -56,7 +56,7 @@ def make_batch(data: Ints, shape: ModelShape, seed: int, step: int, size: int) -
     return data[starts[:, None] + np.arange(shape.context)], data[starts + shape.context]
 
 
-def loss_and_gradient(
+def compute_loss_and_gradient(
     weights: Floats, shape: ModelShape, windows: Ints, targets: Ints
 ) -> tuple[float, Floats]:
     """Cross-entropy in nats summed over the rows, and its gradient. Sums, not means: shards of
@@ -103,7 +103,7 @@ ATTEMPTS = "attempts.jsonl"
 FINAL = "final.json"
 
 
-class Recorder:
+class ProgressRecorder:
     """Rank 0's pen. Lines are flushed, not synced: a killed process loses none of them."""
 
     def __init__(self, directory: Path, attempt: str, start_step: int, hosts: list[str]) -> None:
@@ -135,7 +135,7 @@ class Recorder:
             "steps": step,
             "attempts": [line["attempt"] for line in started],
             "resumed_from": [line["start_step"] for line in started[1:]],
-            "steps_lost": steps_lost(self._directory),
+            "steps_lost": count_lost_steps(self._directory),
             "finished_at": _format_now(),
         }
         temporary = self._directory / f".{FINAL}.{os.getpid()}"
@@ -161,18 +161,18 @@ def read_attempts(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
-def steps_lost(directory: Path) -> list[int]:
+def count_lost_steps(directory: Path) -> list[int]:
     """For each attempt but the first: steps done before it, less the step it started from."""
     lost: list[int] = []
     reached = 0
     for number, line in enumerate(a for a in read_attempts(directory) if a["event"] == "start"):
         if number:
             lost.append(max(0, reached - line["start_step"]))
-        reached = max(line["start_step"], last_step(directory, line["attempt"]))
+        reached = max(line["start_step"], find_last_step(directory, line["attempt"]))
     return lost
 
 
-def last_step(directory: Path, attempt: str) -> int:
+def find_last_step(directory: Path, attempt: str) -> int:
     """Return the last step that an attempt finished, 0 where it finished none."""
     try:
         lines = (directory / f"progress-{attempt}.txt").read_text(encoding="ascii").split("\n")

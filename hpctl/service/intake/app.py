@@ -7,8 +7,8 @@ are in authentication.py. `GET /healthz`, `GET /metrics` and the routes that the
 Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
 of its time would be spent on choosing among three routes.
 
-`proved_route` makes the other routes, whose sender MUNGE proves, and whose answer the daemon proves
-in turn:
+`make_proved_route` makes the other routes, whose sender MUNGE proves, and whose answer the daemon
+proves in turn:
 
 | status | code | meaning |
 |---|---|---|
@@ -34,19 +34,19 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.model import AgentReport
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import (
     AddressOf,
+    AgentSession,
     Authenticator,
     BodyBounds,
     IntakeSettings,
-    Refusal,
-    Session,
+    RequestRefusal,
     read_body,
 )
-from hpctl.wire.proved_route import BODY_TIMEOUT_S, AnswerT, RefusalCounter, make_answer
+from hpctl.wire.proved_route import BODY_TIMEOUT_S, AnswerT, RefusalCounter, send_response
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ MOST = 128
 class ReportSink(Protocol):
     """Where authenticated reports and heartbeats go."""
 
-    def accept(self, *reports: Report) -> None:
+    def accept(self, *reports: AgentReport) -> None:
         """Store them durably, all or none, and wake the loop; no two of one node at a time.
 
         Called on threads of the intake. Whatever it raises is answered with 503.
@@ -89,7 +89,7 @@ class ReportQueue:
     def __init__(self, sink: ReportSink) -> None:
         self._sink = sink
         self._newest: dict[NodeName, tuple[datetime, int]] = {}
-        self._waiting: list[tuple[Report, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[AgentReport, asyncio.Future[None]]] = []
         self._busy: set[NodeName] = set()
         self._writes = 0
         self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="intake-store")
@@ -100,33 +100,33 @@ class ReportQueue:
         It does not wait for a report of the same node that is being stored: it changes no
         finding, so a report that ends after it loses nothing.
         """
-        self._check_newer(heartbeat)
+        self._check_report_is_newer(heartbeat)
         if not self._sink.heard(heartbeat):
             hint = "Send the findings: agents do so at once."
-            raise Refusal(409, "unknown_digest", "these findings are not held here", hint)
-        self._note(heartbeat)
+            raise RequestRefusal(409, "unknown_digest", "these findings are not held here", hint)
+        self._record_last_heard(heartbeat)
 
-    async def store(self, report: Report) -> None:
+    async def store(self, report: AgentReport) -> None:
         """Have a report stored after those of its node that came before. Raises Refusal."""
         stored = asyncio.get_running_loop().create_future()
         self._waiting.append((report, stored))
-        self._write()
+        self._start_writing()
         await stored
 
-    def _write(self) -> None:
+    def _start_writing(self) -> None:
         """Start writing what may be written now."""
         if self._writes >= WRITERS:
             return
-        batch: list[tuple[Report, asyncio.Future[None]]] = []
+        batch: list[tuple[AgentReport, asyncio.Future[None]]] = []
         later = []
         for report, stored in self._waiting:
             if report.node in self._busy or len(batch) >= MOST:
                 later.append((report, stored))
                 continue
             try:
-                self._check_newer(report)
-            except Refusal as refusal:
-                _settle_request(stored, refusal)
+                self._check_report_is_newer(report)
+            except RequestRefusal as refusal:
+                _finish_request(stored, refusal)
                 continue
             self._busy.add(report.node)
             batch.append((report, stored))
@@ -140,7 +140,7 @@ class ReportQueue:
             writing.add_done_callback(lambda done: self._finish_batch(batch, done.exception()))
 
     def _finish_batch(
-        self, batch: list[tuple[Report, asyncio.Future[None]]], error: BaseException | None
+        self, batch: list[tuple[AgentReport, asyncio.Future[None]]], error: BaseException | None
     ) -> None:
         self._writes -= 1
         refusal = None
@@ -148,31 +148,31 @@ class ReportQueue:
             # Whatever broke, nothing of it was stored: the agents must hear that.
             log.error("%d reports could not be stored", len(batch), exc_info=error)
             text = f"not stored: {error}"
-            refusal = Refusal(503, "journal_unavailable", text, "See the daemon's log.")
+            refusal = RequestRefusal(503, "journal_unavailable", text, "See the daemon's log.")
         for report, stored in batch:
             self._busy.discard(report.node)
             if refusal is None:
-                self._note(report)
-            _settle_request(stored, refusal)
-        self._write()
+                self._record_last_heard(report)
+            _finish_request(stored, refusal)
+        self._start_writing()
 
-    def _check_newer(self, message: Report | wire.Heartbeat) -> None:
+    def _check_report_is_newer(self, message: AgentReport | wire.Heartbeat) -> None:
         newest = self._newest.get(NodeName(message.node))
         if newest is not None and (message.agent_start, message.seq) <= newest:
-            raise Refusal(
+            raise RequestRefusal(
                 409,
                 "stale_report",
                 f"report {message.seq} of the agent started {message.agent_start.isoformat()} is "
                 f"not newer than {newest[1]} of the one started {newest[0].isoformat()}",
             )
 
-    def _note(self, message: Report | wire.Heartbeat) -> None:
+    def _record_last_heard(self, message: AgentReport | wire.Heartbeat) -> None:
         """A report may end after a later heartbeat: what was taken never grows older."""
         node, now = NodeName(message.node), (message.agent_start, message.seq)
         self._newest[node] = max(now, self._newest.get(node, now))
 
 
-def _settle_request(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
+def _finish_request(stored: asyncio.Future[None], refusal: RequestRefusal | None) -> None:
     """Tell the request that waits, if it still does: a client may have gone."""
     if stored.cancelled():
         return
@@ -182,7 +182,7 @@ def _settle_request(stored: asyncio.Future[None], refusal: Refusal | None) -> No
         stored.set_exception(refusal)
 
 
-def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with defaults
+def make_intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with defaults
     settings: IntakeSettings,
     sink: ReportSink,
     address_of: AddressOf,
@@ -204,7 +204,7 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     async def answer_healthz(_: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    more = _Scraped(scrape)
+    more = _DaemonMetricsCache(scrape)
 
     async def answer_metrics(_: Request) -> Response:
         text = generate_latest(registry) + await more.now()
@@ -215,7 +215,7 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     )
     # A redirect would name whatever host the client said in its Host header.
     others.router.redirect_slashes = False
-    reports = _Reports(settings, address_of, ReportQueue(sink), registry, order_for)
+    reports = _ReportEndpoint(settings, address_of, ReportQueue(sink), registry, order_for)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         hot = scope["type"] == "http" and scope["path"] == wire.PATH and scope["method"] == "POST"
@@ -224,21 +224,21 @@ def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with
     return app
 
 
-def discovery_route(discover: Callable[[], bytes]) -> Route:
+def make_discovery_route(discover: Callable[[], bytes]) -> Route:
     """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
     Prometheus keeps what it had where there is no answer."""
-    known = _Scraped(discover)
+    known = _DaemonMetricsCache(discover)
 
     async def answer_discovery(_: Request) -> Response:
         try:
             return Response(await known.now(), media_type="application/json")
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             return Response(refusal.as_json, refusal.status, media_type="application/json")
 
     return Route("/sd", answer_discovery)
 
 
-class _Scraped:
+class _DaemonMetricsCache:
     """What another process adds to /metrics. A client that may read it may read it all day."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
@@ -253,7 +253,7 @@ class _Scraped:
             return self._text
 
 
-class _Reports:
+class _ReportEndpoint:
     """POST /v1/reports."""
 
     def __init__(
@@ -279,7 +279,7 @@ class _Reports:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
-        session: Session | None = None
+        session: AgentSession | None = None
         credential: munge.Credential | None = None
         status, close = 200, False
         try:
@@ -308,7 +308,7 @@ class _Reports:
                     ack = replace(ack, session=granted)
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             self._refused.add(refusal.code)
             # What is left of an unread body must not be taken for the next request, and a client
             # that is sent to the leader has nothing further to say here.
@@ -319,19 +319,19 @@ class _Reports:
             proof = session.proof(answered)
         elif credential is not None:
             proof = await self._run(self._settings.prove, credential.uid, answered)
-        await make_answer(send, status, answer, proof, close=close)
+        await send_response(send, status, answer, proof, close=close)
 
     async def _run(self, blocking: Callable[..., AnswerT], *arguments: object) -> AnswerT:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
-    async def _accept_message(self, message: Report | wire.Heartbeat) -> wire.Ack:
-        if isinstance(message, Report):
+    async def _accept_message(self, message: AgentReport | wire.Heartbeat) -> wire.ReportAck:
+        if isinstance(message, AgentReport):
             await self._queue.store(message)
             self._accepted.inc()
         else:
             self._queue.hear(message)
             self._heartbeats.inc()
         node = NodeName(message.node)
-        return wire.Ack(
+        return wire.ReportAck(
             message.seq, stacks=self._settings.asks.get(node), order=self._order_for(node)
         )

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.model import AgentReport
 from hpctl.wire import reports as wire
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.stack_request import StackRequest
 
 MAX_FRAME = 128 * 1024 * 1024
 """intake.MOST reports of wire.MAX_BODY bytes, and some."""
@@ -29,7 +29,7 @@ MAX_FRAME = 128 * 1024 * 1024
 class StoreReports(Struct, frozen=True, tag=True):
     """Authenticated reports, to be stored before the answer. Answered with nothing."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[AgentReport, ...]
 
 
 class FromJob(Struct, frozen=True, tag=True):
@@ -106,7 +106,7 @@ class IntakeNodes(Struct, frozen=True, tag=True):
 class Asks(Struct, frozen=True, tag=True):
     """What each node's agent is to be asked with the next answer to it; of other nodes nothing."""
 
-    stacks: dict[NodeName, StackAsk]
+    stacks: dict[NodeName, StackRequest]
 
 
 class Leads(Struct, frozen=True, tag=True):

@@ -31,31 +31,31 @@ from starlette.types import ASGIApp
 
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.reader import open_journal
-from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.engine.journal.sqlite_source import publish_copy
 from hpctl.engine.request_intake import make_route as request_route
 from hpctl.service.alerts import make_routes as alert_routes
 from hpctl.service.intake import channel
-from hpctl.service.intake.app import discovery_route, intake_app
-from hpctl.service.intake.server import RESERVED, Bounds, Connections, IntakeServer
+from hpctl.service.intake.app import make_discovery_route, make_intake_app
+from hpctl.service.intake.server import RESERVED, ConnectionBounds, IntakeConnections, IntakeServer
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.identity import Generation, NodeName
+from hpctl.vocabulary.identity import NodeGeneration, NodeName
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.model import AgentReport
 from hpctl.vocabulary.ports import Clock
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Leading, Refusal
-from hpctl.wire.proved_route import RefusalCounter, proved_route
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.authentication import IntakeSettings, LeadershipNotice, RequestRefusal
+from hpctl.wire.proved_route import RefusalCounter, make_proved_route
+from hpctl.wire.stack_request import StackRequest
 
 EVERY_S: Final = 1.0
 SHARE: Final = 20.0
 """A copy is made at most every EVERY_S, and then in a 20th of the time at most."""
 
 
-class Copies:
+class JournalCopier:
     """Copies of a SQLite journal, made on request (`POST /v1/copy`). For all threads.
 
     SQLite's readers lock what they read, and a lock that any user may take on the journal itself
@@ -75,16 +75,18 @@ class Copies:
             if begun < self._next:
                 return
             try:
-                open_journal(file_url(self._journal)).close()
+                open_journal(make_sqlite_url(self._journal)).close()
                 publish_copy(self._journal, wire.find_journal_copy(self._journal))
             except (HpctlError, OSError, sqlite3.Error) as error:
-                raise Refusal(503, "journal_unavailable", f"not copied: {error}") from error
+                raise RequestRefusal(503, "journal_unavailable", f"not copied: {error}") from error
             finally:
                 ended = self._clock.monotonic()
                 self._next = ended + max(EVERY_S, SHARE * (ended - begun))
 
 
-def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegistry) -> Route:
+def make_copy_route(
+    copies: JournalCopier, settings: IntakeSettings, registry: CollectorRegistry
+) -> Route:
     """Return the route for the intake's application: each user known to MUNGE may request a copy.
 
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
@@ -96,7 +98,7 @@ def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegi
 
     text = "Requested journal copies refused."
     refused = RefusalCounter("hpctl_copies_refused", text, registry)
-    return proved_route(
+    return make_proved_route(
         path=wire.COPY_PATH, most=64, settings=settings, answer_to=make_copy, refused=refused
     )
 
@@ -116,15 +118,15 @@ class DaemonClient:
 
     def __init__(self, line: channel.IntakeChannel) -> None:
         self._line = line
-        self.leading = Leading(until=0.0)
-        self.asks: dict[NodeName, StackAsk] = {}
+        self.leading = LeadershipNotice(until=0.0)
+        self.asks: dict[NodeName, StackRequest] = {}
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
         self._addresses: dict[NodeName, str] | None = None
         self.orders: dict[NodeName, str] = {}
         """What waits for a node's agent."""
-        self._held: dict[NodeName, tuple[Generation, str]] = {}
+        self._held: dict[NodeName, tuple[NodeGeneration, str]] = {}
         self._beats: dict[str, wire.Heartbeat] = {}
         self._quiet = QUIET_TICKS
         self._going: queue.SimpleQueue[tuple[wire.Heartbeat, ...]] = queue.SimpleQueue()
@@ -140,11 +142,11 @@ class DaemonClient:
             return answer.result(ANSWER_S)
         except futures.TimeoutError as error:
             text = f"the daemon did not answer within {ANSWER_S:.0f} s"
-            raise Refusal(503, "daemon_busy", text, "try again") from error
+            raise RequestRefusal(503, "daemon_busy", text, "try again") from error
         finally:
             self._open.pop(number, None)
 
-    def accept(self, *reports: Report) -> None:
+    def accept(self, *reports: AgentReport) -> None:
         """Have reports stored, and keep the digests of their findings."""
         self.ask(channel.StoreReports(reports))
         for report in reports:
@@ -191,7 +193,7 @@ class DaemonClient:
         self, report: JobReport, uid: int, asked: datetime
     ) -> job_wire.JobReportAck:
         """Return what the daemon answers to a job's report. Raises Refusal."""
-        return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
+        return job_wire.decode_job_report_ack(self.ask(channel.FromJob(report, uid, asked)))
 
     def take_request(self, asked: wire.OperatorRequest, uid: int, address: str) -> int:
         """Return the number of an operator's request. Raises Refusal."""
@@ -205,7 +207,7 @@ class DaemonClient:
         """Return the daemon's own metrics; nothing while it is busy."""
         try:
             return self.ask(channel.Scrape())
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             log.warning("/metrics without the daemon's own: %s", refusal)
             return b""
 
@@ -241,10 +243,10 @@ class DaemonClient:
             case channel.ChannelRefusal(number, status, code, text, hint, more):
                 waiting = self._open.get(number)
                 if waiting:
-                    waiting.set_exception(Refusal(status, code, text, hint, **more))
+                    waiting.set_exception(RequestRefusal(status, code, text, hint, **more))
 
 
-class RouteParts(Struct, frozen=True):
+class RouteDependencies(Struct, frozen=True):
     """What the routes of a room are made of."""
 
     daemon: DaemonClient
@@ -253,7 +255,7 @@ class RouteParts(Struct, frozen=True):
     registry: CollectorRegistry
 
 
-MakeRoute = Callable[[RouteParts], Route]
+MakeRoute = Callable[[RouteDependencies], Route]
 
 
 def make_application(
@@ -270,23 +272,25 @@ def make_application(
     )
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
-    parts = RouteParts(daemon, settings, clock, registry)
+    parts = RouteDependencies(daemon, settings, clock, registry)
     routes = [
         *alert_routes(token, daemon.take, registry),
         *(make(parts) for make in others),
         request_route(daemon.take_request, settings, registry),
-        discovery_route(daemon.discover),
+        make_discovery_route(daemon.discover),
     ]
     if setup.journal:
-        routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
+        routes.append(
+            make_copy_route(JournalCopier(Path(setup.journal), clock), settings, registry)
+        )
     where, scrape = daemon.address_of, daemon.scrape
-    return intake_app(
+    return make_intake_app(
         settings, daemon, where, registry,
         routes=routes, scrape=scrape, order_for=lambda node: daemon.orders.get(node, ""),
     )  # fmt: skip
 
 
-def register_gauges(crowd: Connections, registry: CollectorRegistry) -> None:
+def register_gauges(crowd: IntakeConnections, registry: CollectorRegistry) -> None:
     """Show how many connections there are."""
     Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
     dropped = Gauge("hpctl_intake_dropped", "Closed for lack of space or time.", registry=registry)
@@ -302,7 +306,7 @@ def serve_intake(
     disable_created_metrics()  # type: ignore[no-untyped-call]
     app = make_application(setup, daemon, registry, others)
     server = IntakeServer(
-        app, bounds=Bounds(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
+        app, bounds=ConnectionBounds(in_all=_raise_descriptor_limit() - RESERVED), tick=daemon.tick
     )
     register_gauges(server.connections, registry)
     server.start(listener=listener)
@@ -316,7 +320,7 @@ def _raise_descriptor_limit() -> int:
     """How many descriptors this process may have, after it took all that it may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = Bounds().in_all + RESERVED
+    most = ConnectionBounds().in_all + RESERVED
     return most if hard == resource.RLIM_INFINITY else min(hard, most)
 
 

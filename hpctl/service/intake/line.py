@@ -1,7 +1,7 @@
 """What the daemon says to its intake, whichever process serves as the intake at the moment.
 
-The loop, the handler of stacks and the intake's keeper share one `IntakeLine`. Nothing waits for
-the intake: frames are sent on a thread.
+The loop, the handler of stacks and the intake's keeper share one `IntakeConnection`. Nothing waits
+for the intake: frames are sent on a thread.
 """
 
 import contextlib
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from hpctl.service.intake import channel
 from hpctl.toolkit.threads import start_pool
 from hpctl.vocabulary.identity import NodeName
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.stack_request import StackRequest
 
 
-class IntakeLine:
+class IntakeConnection:
     """Keeps what an intake has to know, and sends what changes. For any thread but where noted."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class IntakeLine:
             self._orders = orders
             self._sender.submit(self._send_nodes)
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         """Have the agents of these nodes asked for stacks, and no others.
 
         An intake that is started again meanwhile asks no agent: the handler gives up in time.

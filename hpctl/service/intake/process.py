@@ -24,19 +24,19 @@ from prometheus_client import generate_latest
 
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.request_intake import RequestHandler
-from hpctl.service.alerts import Webhook
+from hpctl.service.alerts import AlertmanagerWebhook
 from hpctl.service.intake import channel
-from hpctl.service.intake.line import IntakeLine
+from hpctl.service.intake.line import IntakeConnection
 from hpctl.service.intake.server import open_listener
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.toolkit.threads import start_pool
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import Leading, Refusal
+from hpctl.wire.authentication import LeadershipNotice, RequestRefusal
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class JobReportSink(Protocol):
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
 
 
-class Backend(Struct, frozen=True):
+class IntakeBackend(Struct, frozen=True):
     """Who answers what the intake asks, on its threads, and where what it accepts goes.
 
     Each of `on_gauges` receives the gauges of an authenticated report or heartbeat.
@@ -91,18 +91,18 @@ class Backend(Struct, frozen=True):
 
     health: NodeHealthStore
     requests: RequestHandler
-    webhook: Webhook
-    metrics: Metrics
+    webhook: AlertmanagerWebhook
+    metrics: DaemonMetrics
     leadership: LeadershipStatus = SoleLeader()
     jobs: JobReportSink | None = None
-    on_gauges: Sequence[Callable[[Generation, Mapping[str, float]], None]] = ()
+    on_gauges: Sequence[Callable[[NodeGeneration, Mapping[str, float]], None]] = ()
 
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
         if self.health.heard(heartbeat):
             self._note_gauges(heartbeat.generation, heartbeat.gauges)
 
-    def _note_gauges(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+    def _note_gauges(self, generation: NodeGeneration, gauges: Mapping[str, float]) -> None:
         for hear in self.on_gauges:
             hear(generation, gauges)
 
@@ -115,7 +115,7 @@ class Backend(Struct, frozen=True):
         if not (
             isinstance(question, channel.TakeAlerts | channel.Scrape) or self.leadership.serves
         ):
-            Leading(0.0, self.leadership.leader_address).check()
+            LeadershipNotice(0.0, self.leadership.leader_address).check()
         match question:
             case channel.StoreReports(reports):
                 self.health.accept(*reports)
@@ -124,8 +124,8 @@ class Backend(Struct, frozen=True):
                 return b""
             case channel.FromJob(report, uid, asked):
                 if self.jobs is None:
-                    raise Refusal(404, "unknown_job", "this daemon takes no reports of jobs")
-                return job_wire.encode_taken(self.jobs.take(report, uid, asked))
+                    raise RequestRefusal(404, "unknown_job", "this daemon takes no reports of jobs")
+                return job_wire.encode_job_report_ack(self.jobs.take(report, uid, asked))
             case channel.RelayedRequest(asked_for, uid, address):
                 return str(self.requests.take(asked_for, uid, address)).encode()
             case channel.TakeAlerts(body):
@@ -143,8 +143,8 @@ class IntakeProcess:
         self,
         setup: channel.Setup,
         listen_on: str,
-        backend: Backend,
-        line: IntakeLine,
+        backend: IntakeBackend,
+        line: IntakeConnection,
         module: str = MODULE,
     ) -> None:
         """`listen_on` is HOST:PORT; without HOST, every address. `backend` is called on threads, of
@@ -161,7 +161,9 @@ class IntakeProcess:
         self._channel: channel.IntakeChannel | None = None
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_until_stopped, name="intake-keeper", daemon=True
+        )
 
     @property
     def pid(self) -> int:
@@ -198,7 +200,7 @@ class IntakeProcess:
         """End it; without `wait`, and leave what is being answered to itself. What was not
         acknowledged is sent again by its sender."""
         self._stopping.set()
-        self._end()
+        self._end_process()
         if self._thread.is_alive():
             self._thread.join(5.0)
         if self._listener is not None:
@@ -207,25 +209,25 @@ class IntakeProcess:
             pool.shutdown(wait=wait, cancel_futures=True)
         self._line.close(wait=wait)
 
-    def _keep(self) -> None:
+    def _run_until_stopped(self) -> None:
         soon, latest = AGAIN_S
         pause = soon
         while not self._stopping.is_set():
             begun = time.monotonic()
             try:
-                self._note_start()
-                self._serve()
+                self._log_start()
+                self._serve_intake()
             # This thread is all that starts the intake: nothing may end it.
             except Exception:
                 log.exception("the intake's process failed")
-            self._end()
+            self._end_process()
             if self._stopping.is_set():
                 return
             pause = soon if time.monotonic() - begun > LIVED_S else min(2 * pause, latest)
             log.error("the intake's process ended; another is started in %.1f s", pause)
             self._stopping.wait(pause)
 
-    def _note_start(self) -> None:
+    def _log_start(self) -> None:
         assert self._listener is not None
         ours, theirs = socket.socketpair()
         places = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(":")]
@@ -261,7 +263,7 @@ class IntakeProcess:
             self._changed.clear()
             self._line.send(self._leads())
 
-    def _serve(self) -> None:
+    def _serve_intake(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""
         end = self._channel
         while end is not None and not self._stopping.is_set():
@@ -276,13 +278,15 @@ class IntakeProcess:
                         self._backend.heard(heartbeat)
                 case channel.Ask(number, what):
                     pool = self._reports if isinstance(what, channel.StoreReports) else self._others
-                    pool.submit(self._answer, end, number, what)
+                    pool.submit(self._answer_question, end, number, what)
 
-    def _answer(self, end: channel.IntakeChannel, number: int, what: channel.Question) -> None:
+    def _answer_question(
+        self, end: channel.IntakeChannel, number: int, what: channel.Question
+    ) -> None:
         message: channel.ToIntake
         try:
             message = channel.ChannelAnswer(number, self._backend.answer(what))
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             code, text, hint = refusal.code, str(refusal), refusal.hint
             message = channel.ChannelRefusal(number, refusal.status, code, text, hint, refusal.more)
         # Whatever broke, the intake must hear that nothing was stored.
@@ -295,7 +299,7 @@ class IntakeProcess:
         with contextlib.suppress(OSError):
             end.send(message)
 
-    def _end(self) -> None:
+    def _end_process(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hpctl.toolkit.errors import Unavailable
-from hpctl.wire.systemd import passed_sockets
+from hpctl.wire.systemd import get_passed_sockets
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,9 @@ Serve = Callable[[socket.socket, bytes], Awaitable[object]]
 class AcceptFilter:
     """Accepts at a pace, within the bounds of `Connections`. For the event loop alone."""
 
-    def __init__(self, listener: socket.socket, connections: Connections, serve: Serve) -> None:
+    def __init__(
+        self, listener: socket.socket, connections: IntakeConnections, serve: Serve
+    ) -> None:
         self._listener, self._crowd, self._serve = listener, connections, serve
         self._loop = asyncio.get_running_loop()
         self._left = ACCEPTS
@@ -67,9 +69,9 @@ class AcceptFilter:
 
     def _resume_accepting(self) -> None:
         self._left = ACCEPTS
-        self._loop.add_reader(self._listener, self._accept)
+        self._loop.add_reader(self._listener, self._accept_connections)
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         while self._left:
             self._left -= 1
             try:
@@ -90,9 +92,9 @@ class AcceptFilter:
         self._held[client] = bytearray()
         self._crowd.made(peer)
         if client in self._held:
-            self._loop.add_reader(client, self._read, client, peer)
+            self._loop.add_reader(client, self._read_head, client, peer)
 
-    def _read(self, client: socket.socket, peer: ConnectedPeer) -> None:
+    def _read_head(self, client: socket.socket, peer: ConnectedPeer) -> None:
         held = self._held[client]
         try:
             came = client.recv(MAX_HEAD)
@@ -111,13 +113,13 @@ class AcceptFilter:
         if whole:
             del self._held[client]
             self._loop.remove_reader(client)
-            task = self._loop.create_task(self._hand_over(client, bytes(held)))
+            task = self._loop.create_task(self._hand_over_connection(client, bytes(held)))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         else:
             self._drop(client)
 
-    async def _hand_over(self, client: socket.socket, came: bytes) -> None:
+    async def _hand_over_connection(self, client: socket.socket, came: bytes) -> None:
         try:
             await self._serve(client, came)
         except OSError as error:
@@ -135,7 +137,7 @@ BACKLOG = 2048
 TICK_S = 0.25
 
 
-def tune_interpreter() -> None:
+def tune_garbage_collection() -> None:
     """Set Python's own clockwork for ten thousand connections beside a thread that computes.
 
     Reading, writing and waiting each give the interpreter away, and to get it back from another
@@ -182,7 +184,7 @@ class _JoinedTransport:
         self._transport.close()
 
 
-class _Bounded(HttpToolsProtocol):
+class _BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol on the C parser, within the bounds of `Connections`.
 
     A peer that sends more than MAX_HEAD bytes before a body, a second request before the first is
@@ -191,7 +193,7 @@ class _Bounded(HttpToolsProtocol):
     """
 
     def __init__(
-        self, *args: Any, connections: Connections, came: bytes = b"", **more: Any
+        self, *args: Any, connections: IntakeConnections, came: bytes = b"", **more: Any
     ) -> None:
         super().__init__(*args, **more)
         self._crowd = connections
@@ -242,15 +244,15 @@ class _Bounded(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """The request's target, or a part of it."""
-        self._count(len(url))
+        self._count_bytes(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One whole header."""
-        self._count(len(name) + len(value))
+        self._count_bytes(len(name) + len(value))
         super().on_header(name, value)
 
-    def _count(self, size: int) -> None:
+    def _count_bytes(self, size: int) -> None:
         self._parsed += size
         if self._parsed > MAX_HEAD:
             raise ValueError("the head of the request is too large")
@@ -288,7 +290,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
     Raises Unavailable where the address cannot be had, or systemd's is another.
     """
-    for given in passed_sockets():
+    for given in get_passed_sockets():
         if given.getsockname()[1] != port:
             raise Unavailable(
                 f"systemd opened port {given.getsockname()[1]} for agents' reports, but "
@@ -325,18 +327,18 @@ class IntakeServer:
         app: ASGIApp,
         host: str = "0.0.0.0",  # noqa: S104 - nodes must reach it; MUNGE decides who is accepted
         port: int = 0,
-        bounds: Bounds | None = None,
+        bounds: ConnectionBounds | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.host, self.port = host, port
-        self.connections = Connections(bounds or Bounds())
+        self.connections = IntakeConnections(bounds or ConnectionBounds())
         self._tick = tick
         # A line in the log for each request that is none would be the peers' to write.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             app,
             # The pure Python parser takes more time for a heartbeat than everything else does.
-            http=cast(Any, partial(_Bounded, connections=self.connections)),
+            http=cast(Any, partial(_BoundedHttpProtocol, connections=self.connections)),
             ws="none",
             access_log=False,
             log_config=None,
@@ -357,7 +359,7 @@ class IntakeServer:
 
     def start(self, timeout_s: float = 10.0, listener: socket.socket | None = None) -> None:
         """Listen, or take what listens already; serve, and wait until it does."""
-        tune_interpreter()
+        tune_garbage_collection()
         ours = listener or open_listener(self.host, self.port)
         self.port = 0 if ours.family == socket.AF_UNIX else ours.getsockname()[1]
         ready = threading.Event()
@@ -382,7 +384,7 @@ class IntakeServer:
         serving = asyncio.create_task(self._server.serve(sockets=[]))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
-        accepting = AcceptFilter(listener, self.connections, self._take)
+        accepting = AcceptFilter(listener, self.connections, self._serve_ready_connection)
         ready.set()
         while not serving.done():
             self.connections.sweep()
@@ -397,7 +399,7 @@ class IntakeServer:
             cast(Any, late).transport.abort()
         await asyncio.sleep(0)
 
-    async def _take(self, client: socket.socket, came: bytes) -> None:
+    async def _serve_ready_connection(self, client: socket.socket, came: bytes) -> None:
         """Serve a connection on which something has come. Raises OSError."""
         server = self._server
         make = partial(
@@ -430,7 +432,7 @@ RESERVED = 48
 """Descriptors that no connection may have: munged, the channel to the daemon, the resolver."""
 
 
-class Bounds(Struct, frozen=True):
+class ConnectionBounds(Struct, frozen=True):
     """How many connections, and how much of unproved requests, are kept in memory."""
 
     in_all: int = 16_384
@@ -458,10 +460,12 @@ class ConnectedPeer:
         """What it is at present, and of whom: its bound is that of this group."""
 
 
-class Connections:
+class IntakeConnections:
     """All connections of one intake."""
 
-    def __init__(self, bounds: Bounds, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, bounds: ConnectionBounds, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._bounds, self._monotonic = bounds, monotonic
         self._all: dict[ConnectedPeer, None] = {}
         self._waiting: dict[ConnectedPeer, None] = {}
@@ -481,11 +485,11 @@ class Connections:
         if crowded is not None:
             self._drop(crowded)
         elif len(self._waiting) >= bounds.waiting or len(self._all) > bounds.in_all:
-            self._drop(self._choose_for_room(peer))
+            self._drop(self._choose_peer_to_drop(peer))
         if peer in self._all:
             self.waits(peer)
 
-    def _choose_for_room(self, newest: ConnectedPeer) -> ConnectedPeer:
+    def _choose_peer_to_drop(self, newest: ConnectedPeer) -> ConnectedPeer:
         """Return which peer is dropped where there are too many in all, or too many that wait."""
         bounds, has_room = self._bounds, len(self._waiting) < self._bounds.waiting
         if bounds.oldest_busy_goes and has_room and len(self._all) > bounds.in_all:
@@ -496,11 +500,11 @@ class Connections:
     def lost(self, peer: ConnectedPeer) -> None:
         """Forget a connection that is over, whichever side ended it."""
         self._all.pop(peer, None)
-        self._forget(peer)
+        self._leave_group(peer)
 
     def waits(self, peer: ConnectedPeer) -> None:
         """A request is expected, or has begun: its head must be here in time."""
-        self._forget(peer)
+        self._leave_group(peer)
         peer.until = self._monotonic() + HEAD_S
         if not peer.node:
             self._waiting[peer] = None
@@ -523,7 +527,7 @@ class Connections:
 
     def whole(self, peer: ConnectedPeer) -> None:
         """The request is here; no peer is dropped while it is handled."""
-        self._forget(peer)
+        self._leave_group(peer)
         peer.until = self._monotonic() + REQUEST_S
         crowded = self._find_oldest(("busy", peer.address), self._bounds.busy_of_address)
         if crowded is not None:
@@ -533,7 +537,7 @@ class Connections:
 
     def kept(self, peer: ConnectedPeer, node: str) -> None:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
-        self._forget(peer)
+        self._leave_group(peer)
         peer.node, peer.until = node, math.inf
         crowded = self._find_oldest(("kept", node), self._bounds.kept_of_node)
         if crowded:
@@ -560,7 +564,7 @@ class Connections:
         peers = self._groups.get(group, {})
         return next(iter(peers)) if len(peers) >= most else None
 
-    def _forget(self, peer: ConnectedPeer) -> None:
+    def _leave_group(self, peer: ConnectedPeer) -> None:
         """It is no longer what it was."""
         self._waiting.pop(peer, None)
         peers = self._groups.get(peer.group, {})

@@ -16,11 +16,11 @@ from hpctl.service.notify import sinks
 from hpctl.service.notify.outbox import Outbox, SinkMessage
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView, DoctorView, choose_exit_code
-from hpctl.toolkit.declared_view import Layout, Lines
+from hpctl.toolkit.declared_view import ItemLines, Layout
 from hpctl.toolkit.errors import Unavailable
 
 
-class SinkView(Struct, frozen=True):
+class NotifySinkView(Struct, frozen=True):
     """One sink. `source` has its URL. `waiting`: notices, since `oldest`; `sent`: the last message
     of this hour."""
 
@@ -45,10 +45,10 @@ class SinkView(Struct, frozen=True):
 class NotifyView(Struct, frozen=True):
     """What `hpctl notify list` shows."""
 
-    sinks: tuple[SinkView, ...]
+    sinks: tuple[NotifySinkView, ...]
 
     layout: ClassVar[Layout] = (
-        Lines(
+        ItemLines(
             "sinks",
             "{name} ({source}) receives {events}: {waiting} waiting{since}{last_sent}",
             unbroken=True,
@@ -86,7 +86,7 @@ def show(config: str, as_json: bool) -> None:
         events = [(*r.kinds, *r.partitions, *r.accounts) for r in settings.routes if name in r.to]
         text = "; ".join(" ".join(one) or "everything" for one in events)
         text = text or ("job owners" if name == settings.users else "everything")
-        rows.append(SinkView(name, source, text, len(waits), min(waits, default=None), sent))
+        rows.append(NotifySinkView(name, source, text, len(waits), min(waits, default=None), sent))
     output.show_view("notify-list", NotifyView(tuple(rows)), as_json)
 
 
@@ -99,7 +99,7 @@ def test(sink: str | None, config: str, as_json: bool) -> None:
     loaded = config_loading.load_config(config)
     known = loaded.notify.sinks
     if sink is not None and sink not in known:
-        raise output.no_such("notify list", sink, known)
+        raise output.make_not_found_error("notify list", sink, known)
     at, found = output.now(), []
     for name in known if sink is None else [sink]:
         title = f"[{loaded.cluster.name or 'hpctl'}] test of sink {name}"

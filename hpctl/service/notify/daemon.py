@@ -28,11 +28,11 @@ from hpctl.engine.config import MAILPROG, Config, RouteSection
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.store import Store
 from hpctl.engine.loop_port import LoopPort
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.notify import decide, sinks
 from hpctl.service.notify import outbox as notify_outbox
 from hpctl.service.notify.decide import Notice
-from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, Reader, SinkMessage
+from hpctl.service.notify.outbox import KEEP_S, Outbox, PostedNotice, Reader, SinkMessage
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
@@ -61,7 +61,7 @@ _FOR_OWNERS: Final = ("job_preempted",)
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
 
-class _Retry(Struct, frozen=True):
+class _RetryState(Struct, frozen=True):
     """How often a message to one reader of a sink has failed in a row, and the time of the
     monotonic clock before which it is not tried again. `rows`: those of a message to one user,
     which is tried again as it was."""
@@ -79,7 +79,9 @@ class _Retry(Struct, frozen=True):
 class Notifier:
     """The threads. `look` is for the loop's."""
 
-    def __init__(self, config: Config, store: Store, loop: LoopPort, metrics: Metrics) -> None:
+    def __init__(
+        self, config: Config, store: Store, loop: LoopPort, metrics: DaemonMetrics
+    ) -> None:
         """Nothing is read or sent before `start`."""
         self._config, self._store, self._metrics = config, store, metrics
         self._memory, self._observer, self._clock = loop.memory, loop.observer, loop.clock
@@ -89,12 +91,12 @@ class Notifier:
             self._names.append(MAILPROG)
         for outcome in ("sent", "failed"):
             for name in self._names:
-                self._count(name, outcome, 0)
+                self._count_result(name, outcome, 0)
         self._outbox = Outbox(0)
         self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
-        self._retries: dict[tuple[str, Reader], _Retry] = {}
+        self._retries: dict[tuple[str, Reader], _RetryState] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
         self._seen = -1
 
@@ -106,7 +108,7 @@ class Notifier:
     def start(self) -> None:
         """Continue where the leader before has stopped. Returns at once."""
         if self._names:
-            threading.Thread(target=self._follow, name="notify", daemon=True).start()
+            threading.Thread(target=self._follow_journal, name="notify", daemon=True).start()
 
     def look(self, silent: frozenset[str] = frozenset()) -> None:
         """There may be news in the journal; these other heads are silent. Returns at once."""
@@ -121,19 +123,21 @@ class Notifier:
         self._stopping.set()
         self._news.set()
 
-    def _follow(self) -> None:
-        while not self._stopping.is_set() and not self._run_isolated("start", self._begin, None):
+    def _follow_journal(self) -> None:
+        while not self._stopping.is_set() and not self._run_isolated(
+            "start", self._load_outbox, None
+        ):
             pass
         for name in self._names:
             threading.Thread(
-                target=self._serve, name=f"notify-{name}", args=[name], daemon=True
+                target=self._serve_sink, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
-            if self._run_isolated("notify", self._read, self._clock.now()) is False:
+            if self._run_isolated("notify", self._read_new_events, self._clock.now()) is False:
                 self._news.wait()
                 self._news.clear()
 
-    def _begin(self, _: None) -> bool:
+    def _load_outbox(self, _: None) -> bool:
         """Read the outbox; the first time, what is past by then is no news."""
         kept, newest = self._store.outbox(), self._store.newest()
         try:
@@ -144,21 +148,23 @@ class Notifier:
                     "notify: what waited to be sent is lost: the outbox is unreadable: %s", error
                 )
             outbox = Outbox(newest)
-        self._keep(replace(outbox, position=min(outbox.position, newest)))
+        self._save_outbox(replace(outbox, position=min(outbox.position, newest)))
         return True
 
-    def _keep(self, outbox: Outbox) -> None:
+    def _save_outbox(self, outbox: Outbox) -> None:
         """On disk first. Raises LeaseLost, OSError."""
         self._store.keep_outbox(msgspec.json.encode(outbox).decode())
         self._outbox, self._unkept = outbox, False
 
-    def _read(self, now: datetime) -> bool:
+    def _read_new_events(self, now: datetime) -> bool:
         """Read once; return whether there may be more."""
         found = self._store.newer(self._outbox.position, AT_ONCE)
-        position, fresh = self._outbox.position, list[Posted]()
+        position, fresh = self._outbox.position, list[PostedNotice]()
         for number, event in found:
             away = abs(now - event.at)  # the clock may have been set back
-            if decide.is_unfolded(event, self._memory.state) and away < clamp_duration(FOLD_S):
+            if decide.needs_earlier_state(event, self._memory.state) and away < clamp_duration(
+                FOLD_S
+            ):
                 self._stopping.wait(0.05)
                 break
             if now < add_seconds(event.at, KEEP_S):
@@ -166,8 +172,8 @@ class Notifier:
                 if rows is None and _is_recent(event.at, now):
                     break
                 fresh += rows or ()
-            elif notice := self._run_isolated(f"event {number}", self._notice, event):
-                _too_old(notice)
+            elif notice := self._run_isolated(f"event {number}", self._make_event_notice, event):
+                _log_expired_notices(notice)
             position = number
         lost, person = self._lost.copy(), "an operator to see why, and to start hpctl-daemon there"
         for host in lost:
@@ -177,35 +183,35 @@ class Notifier:
         if fresh or position != self._outbox.position:
             with self._change:
                 before = self._outbox.posted
-                self._keep(self._outbox.add(position, fresh, now))
+                self._save_outbox(self._outbox.add(position, fresh, now))
             left = {p.row for p in self._outbox.posted}
             for gone in (p for p in before if not p.sent and p.row not in left):
-                _too_old(gone.notice)
+                _log_expired_notices(gone.notice)
         for _ in lost:  # only now: what could not be kept is sent the next time
             self._lost.popleft()
         return bool(found)
 
-    def _post_event(self, event: Event) -> list[Posted]:
-        notice = self._notice(event)
+    def _post_event(self, event: Event) -> list[PostedNotice]:
+        notice = self._make_event_notice(event)
         return [] if notice is None else self._route_notice(notice, self._clock.now())
 
-    def _notice(self, event: Event) -> Notice | None:
+    def _make_event_notice(self, event: Event) -> Notice | None:
         state, slurm = self._memory.state, self._observer.slurm
         return decide.make_notice(event, state, slurm, self._config.policy())
 
-    def _route_notice(self, notice: Notice, now: datetime) -> list[Posted]:
+    def _route_notice(self, notice: Notice, now: datetime) -> list[PostedNotice]:
         """Return a notice for each sink that it is for, and for which address there."""
         settings = self._settings
-        account, owner, mail, kinds = self._of_job(notice, now)
+        account, owner, mail, kinds = self._find_job_owner(notice, now)
         routes = settings.routes or (RouteSection(tuple(settings.sinks.keys() - {settings.users})),)
-        matching = [route for route in routes if _route_matches(route, notice, account)]
+        matching = [route for route in routes if _is_notice_for_route(route, notice, account)]
         to = dict.fromkeys(chain.from_iterable(route.to for route in matching))
-        rows = [Posted(name, "", notice, now) for name in to]
+        rows = [PostedNotice(name, "", notice, now) for name in to]
         if settings.users and mail and _WANTS.get(notice.kind) in kinds:
-            rows.append(Posted(settings.users, mail, notice, now, owner=owner))
+            rows.append(PostedNotice(settings.users, mail, notice, now, owner=owner))
         return rows
 
-    def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, str, Sequence[str]]:
+    def _find_job_owner(self, notice: Notice, now: datetime) -> tuple[str, str, str, Sequence[str]]:
         """Return a job's account and user, whom Slurm mails about it, and about what; empty where
         Slurm does not say. A user's text can forge nothing here but the user's own address. Raises
         Unavailable."""
@@ -223,17 +229,17 @@ class Notifier:
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
         name, _, owner = account.text.strip().partition("\n")[0].partition(" ")
-        return name, owner.strip(), sinks.parse_address(mail), kinds.split(",")
+        return name, owner.strip(), sinks.parse_mail_address(mail), kinds.split(",")
 
-    def _serve(self, name: str) -> None:
+    def _serve_sink(self, name: str) -> None:
         source = self._settings.sinks.get(name)
         if source:
-            for error in sinks.find_unusable({name: source}, reach=True):
+            for error in sinks.find_unusable_sinks({name: source}, reach=True):
                 self._note_failure(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
-            self._run_isolated(name, self._send, name)
+            self._run_isolated(name, self._send_due_notices, name)
 
-    def _send(self, name: str) -> None:
+    def _send_due_notices(self, name: str) -> None:
         """Send each reader of a sink what is due; nothing before all that was sent is noted.
 
         A job owner has one attempt a turn, whichever address it goes to, and at most `per_hour`
@@ -243,12 +249,12 @@ class Notifier:
         """
         with self._change:
             if self._unkept:
-                self._keep(self._outbox)
+                self._save_outbox(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
         self._forget_retries(name, {p.row for p in posted if not p.sent})
         readers = {p.reader for p in posted if not p.sent}
-        retries = {one: self._retries.get((name, one), _Retry()) for one in sorted(readers)}
-        tried = notify_outbox.find_full_owners(posted, self._settings.per_hour, now)
+        retries = {one: self._retries.get((name, one), _RetryState()) for one in sorted(readers)}
+        tried = notify_outbox.find_owners_at_limit(posted, self._settings.per_hour, now)
         failed = {who for (sink, (to, who)), r in self._retries.items() if sink == name and to}
         in_turn = sorted(retries, key=lambda one: (one[1] in failed, retries[one].order))
         for reader in in_turn:
@@ -260,18 +266,18 @@ class Notifier:
             mine = [p for p in posted if p.reader == reader]
             quiet = not to and self._settings.quiet_at(now)
             group = tuple(p for p in mine if p.row in retry.rows and not p.sent)
-            group = group or notify_outbox.select_due(
+            group = group or notify_outbox.select_due_notices(
                 mine, self._settings.per_hour, now, quiet=quiet
             )
             if not group:
                 continue
             tried.add(owner)
-            if self._deliver(name, reader, group):
+            if self._try_delivery(name, reader, group):
                 with self._change:
                     marked = self._outbox.mark(group, self._clock.now())
                     # In memory at once: what cannot be noted is not sent again and again.
                     self._outbox, self._unkept = marked, True
-                    self._keep(marked)
+                    self._save_outbox(marked)
             if retry.attempts:
                 return
 
@@ -283,7 +289,7 @@ class Notifier:
             if key[0] == name and is_over:
                 self._retries.pop(key, None)
 
-    def _deliver(self, name: str, reader: Reader, group: Sequence[Posted]) -> bool:
+    def _try_delivery(self, name: str, reader: Reader, group: Sequence[PostedNotice]) -> bool:
         """Try to send a message once; whether it need not be tried again: it was sent, or it is for
         one user and has failed TRIES times."""
         notices = [p.notice for p in group]
@@ -291,18 +297,18 @@ class Notifier:
             self._config.cluster.name or socket.gethostname(), notices
         )
         to, _ = reader
-        why = self._try(name, to, text)
-        attempts = self._retries.pop((name, reader), _Retry()).attempts + 1
+        why = self._try_send(name, to, text)
+        attempts = self._retries.pop((name, reader), _RetryState()).attempts + 1
         if not why or (to and attempts >= TRIES):
             return True
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
         wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
         rows = frozenset(p.row for p in group) if to else frozenset()
-        self._retries[name, reader] = _Retry(attempts, time.monotonic() + wait_s, rows)
+        self._retries[name, reader] = _RetryState(attempts, time.monotonic() + wait_s, rows)
         return False
 
-    def _try(self, name: str, to: str, text: SinkMessage) -> str:
+    def _try_send(self, name: str, to: str, text: SinkMessage) -> str:
         if name == MAILPROG:
             program = make_scheduler(self._config).show_config().get("MailProg", "")
             why = sinks.send_mail(program, text, to)
@@ -312,15 +318,15 @@ class Notifier:
             self._note_failure(name, why)
         else:
             self._trouble.pop(name, None)
-            self._count(name, "sent")
+            self._count_result(name, "sent")
         return why
 
-    def _count(self, name: str, outcome: str, more: int = 1) -> None:
+    def _count_result(self, name: str, outcome: str, more: int = 1) -> None:
         label = name if name in self._names[:NAMED] else "other"
         self._metrics.notifications.labels(label, outcome).inc(more)
 
     def _note_failure(self, name: str, why: str) -> None:
-        self._count(name, "failed")
+        self._count_result(name, "failed")
         if self._trouble.get(name) != why:
             log.error("notify: %s", why)
         self._trouble[name] = why
@@ -335,7 +341,7 @@ class Notifier:
         return done
 
 
-def _route_matches(route: RouteSection, notice: Notice, account: str) -> bool:
+def _is_notice_for_route(route: RouteSection, notice: Notice, account: str) -> bool:
     """Return whether a route wants a notice. What is not known of a notice excludes it from no
     route."""
     if (route.kinds or notice.kind in _FOR_OWNERS) and notice.kind not in route.kinds:
@@ -354,6 +360,6 @@ def _is_recent(at: datetime, now: datetime) -> bool:
     return abs(now - at) < clamp_duration(ASK_S)
 
 
-def _too_old(notice: Notice) -> None:
+def _log_expired_notices(notice: Notice) -> None:
     days = notify_outbox.KEEP_S / 86400
     log.warning("notify: not sent after %g days: %s of %s", days, notice.kind, notice.target)

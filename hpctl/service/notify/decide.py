@@ -23,17 +23,23 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.plan import ESCALATED, GATE
-from hpctl.engine.timeline import Subject, find_awaited, format_sentence, lifted_by, write_headline
+from hpctl.engine.timeline import (
+    Subject,
+    describe_hold_release,
+    find_awaited,
+    format_sentence,
+    write_headline,
+)
 from hpctl.toolkit.bounds import parse_count
 from hpctl.vocabulary import change, job_recovery
-from hpctl.vocabulary.change import Change, ChangeOpened
-from hpctl.vocabulary.evidence import parse_trail
+from hpctl.vocabulary.change import ChangeOpened, ClusterChange
+from hpctl.vocabulary.evidence import parse_kept_archive
 from hpctl.vocabulary.hang import ENDED_GATE, HANG_GATE, OTHERS_GATE
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import NoticeKind, Policy
+from hpctl.vocabulary.policy import NoticeKind, RecoveryPolicy
 from hpctl.vocabulary.slurm_facts import SchedulerView
 
 _ENDS: Final[Mapping[str, NoticeKind]] = {
@@ -96,7 +102,7 @@ class Notice(Struct, frozen=True):
         return bool(self.person) and self.kind != "job_gave_up"
 
 
-def is_unfolded(event: Event, state: State) -> bool:
+def needs_earlier_state(event: Event, state: State) -> bool:
     """Return whether a state that another thread folds events into has not got this one yet."""
     if not isinstance(event, SignalSeen):
         return False
@@ -104,15 +110,17 @@ def is_unfolded(event: Event, state: State) -> bool:
     return rec is None or (event.at, event.signal) not in {(m.at, m.signal) for m in rec.trail}
 
 
-def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
+def make_notice(
+    event: Event, state: State, slurm: SchedulerView, policy: RecoveryPolicy
+) -> Notice | None:
     """Return what an event tells people; None for most. `state` has the event folded in."""
     match event:
         case SignalSeen():
-            return _of_end(event, state, slurm, policy)
+            return _make_end_notice(event, state, slurm, policy)
         case GateBlocked() if event.gate not in _PASSING:
-            return _of_hold(event, slurm)
+            return _make_hold_notice(event, slurm)
         case RequestTaken(ok=True) if event.verb in _OF_PAUSES:
-            return _of_pause(event)
+            return _make_pause_notice(event)
         case ChangeOpened(kind=change.ChangeKind.SPARES, nodes=()) if policy.spares.get(
             event.group
         ):
@@ -125,7 +133,7 @@ def make_notice(event: Event, state: State, slurm: SchedulerView, policy: Policy
 _OF_PAUSES: Final = ("pause", PAUSE_ENDED, *LIFTS_PAUSE)
 
 
-def _of_pause(e: RequestTaken) -> Notice:
+def _make_pause_notice(e: RequestTaken) -> Notice:
     """Tell of a pause, who asked for it, why and until when; and of its end."""
     pause = Pause(e.target, e.by, e.at, e.why, e.until)
     if e.verb == "pause":
@@ -143,14 +151,16 @@ def _find_subject(event: SignalSeen, state: State) -> Subject | None:
     return state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
 
 
-def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
+def _make_end_notice(
+    e: SignalSeen, state: State, slurm: SchedulerView, policy: RecoveryPolicy
+) -> Notice | None:
     rec = _find_subject(e, state)
-    if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
+    if rec is None or isinstance(rec, ClusterChange) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
     if isinstance(rec, JobRecovery) and rec.note:
         kind = "job_preempted"
-    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _is_verified(rec)):
+    if isinstance(rec, NodeRecovery) and (rec.of_capacity or _is_node_verified(rec)):
         return None
     if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
@@ -161,24 +171,24 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
         about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
     target = rec.node if isinstance(rec, NodeRecovery) else rec.shown
     show = f"hpctl explain {target}"
-    what = write_headline(rec) + _name_evidence(rec)
+    what = write_headline(rec) + _describe_evidence(rec)
     return Notice(kind, target, rec.id, e.at, what, show, person, **about)
 
 
-def _name_evidence(rec: NodeRecovery | JobRecovery) -> str:
+def _describe_evidence(rec: NodeRecovery | JobRecovery) -> str:
     """Return where the evidence of a node is that was kept before its remedy; "" for none."""
     if not isinstance(rec, NodeRecovery) or rec.evidence is None:
         return ""
-    archive = parse_trail(rec.evidence.why)
+    archive = parse_kept_archive(rec.evidence.why)
     return f" Evidence: {archive.path} (`hpctl evidence case {rec.id}`)." if archive else ""
 
 
-def _is_verified(rec: NodeRecovery) -> bool:
+def _is_node_verified(rec: NodeRecovery) -> bool:
     """Return whether a node serves again after a maintenance window, as planned."""
     return rec.of_maintenance and rec.phase is NodePhase.RETURNED
 
 
-def _of_hold(e: GateBlocked, slurm: SchedulerView) -> Notice:
+def _make_hold_notice(e: GateBlocked, slurm: SchedulerView) -> Notice:
     kind = _BY_GATE.get(e.gate, "held")
     # A mass event, a spent budget and an open breaker are one thing, however many nodes they hold.
     key = f"{e.gate} {e.rule}" if kind == "mass_event" else e.gate
@@ -186,7 +196,7 @@ def _of_hold(e: GateBlocked, slurm: SchedulerView) -> Notice:
         key = f"{e.gate} {e.rule} {e.target}"
     person = ""
     if e.approvable or e.gate == "provider_auto_recovery":
-        person = lifted_by(e).what
+        person = describe_hold_release(e).what
     elif e.rule == ESCALATED:
         person = "an administrator to read the daemon's log, and to report the error"
     head = f"{e.shown} is held back"

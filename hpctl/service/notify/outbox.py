@@ -54,7 +54,7 @@ Reader = tuple[str, str]
 """An address and the job owner who named it, both empty for all who read a sink."""
 
 
-class Posted(Struct, frozen=True):
+class PostedNotice(Struct, frozen=True):
     """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
     address that Slurm has; empty for all who read the sink. `over`: since when it is too
     old, where it is urgent. `owner`: the user who named that address."""
@@ -77,7 +77,7 @@ class Posted(Struct, frozen=True):
         """What, and to whom: the row, whatever became of it."""
         return self.sink, self.reader, self.notice
 
-    def looked_at(self, now: datetime) -> Posted | None:
+    def looked_at(self, now: datetime) -> PostedNotice | None:
         """Return the row as it stays, None where it leaves. The clock may have been set back: what
         was sent after now was sent now. Or forward: what is urgent is over for an hour first."""
         if self.sent:
@@ -95,19 +95,19 @@ class Outbox(Struct, frozen=True):
     users were notified."""
 
     position: int
-    posted: tuple[Posted, ...] = ()
+    posted: tuple[PostedNotice, ...] = ()
 
-    def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
+    def add(self, position: int, fresh: Iterable[PostedNotice], now: datetime) -> Outbox:
         """Add notices, unless they are there: each key goes to a sink once an hour. What is over
         leaves; so does what is not urgent once there is too much, and what is for the addresses of
         one owner."""
         kept = [p for row in self.posted if (p := row.looked_at(now))]
         of_owners = Counter((p.sink, p.owner) for p in kept if p.to)
         waiting_of_owners = Counter((p.sink, p.owner) for p in kept if p.to and not p.sent)
-        sent = {_identify_posted(p) for p in kept if p.sent}
-        waits = {(*_identify_posted(p), p.notice.target) for p in kept if not p.sent}
+        sent = {_make_posted_key(p) for p in kept if p.sent}
+        waits = {(*_make_posted_key(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
-            this = (*_identify_posted(p), p.notice.target)
+            this = (*_make_posted_key(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
                 owner = (p.sink, p.owner)
@@ -120,20 +120,20 @@ class Outbox(Struct, frozen=True):
                     kept.append(p)
         return Outbox(position, tuple(kept))
 
-    def mark(self, group: Sequence[Posted], sent: datetime) -> Outbox:
+    def mark(self, group: Sequence[PostedNotice], sent: datetime) -> Outbox:
         """With a group sent, as one message."""
         rows = {p.row for p in group}
         posted = (replace(p, sent=sent) if p.row in rows and not p.sent else p for p in self.posted)
         return Outbox(self.position, tuple(posted))
 
 
-def _identify_posted(posted: Posted) -> tuple[str, ...]:
+def _make_posted_key(posted: PostedNotice) -> tuple[str, ...]:
     return posted.sink, *posted.reader, posted.notice.kind, posted.notice.key
 
 
-def select_due(
-    posted: Sequence[Posted], per_hour: int, now: datetime, *, quiet: bool = False
-) -> tuple[Posted, ...]:
+def select_due_notices(
+    posted: Sequence[PostedNotice], per_hour: int, now: datetime, *, quiet: bool = False
+) -> tuple[PostedNotice, ...]:
     """Return what goes out now as one message to one reader; nothing while all of it waits.
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
@@ -158,7 +158,7 @@ def select_due(
     return tuple(waiting) if paced else ()
 
 
-def find_full_owners(posted: Sequence[Posted], per_hour: int, now: datetime) -> set[str]:
+def find_owners_at_limit(posted: Sequence[PostedNotice], per_hour: int, now: datetime) -> set[str]:
     """Return the job owners to whose addresses so many messages went within the hour. A row of a
     release that noted no owner counts for its address."""
     sent = {
@@ -191,7 +191,8 @@ def compose_message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
     lines.append(f"A person is needed: {needed[0]}." if needed else "No action is needed.")
     lines.append(f"Next: {first.next if one_kind else 'hpctl status'}")
     return SinkMessage(
-        _clean_line(f"[{cluster}] {title}", 150), "\n".join(_clean_line(line) for line in lines)
+        _clean_message_line(f"[{cluster}] {title}", 150),
+        "\n".join(_clean_message_line(line) for line in lines),
     )
 
 
@@ -207,7 +208,7 @@ def _format_targets(notices: Sequence[Notice]) -> str:
 _NO_MENTION: Final = str.maketrans({"@": "\uff20", "<": "\u2039", ">": "\u203a"})
 
 
-def _clean_line(text: str, most: int = MAX_LINE) -> str:
+def _clean_message_line(text: str, most: int = MAX_LINE) -> str:
     """Return one line without control characters and chat mentions: users wrote parts of it."""
     text = make_printable(" ".join(text.split())).translate(_NO_MENTION)
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -33,12 +33,13 @@ _ADDRESS: Final = re.compile(r"(?=.{1,254}$)\w[\w.%+-]*(@\w[\w.-]*)?", re.ASCII)
 """What may follow `mail -s SUBJECT`: never an option."""
 
 
-class Unusable(HpctlError):
+class UnusableSinkError(HpctlError):
     """A sink to which nothing can be sent as it is set up."""
 
 
-def read_url(name: str, source: str) -> str:
-    """Return the URL that a file, or `env:NAME`, holds. Raises Unusable, which names the fix."""
+def read_sink_url(name: str, source: str) -> str:
+    """Return the URL that a file, or `env:NAME`, holds. Raises UnusableSinkError, which names the
+    fix."""
     if source.startswith("env:"):
         url = os.environ.get(source[4:], "")
     else:
@@ -47,12 +48,12 @@ def read_url(name: str, source: str) -> str:
                 mode, url = os.fstat(file.fileno()).st_mode, file.read(4096)
         except OSError as error:
             fix = f"write the sink's URL into the file, and run: chmod 0640 {source}"
-            raise Unusable(
+            raise UnusableSinkError(
                 f"cannot use the notification sink {name}: cannot read {source}: {error.strerror}",
                 fix,
             ) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise Unusable(
+            raise UnusableSinkError(
                 f"cannot use the notification sink {name}: other users can read {source}, which "
                 "holds credentials",
                 f"run: chmod 0640 {source}",
@@ -60,19 +61,19 @@ def read_url(name: str, source: str) -> str:
     url = url.strip()
     if not re.fullmatch(r"\w+://[!-~]+", url):
         fix = "write one URL of Apprise into it, such as json://host/path or slack://..."
-        raise Unusable(
+        raise UnusableSinkError(
             f"cannot use the notification sink {name}: {source} must contain exactly one URL", fix
         )
     return url
 
 
 def check_sink(name: str, source: str, *, reach: bool = False) -> None:
-    """Raise Unusable where nothing can be sent. With `reach`, and where the URL has a host and not
-    a service's tokens, a server answers there."""
-    url = read_url(name, source)
+    """Raise UnusableSinkError where nothing can be sent. With `reach`, and where the URL has a host
+    and not a service's tokens, a server answers there."""
+    url = read_sink_url(name, source)
     why = _send_with_apprise(url, ["--dry-run", "--body=x"])
     if why:
-        raise Unusable(
+        raise UnusableSinkError(
             f"cannot use the notification sink {name}: {why}",
             "check its URL: https://github.com/caronc/apprise/wiki",
         )
@@ -84,19 +85,21 @@ def check_sink(name: str, source: str, *, reach: bool = False) -> None:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
             fix = "check that the service runs and that this host may connect to it"
-            raise Unusable(
+            raise UnusableSinkError(
                 f"the service of the notification sink {name} does not answer on port {port}: "
                 f"{error}",
                 fix,
             ) from error
 
 
-def find_unusable(sinks: Mapping[str, str], *, reach: bool = False) -> Iterator[Unusable]:
+def find_unusable_sinks(
+    sinks: Mapping[str, str], *, reach: bool = False
+) -> Iterator[UnusableSinkError]:
     """Yield what is wrong with each, see `check`."""
     for name, source in sinks.items():
         try:
             check_sink(name, source, reach=reach)
-        except Unusable as error:
+        except UnusableSinkError as error:
             yield error
 
 
@@ -104,8 +107,8 @@ def deliver_message(name: str, source: str, message: SinkMessage, to: str = "") 
     """Send a message; why it was not, and empty where the sink has taken it. `to` stands where the
     URL has `{mail}`."""
     try:
-        url = read_url(name, source).replace("{mail}", quote(to, safe=""))
-    except Unusable as error:
+        url = read_sink_url(name, source).replace("{mail}", quote(to, safe=""))
+    except UnusableSinkError as error:
         return f"{error}: {error.hint}"
     why = _send_with_apprise(url, [f"--title={message.title}", "--input-format=text"], message.body)
     return why and f"sink {name}: {why}"
@@ -116,7 +119,7 @@ def send_mail(program: str, message: SinkMessage, to: str) -> str:
     return _run_program([program, "-s", message.title, to], message.body, os.environ)
 
 
-def parse_address(text: str) -> str:
+def parse_mail_address(text: str) -> str:
     """Return a user's name or address that a mail may go to; empty for any other text."""
     return text if _ADDRESS.fullmatch(text) else ""
 

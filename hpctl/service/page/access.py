@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from itsdangerous import BadSignature, TimestampSigner
 
 from hpctl.engine.config import PageSection
-from hpctl.service.alerts import read_token
+from hpctl.service.alerts import read_secret_file
 from hpctl.toolkit.compat import UTC
 
 LINK_S, SESSION_S = 300, 12 * 3600
@@ -40,8 +40,8 @@ class PageAccess:
         file = page.token_file
         if page.unix or file is None:
             return cls(None, page.hosts)
-        read_token(file, "page.token_file")
-        return cls(lambda: read_token(file, "page.token_file"), page.hosts)
+        read_secret_file(file, "page.token_file")
+        return cls(lambda: read_secret_file(file, "page.token_file"), page.hosts)
 
     def is_own_host(self, host: str) -> bool:
         """Return whether a Host header is this server's. A name that other DNS leads here, as in

@@ -25,17 +25,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hpctl.engine.explain_view import NO_PARTS, ExplainParts
-from hpctl.service.intake.server import REQUEST_S, Bounds
+from hpctl.engine.explain_view import NO_PARTS, ExplainExtensions
+from hpctl.service.intake.server import REQUEST_S, ConnectionBounds
 from hpctl.service.page.access import SESSION_S, PageAccess
 from hpctl.service.page.follow import PageFollower
-from hpctl.service.page.render import PagePart, Renderer
+from hpctl.service.page.render import PagePart, PageRenderer
 from hpctl.toolkit.bounds import parse_count
-from hpctl.wire.authentication import Refusal
+from hpctl.wire.authentication import RequestRefusal
 
 T = TypeVar("T")
 
-BOUNDS = Bounds(
+BOUNDS = ConnectionBounds(
     in_all=256, waiting=64, waiting_of_address=64, busy_of_address=128, oldest_busy_goes=True
 )
 """All browsers that come through a tunnel or a Unix socket share one address, and each keeps a
@@ -65,7 +65,7 @@ SIGN_IN = (
 )
 
 
-class Feed:
+class PageFeed:
     """One path: its parts, each with the version at which it last changed.
 
     Versions are milliseconds of the clock and grow: those of a former process are older.
@@ -93,13 +93,13 @@ class Feed:
         return {name: self.parts[name].html if name in self.parts else "" for name in news}
 
 
-class Hub:
+class PageHub:
     """The follower and the feeds, for the event loop; the work is done on one thread."""
 
-    def __init__(self, follower: PageFollower, explain_parts: ExplainParts = NO_PARTS) -> None:
-        self._look_at, self._renderer = follower.look, Renderer(follower, explain_parts)
+    def __init__(self, follower: PageFollower, explain_parts: ExplainExtensions = NO_PARTS) -> None:
+        self._look_at, self._renderer = follower.look, PageRenderer(follower, explain_parts)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="page-render")
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, PageFeed] = {}
         self._look, self._asked = 1, 0.0
         self._following: asyncio.Task[None] | None = None
         self.closed = False
@@ -108,25 +108,27 @@ class Hub:
         """Have the streams end soon."""
         self.closed = True
 
-    async def feed(self, path: str) -> Feed:
+    async def feed(self, path: str) -> PageFeed:
         """Return the newest parts of a path."""
         before, self._asked = self._asked, time.monotonic()
         if self._asked - before > IDLE_S:
             await self._read_world()
         if path not in self._feeds and len(self._feeds) >= FEEDS:
             self._feeds.clear()
-        feed = self._feeds.setdefault(path, Feed())
+        feed = self._feeds.setdefault(path, PageFeed())
         async with feed.lock:
             look = self._look
             if feed.of != look:
-                feed.take(await self._work(lambda: self._renderer.page(path)), look)
+                feed.take(await self._run_on_worker(lambda: self._renderer.page(path)), look)
         return feed
 
     async def document(self, path: str) -> str:
         """Return a whole page; empty where there is none."""
         feed = await self.feed(path)
         parts, version = feed.parts, feed.version
-        return await self._work(lambda: self._renderer.document(parts, path, version)) * bool(parts)
+        return await self._run_on_worker(
+            lambda: self._renderer.document(parts, path, version)
+        ) * bool(parts)
 
     async def stream(self, path: str, since: int) -> AsyncIterator[str]:
         """Yield what changes at a path, as server-sent events, until it is time for another
@@ -141,10 +143,10 @@ class Hub:
                 yield f"id: {since}\ndata: {json.dumps(changes)}\n\n"
             if feed.of == self._look:
                 if self._following is None or self._following.done():
-                    self._following = asyncio.create_task(self._follow())
+                    self._following = asyncio.create_task(self._follow_world())
                 await asyncio.wait([self._following], timeout=left)
 
-    async def _follow(self) -> None:
+    async def _follow_world(self) -> None:
         """Look again and again while anybody does, until there is news."""
         look = self._look
         while look == self._look and time.monotonic() - self._asked < IDLE_S and not self.closed:
@@ -152,13 +154,13 @@ class Hub:
             await self._read_world()
 
     async def _read_world(self) -> None:
-        self._look += await self._work(self._look_at)
+        self._look += await self._run_on_worker(self._look_at)
 
-    async def _work(self, do: Callable[[], T]) -> T:
+    async def _run_on_worker(self, do: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
 
-class Guard:
+class RequestGuard:
     """Check each request first: the method, the Host and the right to look; and every header."""
 
     def __init__(self, app: ASGIApp, access: PageAccess) -> None:
@@ -172,9 +174,11 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await (self._refuse(HTTPConnection(scope)) or self._app)(scope, receive, send_with_headers)
+        await (self._make_refusal(HTTPConnection(scope)) or self._app)(
+            scope, receive, send_with_headers
+        )
 
-    def _refuse(self, asked: HTTPConnection) -> Response | None:
+    def _make_refusal(self, asked: HTTPConnection) -> Response | None:
         if asked.scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page only shows.\n", 405, {"allow": "GET, HEAD"})
         if not self._access.is_own_host(asked.headers.get("host", "")):
@@ -183,12 +187,12 @@ class Guard:
         try:
             if asked.scope["path"].startswith("/enter/") or self._access.allows(*shown):
                 return None
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             return PlainTextResponse(f"{refusal}\n{refusal.hint}\n", refusal.status)
         return PlainTextResponse(SIGN_IN, 401, {"www-authenticate": "Bearer"})
 
 
-def make_application(hub: Hub, access: PageAccess) -> ASGIApp:
+def make_application(hub: PageHub, access: PageAccess) -> ASGIApp:
     """Return the whole server's ASGI application."""
 
     async def serve_page(request: Request) -> Response:
@@ -220,4 +224,4 @@ def make_application(hub: Hub, access: PageAccess) -> ASGIApp:
         Route("/enter/{code}", serve_login),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)])
+    return Starlette(routes=routes, middleware=[Middleware(RequestGuard, access=access)])

@@ -14,11 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from hpctl.engine.adapters import make_rules, make_scheduler
 from hpctl.engine.config import Config
-from hpctl.engine.journal.state import Corrupt, State
+from hpctl.engine.journal.state import InconsistentEventError, State
 from hpctl.engine.world import World
-from hpctl.engine.world_offline import try_to_ask
+from hpctl.engine.world_offline import try_to_read
 from hpctl.engine.world_reader import WorldReader
-from hpctl.engine.world_wire import socket_path
+from hpctl.engine.world_wire import get_socket_path
 from hpctl.toolkit.errors import HpctlError
 from hpctl.toolkit.output import now
 from hpctl.vocabulary.identity import NodeName
@@ -48,7 +48,7 @@ class PageFollower:
         self._monotonic = monotonic
         self.config, self.rules = config, make_rules(config)
         journal = config.state_dir / "journal.db"
-        mine = (journal, socket_path(config.state_dir))
+        mine = (journal, get_socket_path(config.state_dir))
         here = not config.database_url and journal.exists()
         if here and not any(os.access(path, os.W_OK) for path in mine):
             raise HpctlError(
@@ -75,19 +75,19 @@ class PageFollower:
             return False
         begun, old = time.process_time(), self.trouble
         try:
-            changed = self._look(wait_s)
+            changed = self._refresh_world(wait_s)
         # What no isolation caught is shown as well, and tried again: the page outlives it.
         except Exception as error:
-            if not isinstance(error, HpctlError | Corrupt):
+            if not isinstance(error, HpctlError | InconsistentEventError):
                 log.exception("the page cannot look")
             changed, self.trouble = False, f"{error}. {getattr(error, 'hint', '')}".strip()
             self._afresh = 0.0
         self._next = self._monotonic() + SHARE / 2 * (time.process_time() - begun)
         return changed or old != self.trouble
 
-    def _look(self, wait_s: float) -> bool:
+    def _refresh_world(self, wait_s: float) -> bool:
         if self._reading is None and self._monotonic() >= self._due:
-            self._reading, self._begun = self._pool.submit(self._read), self._monotonic()
+            self._reading, self._begun = self._pool.submit(self._read_due_world), self._monotonic()
         if self._reading is None:
             return False
         if self._reading not in wait((self._reading,), wait_s).done:
@@ -95,7 +95,7 @@ class PageFollower:
                 self.trouble = f"the daemon, the journal or Slurm has not answered for {LATE_S:g} s"
             return False
         reading, self._reading = self._reading, None
-        self._pace()
+        self._choose_next_read()
         before, self.world = self.world, reading.result()
         self.trouble = ""
         if self.world.computed:
@@ -103,7 +103,7 @@ class PageFollower:
         self._due = 0.0
         return self.world.number != before.number
 
-    def _read(self) -> World:
+    def _read_due_world(self) -> World:
         """Read what is due."""
         at = self._monotonic()
         if at >= self._afresh:
@@ -113,10 +113,10 @@ class PageFollower:
             self.leaves = world.leaves
         elif at >= self._leaves_due:
             self._leaves_due = at + LEAVES_S
-            self.leaves = try_to_ask(True, self._scheduler.leaves)[0] or {}
+            self.leaves = try_to_read(True, self._scheduler.leaves)[0] or {}
         return world
 
-    def _pace(self) -> None:
+    def _choose_next_read(self) -> None:
         """Read again the later, the more of a processor went into all since the last time, the
         commands of Slurm among it."""
         ran = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from msgspec import Struct
 
 from hpctl.engine import instance_resolver
-from hpctl.engine.world import World, known_nodes
+from hpctl.engine.world import World, list_known_nodes
 from hpctl.vocabulary.assessment import Assessment
 from hpctl.vocabulary.identity import NodeName
 
@@ -29,7 +29,7 @@ KINDS = {
 """What a cell says: its sign, which tells it without color, and its meaning. The first counts."""
 
 
-class Cell(Struct, frozen=True):
+class NodeMapCell(Struct, frozen=True):
     """One node, in the instance group (the partition, where the cloud names none) and on the leaf
     switch or block where it is."""
 
@@ -40,17 +40,17 @@ class Cell(Struct, frozen=True):
     says: str
 
 
-def make_cells(
+def make_node_cells(
     w: World, leaves: Mapping[NodeName, str], persons: Container[str] = frozenset()
-) -> list[Cell]:
+) -> list[NodeMapCell]:
     """Return all nodes, by group, leaf and name. `persons`: the nodes that need a person."""
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
     jobs: dict[NodeName, str] = {}
     for job in running:
         jobs |= dict.fromkeys(job.nodes, job.shown)
     found = [
-        _make_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
-        for name in known_nodes(w)
+        _make_node_cell(w, name, jobs.get(name), leaves.get(name, ""), name in persons)
+        for name in list_known_nodes(w)
     ]
     # Nodes are in order already.
     return sorted(
@@ -62,14 +62,16 @@ def make_cells(
     )
 
 
-def count_cells(found: Iterable[Cell]) -> str:
+def count_node_cells(found: Iterable[NodeMapCell]) -> str:
     """Return how many cells there are, and of what is not well how many."""
     of = Counter(cell.kind for cell in found)
     unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
     return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
 
 
-def _make_cell(w: World, name: NodeName, job: str | None, leaf: str, person: bool) -> Cell:
+def _make_node_cell(
+    w: World, name: NodeName, job: str | None, leaf: str, person: bool
+) -> NodeMapCell:
     node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
     judged, hold = w.assessments.get(name), w.state.holds.get(name)
     rec = w.state.node_recovery(name)
@@ -91,7 +93,7 @@ def _make_cell(w: World, name: NodeName, job: str | None, leaf: str, person: boo
     }
     partition = node.partitions[0] if node and node.partitions else "other nodes"
     group = instance.group if instance and instance.group else partition
-    return Cell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
+    return NodeMapCell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
 
 
 def _summarize_health(judged: Assessment | None) -> dict[str, bool]:

@@ -26,7 +26,9 @@ class PageProcess:
         self._listen = listen
         self._stopping = threading.Event()
         self.process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._keep, name="page-keeper", daemon=True)
+        self._thread = threading.Thread(
+            target=self._restart_until_stopped, name="page-keeper", daemon=True
+        )
         self.trouble = ""
         """Why there is no page; empty where there is one, or none is wanted."""
 
@@ -47,7 +49,7 @@ class PageProcess:
         if self._thread.is_alive():
             self._thread.join(10.0)
 
-    def _keep(self) -> None:
+    def _restart_until_stopped(self) -> None:
         soon, latest = AGAIN_S
         pause = soon
         while not self._stopping.is_set():

@@ -1,6 +1,7 @@
 """Pages as parts: each part is one element with an id, so that only what changed is sent again.
 
-Every text in a part has come through `_clean_value` and Jinja's escaping, whatever its source.
+Every text in a part has come through `_convert_template_value` and Jinja's escaping, whatever its
+source.
 """
 
 from __future__ import annotations
@@ -19,22 +20,33 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec.structs import replace
 
-from hpctl.engine.estimates import Estimate, Estimator
-from hpctl.engine.explain_view import NO_PARTS, ExplainParts, ExplainView, explain_view, job_view
+from hpctl.engine.estimates import EndTimeEstimate, RecoveryTimeEstimator
+from hpctl.engine.explain_view import (
+    NO_PARTS,
+    ExplainExtensions,
+    ExplainView,
+    build_explain_view,
+    make_job_view,
+)
 from hpctl.engine.journal.state import State
 from hpctl.engine.named_jobs import find_named_jobs
-from hpctl.engine.nodes_view import nodes_view
+from hpctl.engine.nodes_view import make_nodes_view
 from hpctl.engine.run_policies import RunPolicies
-from hpctl.engine.status_view import StatusView, status_view
+from hpctl.engine.status_view import StatusView, make_status_view
 from hpctl.engine.timeline import describe_phase, write_title
 from hpctl.engine.views import choose_recoveries
-from hpctl.engine.world import known_nodes
+from hpctl.engine.world import list_known_nodes
 from hpctl.service.page.follow import PageFollower
-from hpctl.service.page.node_map import KINDS, count_cells, make_cells
-from hpctl.service.page.training import Segment, Training, list_trainings, make_strip
+from hpctl.service.page.node_map import KINDS, count_node_cells, make_node_cells
+from hpctl.service.page.training import (
+    Segment,
+    TrainingJobSummary,
+    list_training_jobs,
+    make_time_segments,
+)
 from hpctl.toolkit.bounds import make_printable
 from hpctl.toolkit.durations import format_duration
-from hpctl.toolkit.hostlist import fold_shown
+from hpctl.toolkit.hostlist import format_node_names
 from hpctl.toolkit.tables import STYLES, format_time_offset
 from hpctl.vocabulary.identity import RecoveryId
 from hpctl.vocabulary.job_recovery import JobRecovery
@@ -82,21 +94,21 @@ def _make_part(html: str) -> PagePart:
     return PagePart(html, html)
 
 
-def _clean_value(value: object) -> object:
+def _convert_template_value(value: object) -> object:
     """Return what any expression of a template becomes, before it is escaped."""
     if type(value) is not str:
         return "" if value is None else value
     return make_printable(value if len(value) <= TEXT else value[:TEXT] + "\u2026", lines=True)
 
 
-def _find_tone(word: object) -> str:
+def _find_css_class(word: object) -> str:
     """Return the style sheet's class for a word, as the terminal colors it."""
     return {"green": "good", "red": "bad", "yellow": "warn"}.get(STYLES.get(str(word), ""), "dim")
 
 
-def _link_commands(text: str) -> Markup:
+def _add_command_links(text: str) -> Markup:
     """Return a text in which the command that explains a thing leads to its page."""
-    safe = str(escape(_clean_value(text)))
+    safe = str(escape(_convert_template_value(text)))
     return Markup(_COMMAND.sub(r'<a href="/explain/\1">\g<0></a>', safe))  # noqa: S704 -- escaped
 
 
@@ -106,9 +118,9 @@ def _shorten_line(text: str) -> str:
     return text if len(text) <= LETTERS else f"{text[: LETTERS // 2]}\u2026{text[-LETTERS // 4 :]}"
 
 
-def _mark_code(text: str) -> Markup:
+def _mark_commands(text: str) -> Markup:
     """A text in which the parts in backquotes are commands to copy."""
-    safe = str(escape(_clean_value(text)))
+    safe = str(escape(_convert_template_value(text)))
     return Markup(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S704 -- escaped
 
 
@@ -117,9 +129,9 @@ def _format_elapsed(at: datetime, fault_at: datetime) -> str:
     return format_time_offset((at - fault_at).total_seconds())
 
 
-def _fold_names(names: Sequence[str], limit: int = 200) -> str:
+def _fold_node_names(names: Sequence[str], limit: int = 200) -> str:
     """Return names of nodes as a hostlist, cut where it is long."""
-    text = fold_shown(names)
+    text = format_node_names(names)
     return text if len(text) <= limit else text[:limit] + "\u2026"
 
 
@@ -130,8 +142,8 @@ class PageCard(NamedTuple):
     rec: NodeRecovery | JobRecovery
     title: str
     view: ExplainView
-    estimate: Estimate | None
-    training: Training | None = None
+    estimate: EndTimeEstimate | None
+    training: TrainingJobSummary | None = None
 
 
 def _list_recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecovery]:
@@ -139,27 +151,34 @@ def _list_recoveries(state: State, **which: Any) -> list[NodeRecovery | JobRecov
     return [*nodes, *jobs]
 
 
-class Renderer:
+class PageRenderer:
     """Makes pages of what a follower knows."""
 
-    def __init__(self, follower: PageFollower, explain_parts: ExplainParts = NO_PARTS) -> None:
+    def __init__(self, follower: PageFollower, explain_parts: ExplainExtensions = NO_PARTS) -> None:
         self._explain_parts = replace(explain_parts, look=False)
         folder = FileSystemLoader(Path(__file__).parent / "templates")
         made = Environment(
-            loader=folder, autoescape=True, undefined=StrictUndefined, finalize=_clean_value
+            loader=folder,
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_convert_template_value,
         )
-        made.filters |= {"tone": _find_tone, "duration": format_duration, "linked": _link_commands}
         made.filters |= {
-            "coded": _mark_code,
+            "tone": _find_css_class,
+            "duration": format_duration,
+            "linked": _add_command_links,
+        }
+        made.filters |= {
+            "coded": _mark_commands,
             "title": write_title,
             "shortened": _shorten_line,
             "standing": describe_phase,
-            "folded": _fold_names,
+            "folded": _fold_node_names,
         }
         made.globals |= {
             "KINDS": KINDS,
             "PAGES": PAGES,
-            "counted": count_cells,
+            "counted": count_node_cells,
             "passed": _format_elapsed,
         }
         parts: Any = made.get_template("parts.html").module
@@ -175,7 +194,7 @@ class Renderer:
         """Return a whole page, for a browser that has nothing yet."""
         body = [part.html for name, part in parts.items() if not name.startswith(INNER)]
         w = self._follower.world
-        name = PAGES.get(path) or self._name_target(path.partition("/explain/")[2])
+        name = PAGES.get(path) or self._format_target_name(path.partition("/explain/")[2])
         return self._layout.render(
             parts=body, path=path, version=version, cluster=w.cluster, name=name, now=w.now
         )
@@ -184,11 +203,11 @@ class Renderer:
         """Return what is to be seen at a path now, by id, in order; nothing where there is no
         page."""
         w = self._follower.world
-        status, page, _, target = status_view(w), *path.partition("/explain/")
+        status, page, _, target = make_status_view(w), *path.partition("/explain/")
         if path == "/":
             parts = self._render_overview(status)
         elif path == "/jobs":
-            parts = {"jobs": _make_part(self._parts.jobs(list_trainings(w)))}
+            parts = {"jobs": _make_part(self._parts.jobs(list_training_jobs(w)))}
         elif path == "/history":
             parts = {"history": _make_part(self._render_history())}
         elif page or not (html := self._render_explanation(target)):
@@ -210,9 +229,9 @@ class Renderer:
         waiting = {task.explain for task in status.person_tasks}
         holds = [h for h in status.holds if h.target not in persons and h.shown not in waiting]
         nodes, jobs = choose_recoveries(w.state, ended=False, since=None)
-        found = make_cells(w, self._follower.leaves, persons)
+        found = make_node_cells(w, self._follower.leaves, persons)
         many, kinds = len(found) > FEW, Counter(cell.kind for cell in found)
-        estimator = Estimator(w)
+        estimator = RecoveryTimeEstimator(w)
         counts = {
             "person": len(status.person_tasks) + len(status.unknowns),
             "legend": len(found),
@@ -239,36 +258,36 @@ class Renderer:
             parts[f"g-{group}"] = PagePart(to_html.group(group, here, leaves, many), key)
             parts[f"c-{group}"] = _make_part(to_html.counts(group, here))
             parts |= {f"n-{name}": _make_part(html) for name, html in drawn.items()}
-        parts["jobs"] = _make_part(to_html.open_jobs(*self._job_cards(jobs, estimator)))
-        parts["healing"] = _make_part(to_html.healing(*self._node_cards(nodes, estimator)))
+        parts["jobs"] = _make_part(to_html.open_jobs(*self._make_job_cards(jobs, estimator)))
+        parts["healing"] = _make_part(to_html.healing(*self._make_node_cards(nodes, estimator)))
         parts["held"] = _make_part(to_html.held(holds[:ROWS], len(holds)))
         parts["others"] = _make_part(to_html.others(status.other_problems, LINES))
         parts["capacity"] = _make_part(to_html.capacity(status.changes))
         return parts
 
-    def _job_cards(
-        self, jobs: Sequence[JobRecovery], estimator: Estimator
+    def _make_job_cards(
+        self, jobs: Sequence[JobRecovery], estimator: RecoveryTimeEstimator
     ) -> tuple[list[PageCard], Sequence[JobRecovery]]:
         """Return the newest as cards, and the rest."""
         w = self._follower.world
-        known = list_trainings(w, [rec.key for rec in jobs[:CARDS]])
+        known = list_training_jobs(w, [rec.key for rec in jobs[:CARDS]])
         of_job = {training.id: training for training in known}
         found = []
         for rec in jobs[:CARDS]:
-            view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
+            view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
                 estimate = estimator.estimate_job(rec)
                 found.append(PageCard(rec, write_title(rec), view, estimate, of_job.get(rec.key)))
         return found, jobs[CARDS:]
 
-    def _node_cards(
-        self, nodes: Sequence[NodeRecovery], estimator: Estimator
+    def _make_node_cards(
+        self, nodes: Sequence[NodeRecovery], estimator: RecoveryTimeEstimator
     ) -> tuple[list[PageCard], Sequence[NodeRecovery]]:
         """Return the newest as cards, and the rest."""
         w = self._follower.world
         found = []
         for rec in nodes[:CARDS]:
-            view = explain_view(w, self._follower.rules, rec.id, self._explain_parts)
+            view = build_explain_view(w, self._follower.rules, rec.id, self._explain_parts)
             if view is not None:
                 found.append(PageCard(rec, write_title(rec), view, estimator.estimate_node(rec)))
         return found, nodes[CARDS:]
@@ -288,27 +307,27 @@ class Renderer:
         w = self._follower.world
         named = find_named_jobs(w, target)
         number = named[0] if len(named) == 1 else None
-        view = explain_view(w, self._follower.rules, target, self._explain_parts)
+        view = build_explain_view(w, self._follower.rules, target, self._explain_parts)
         job = w.slurm.jobs.get(number) if w.slurm and number is not None else None
         if view is None and job is not None:
             ruled = RunPolicies(self._follower.config.run_policy_layers).find_policies(job)
             policies = {job.id: ruled.policy} if ruled else {}
-            view = job_view(w, policies, target, self._explain_parts)
+            view = make_job_view(w, policies, target, self._explain_parts)
         if view is None:
             return ""
-        node = nodes_view(w, (target,)).nodes[0] if target in known_nodes(w) else None
-        own = list_trainings(w, [number]) if number is not None else []
-        title_of_it = self._name_target(target, view.target)
+        node = make_nodes_view(w, (target,)).nodes[0] if target in list_known_nodes(w) else None
+        own = list_training_jobs(w, [number]) if number is not None else []
+        title_of_it = self._format_target_name(target, view.target)
         if view.kind in ("job", "array") and title_of_it == target:
             title_of_it = f"Job {target}"
         headline = view.headline.removeprefix(f"{title_of_it}. ")
-        related = [(to, self._name_target(to)) for to in view.related]
+        related = [(to, self._format_target_name(to)) for to in view.related]
         html: str = self._parts.explain(
             title_of_it, headline, view, related, node, job, own, self._measure_phases(view.target)
         )
         return html
 
-    def _name_target(self, target: str, subject: str = "") -> str:
+    def _format_target_name(self, target: str, subject: str = "") -> str:
         """Return a recovery by its node and fault in words, a change by what it changes; any other
         thing by its own name."""
         state, rid = self._follower.world.state, RecoveryId(subject or target)
@@ -334,4 +353,4 @@ class Renderer:
             )
             for n, ((begin, phase), end) in enumerate(zip(entered, ends, strict=False))
         ]
-        return make_strip(spans) if spans else ()
+        return make_time_segments(spans) if spans else ()

@@ -9,10 +9,10 @@ import socket
 from pathlib import Path
 
 from hpctl.engine.config import Config
-from hpctl.engine.explain_view import ExplainParts
+from hpctl.engine.explain_view import ExplainExtensions
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.page.access import PageAccess
-from hpctl.service.page.app import BOUNDS, Hub, make_application
+from hpctl.service.page.app import BOUNDS, PageHub, make_application
 from hpctl.service.page.follow import PageFollower
 from hpctl.toolkit import output
 from hpctl.toolkit.errors import HpctlError
@@ -21,7 +21,7 @@ FIRST_S = 3.0
 """How long Slurm and the cloud may take before the page is served without them."""
 
 
-def make_link(listen: str, access: PageAccess) -> str:
+def make_login_link(listen: str, access: PageAccess) -> str:
     """Return the address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen:
@@ -41,7 +41,12 @@ def make_link(listen: str, access: PageAccess) -> str:
 
 
 def serve_page(
-    loaded: Config, listen: str, access: PageAccess, explain_parts: ExplainParts, *, by_hand: bool
+    loaded: Config,
+    listen: str,
+    access: PageAccess,
+    explain_parts: ExplainExtensions,
+    *,
+    by_hand: bool,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM; `by_hand` prints a link that is good once.
 
@@ -54,12 +59,12 @@ def serve_page(
     with contextlib.closing(PageFollower(loaded)) as follower:
         listener = _open_listener(listen, loaded.access.group)
         follower.look(FIRST_S)
-        hub = Hub(follower, explain_parts)
+        hub = PageHub(follower, explain_parts)
         server = IntakeServer(make_application(hub, access), bounds=BOUNDS)
         server.start(listener=listener)
         if by_hand:
             port = server.port
-            output.print_exact(make_link(f"{listen.rpartition(':')[0]}:{port}", access))
+            output.print_exact(make_login_link(f"{listen.rpartition(':')[0]}:{port}", access))
         signal.sigwait(ends)
         hub.close()
         server.stop()

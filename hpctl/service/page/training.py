@@ -7,8 +7,14 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.engine.estimates import Estimate, Estimator
-from hpctl.engine.job_losses import JobLosses, Loss, find_losses, group_hits, is_recent
+from hpctl.engine.estimates import EndTimeEstimate, RecoveryTimeEstimator
+from hpctl.engine.job_losses import (
+    JobDowntime,
+    JobInterruption,
+    find_job_downtime,
+    group_recoveries_by_job,
+    has_moved_recently,
+)
 from hpctl.engine.timeline import write_headline
 from hpctl.engine.world import World
 from hpctl.toolkit.durations import format_duration
@@ -35,7 +41,7 @@ Segment = tuple[int, int, str, str]
 """The same as a part of a strip: its place and its width for the times."""
 
 
-class Training(Struct, frozen=True):
+class TrainingJobSummary(Struct, frozen=True):
     """A job since it was submitted, as far as the journal goes back. `shown`: its id as its owner
     writes it. `nodes`: those that it has, or had when it ran last, and `size` how many they are or
     are to be. `recovery`: the open one. `estimate`: when it runs again."""
@@ -49,9 +55,9 @@ class Training(Struct, frozen=True):
     size: int
     since: datetime
     until: datetime
-    lost: JobLosses
+    lost: JobDowntime
     recovery: JobRecovery | None = None
-    estimate: Estimate | None = None
+    estimate: EndTimeEstimate | None = None
 
     @property
     def ratio(self) -> float:
@@ -63,10 +69,10 @@ class Training(Struct, frozen=True):
     def strip(self) -> tuple[Segment, ...]:
         """Return its time from left to right, losses in it."""
         whole = (self.since, self.until, "trained", f"since {self.since:%Y-%m-%d %H:%M} UTC")
-        return make_strip((whole, *map(_make_span, self.lost.losses)))
+        return make_time_segments((whole, *map(_make_loss_span, self.lost.losses)))
 
 
-def make_strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
+def make_time_segments(spans: Sequence[Span]) -> tuple[Segment, ...]:
     """Spans of time in the width that all of them have together."""
     first, last = min(s[0] for s in spans), max(s[1] for s in spans)
     scale, found = WIDTH / max((last - first).total_seconds(), 1.0), []
@@ -77,28 +83,32 @@ def make_strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def list_trainings(w: World, only: Collection[JobId] | None = None) -> list[Training]:
+def list_training_jobs(w: World, only: Collection[JobId] | None = None) -> list[TrainingJobSummary]:
     """Return the jobs that run or wait, and those that were hit lately, or `only` these of them;
     open recoveries first, then most lost."""
     # Of the present minute: what is the same for a while is not sent each second.
     now = w.now.replace(second=0, microsecond=0)
-    hits, estimator = group_hits(w), Estimator(w)
+    hits, estimator = group_recoveries_by_job(w), RecoveryTimeEstimator(w)
     known = w.slurm.jobs.values() if w.slurm else ()
     jobs = {job.id: job for job in known if job.state not in ENDED}
-    shown = jobs.keys() | {job for job in hits if is_recent(hits[job][-1], now)}
+    shown = jobs.keys() | {job for job in hits if has_moved_recently(hits[job][-1], now)}
     if only is not None:
         shown &= {*only}
     found = []
     for job in shown:
-        one = _make_training(w, jobs.get(job), hits.get(job, []), estimator, now)
+        one = _make_job_summary(w, jobs.get(job), hits.get(job, []), estimator, now)
         if one is not None:
             found.append(one)
     return sorted(found, key=lambda t: (t.recovery is None, -t.lost.seconds, -t.id))[:MOST]
 
 
-def _make_training(
-    w: World, job: SlurmJob | None, hits: list[JobRecovery], estimator: Estimator, now: datetime
-) -> Training | None:
+def _make_job_summary(
+    w: World,
+    job: SlurmJob | None,
+    hits: list[JobRecovery],
+    estimator: RecoveryTimeEstimator,
+    now: datetime,
+) -> TrainingJobSummary | None:
     begun = hits[0].attempt.submit if hits else job.start if job else None
     about = job or (hits[-1] if hits else None)
     if begun is None or about is None:
@@ -108,10 +118,10 @@ def _make_training(
     if not nodes and last is not None:
         nodes = last.ran_on
     size = len(nodes) or (last.nodes if last else 0) or (job.wants if job else 0)
-    lost = find_losses(w, job, hits, w.now)
+    lost = find_job_downtime(w, job, hits, w.now)
     until = now if job else hits[-1].since
     still = last if last is not None and not last.ended else None
-    return Training(
+    return TrainingJobSummary(
         id=job.id if job else hits[-1].attempt.job,
         shown=about.shown,
         name=about.name,
@@ -127,7 +137,7 @@ def _make_training(
     )
 
 
-def _make_span(loss: Loss) -> Span:
+def _make_loss_span(loss: JobInterruption) -> Span:
     """From the fault to the job's next run, or to its owner's hands."""
     lost = format_duration(loss.seconds)
     says = f"{loss.begin:%m-%d %H:%M:%S}: {lost} lost. {write_headline(loss.recovery)}"

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints import search
 from hpctl.checkpoints.fast import spec as specs
-from hpctl.checkpoints.fast.lead import find_holders, list_held_steps, restore_saves
+from hpctl.checkpoints.fast.lead import find_file_holders, list_held_steps, restore_fast_saves
 from hpctl.checkpoints.fast.peer import PeerConnection
 from hpctl.checkpoints.fast.spec import FastSaveSpec, SavedFile
 from hpctl.checkpoints.fast.union import PeerConnections
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from tests.checkpoints.checkpoint_files import dcp_files
 from tests.process import ended
 from tests.waiting import PATIENCE_S
@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from hpctl.checkpoints.fast import helpers, spec
 from msgspec.structs import replace
-{LOOK_OFTEN}given = spec.read_spec(Path(sys.argv[1]))
+{LOOK_OFTEN}given = spec.read_fast_save_spec(Path(sys.argv[1]))
 helpers.supervise_helper(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
 """
 
@@ -46,7 +46,7 @@ class Nodes:
         self.spec = FastSaveSpec(
             job=str(os.getpid()),
             secret=os.urandom(32).hex(),
-            saves=FastSaves("", **{"flush_s": 3600, "keep": True, **given}),
+            saves=FastSaveOptions("", **{"flush_s": 3600, "keep": True, **given}),
             shared=str(self.shared),
             hosts=tuple(f"n{n}" for n in range(count)),
             addresses=tuple(f"127.0.9.{n + 1}" for n in range(count)),
@@ -70,7 +70,7 @@ class Nodes:
     def start(self, host: str) -> None:
         """Its helper; the disk is as it was left."""
         path = self.shared / specs.META / "spec.json"
-        specs.write_spec(self.spec, path)
+        specs.write_fast_save_spec(self.spec, path)
         command = [sys.executable, "-c", HELPER, str(path), host, str(self.disk(host))]
         with (self.place / f"{host}.log").open("ab") as log:
             self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT, env=self.environ)
@@ -127,11 +127,13 @@ class Nodes:
         """What all helpers said."""
         return "".join(p.read_text() for p in sorted(self.place.glob("*.log")))
 
-    def resume(self, gone=lambda hosts: (), wait_s: float = PATIENCE_S) -> search.Search:
+    def resume(
+        self, gone=lambda hosts: (), wait_s: float = PATIENCE_S
+    ) -> search.CheckpointSearchResult:
         """As a start of the job does."""
         self.said.clear()
-        others = search.last_complete(self.shared)
-        return restore_saves(self.spec, others, self.said.append, gone, wait_s)
+        others = search.find_last_complete_checkpoint(self.shared)
+        return restore_fast_saves(self.spec, others, self.said.append, gone, wait_s)
 
     def safe(self, name: str, limit_s: float = PATIENCE_S, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
@@ -150,7 +152,7 @@ def is_held(spec: FastSaveSpec, living: Sequence[str], name: str, copies: int) -
         steps, answered = list_held_steps(peers, list(living), 0)
         found = peers.each("inventory", answered)
     for each in steps:
-        held = find_holders(each.row, found).values()
+        held = find_file_holders(each.row, found).values()
         if each.row.name == name and all(len({host for host, _ in w}) >= copies for w in held):
             return True
     return False

@@ -116,7 +116,7 @@ class Bed:
 
     def nodes(self) -> specs.FastSaveSpec:
         """The job's nodes now, and who holds whose copies."""
-        return specs.read_spec(self.job.saves / specs.META / f"{self.job.id}.json")
+        return specs.read_fast_save_spec(self.job.saves / specs.META / f"{self.job.id}.json")
 
     def disks(self, node: str, inside: str = "") -> list[Path]:
         """What lies on a node's disk."""

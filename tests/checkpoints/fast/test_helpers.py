@@ -23,30 +23,30 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints import advise
 from hpctl.checkpoints.fast import helpers, lead
-from hpctl.checkpoints.fast.lead import Clocks
-from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.lead import NodeClockOffsets
+from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.peer import (
     PeerConnection,
     PeerError,
     PeerServer,
     TransferLimit,
-    list_ports,
+    list_helper_ports,
 )
 from hpctl.checkpoints.fast.spec import (
     META,
     FastSaveSpec,
     SavedFile,
     SavedStep,
-    load_ledger,
-    memory_room,
-    write_spec,
+    compute_free_memory,
+    load_step_ledger,
+    write_fast_save_spec,
 )
 from hpctl.checkpoints.fast.union import PeerConnections
 from hpctl.checkpoints.search import CompleteCheckpoint, judge_checkpoint
 from hpctl.cli.main import cli
 from hpctl.slurm.signals import SIGNALS
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.registration import Registration
 from tests.checkpoints.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.checkpoints.fast import cluster
@@ -109,11 +109,11 @@ def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
 def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
     files = tuple(SavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
     row = SavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
-    moved = lead.reassign_shares(row, ("n2", "n3"))
+    moved = lead.reassign_step_origins(row, ("n2", "n3"))
     spec = FastSaveSpec(
-        "1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",)
+        "1", "x", FastSaveOptions(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",)
     )
-    node = NodeSaves(spec, "n2")
+    node = NodeSaveStore(spec, "n2")
     for each in (row, moved, row):
         node.handle({"do": "row", "row": msgspec.to_builtins(each), "living": ["n2"]})
     assert node.rows == {"step-1": moved}
@@ -204,9 +204,9 @@ def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
         name, _ = saved(nodes, 10)
         nodes.safe(name)
         wait_for(nodes.shared / name)
-        write_spec(nodes.spec, nodes.shared / META / "7.json")
+        write_fast_save_spec(nodes.spec, nodes.shared / META / "7.json")
         registered = str(nodes.shared), Registration(fast=nodes.spec.saves)
-        monkeypatch.setattr(advise, "find_directory", lambda job, config: registered)
+        monkeypatch.setattr(advise, "find_checkpoint_directory", lambda job, config: registered)
 
         def listed(*more):
             return CliRunner().invoke(cli, ["checkpoint", "ls", "--job", "7", *more])
@@ -359,7 +359,7 @@ def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, 
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
     with monkeypatch.context() as patch:
         patch.setattr(helpers.subprocess, "Popen", made := Mock())
-        helpers.launch_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+        helpers.launch_node_helpers(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
     ((command,), _) = made.call_args
     subprocess.run(command, env=env, timeout=PATIENCE_S, check=False)
     assert (tmp_path / "srun.calls").read_text().count("\n") == launches
@@ -458,8 +458,8 @@ def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
 )  # fmt: skip
 def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
     scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
-    spec = FastSaveSpec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
-    assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
+    spec = FastSaveSpec("7_1", "0", FastSaveOptions("/x"), "/x", ("n0",), ("n0",), id="7")
+    assert (helpers.is_job_running(spec), helpers.has_job_ended_for_good(spec)) == (runs, over)
 
 
 def asked_to_end(nodes):
@@ -531,7 +531,7 @@ def test_hostile_entries_are_no_part_of_a_step(tmp_path, kind):
 
 
 def test_a_slow_answer_is_no_clock_that_differs():
-    clocks, ms = Clocks(), 1_000_000
+    clocks, ms = NodeClockOffsets(), 1_000_000
     clocks.sample("n1", 0, 1 * ms, 80 * ms)
     assert clocks.ahead_ns("n1") == 0, "answered at once, and 79 ms on its way"
     clocks.sample("n1", 1000 * ms, 1021 * ms, 1002 * ms)
@@ -544,14 +544,14 @@ def test_a_slow_answer_is_no_clock_that_differs():
 def test_a_helper_waits_for_the_one_of_the_run_before_to_exit(tmp_path):
     place = tmp_path / "n0"
     spec = FastSaveSpec(
-        "7", "0" * 64, FastSaves(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",)
+        "7", "0" * 64, FastSaveOptions(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",)
     )
     (place / META).mkdir(parents=True, mode=0o700)
     with (place / META / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         release = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
         release.start()
-        NodeSaves(spec, "n0")
+        NodeSaveStore(spec, "n0")
         release.join()
 
 
@@ -559,9 +559,9 @@ def test_two_jobs_do_not_share_a_directory(tmp_path, monkeypatch):
     monkeypatch.setattr("hpctl.checkpoints.fast.node.LOCK_S", 0.2)
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
-        other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
+        other = replace(nodes.spec, job="other", saves=FastSaveOptions(str(nodes.disk("n0"))))
         with pytest.raises(PeerError, match=f"the helper of job {nodes.spec.job} uses"):
-            NodeSaves(other, "n0")
+            NodeSaveStore(other, "n0")
 
 
 def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
@@ -569,11 +569,11 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
         saved(nodes, 10)
-        until(lambda: "step-10" in load_ledger(nodes.disk("n0") / META / "ledger.json"), 60)
+        until(lambda: "step-10" in load_step_ledger(nodes.disk("n0") / META / "ledger.json"), 60)
         again = replace(
-            nodes.spec, secret="1" * 64, restarts=1, saves=FastSaves(str(nodes.disk("n0")))
+            nodes.spec, secret="1" * 64, restarts=1, saves=FastSaveOptions(str(nodes.disk("n0")))
         )
-        node = NodeSaves(again, "n0")
+        node = NodeSaveStore(again, "n0")
         assert nodes.processes["n0"].wait(PATIENCE_S) == -signal.SIGKILL
         del nodes.processes["n0"]
         assert "step-10" in node.rows, "what it saved is kept"
@@ -582,7 +582,7 @@ def test_a_helper_of_an_earlier_start_is_ended(tmp_path, monkeypatch):
 def test_a_start_says_which_node_takes_no_part(tmp_path):
     (tmp_path / "n1").symlink_to(tmp_path)
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.find_obstacle(nodes.spec, lambda hosts: ())
+        why = helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: ())
         assert why == f"on n1, {tmp_path}/n1 is not a directory of this user"
 
 
@@ -591,19 +591,19 @@ def test_a_directory_that_two_nodes_share_is_no_disk_of_their_own(tmp_path, monk
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, short))
     monkeypatch.setattr(Nodes, "disk", lambda nodes, host: nodes.place / "disk")
     with Nodes(tmp_path, 2) as nodes:
-        why = helpers.find_obstacle(nodes.spec, lambda hosts: ())
+        why = helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: ())
         assert re.search(r"disk is the same directory as on n[01]: fast saves need a disk", why)
 
 
 def test_where_locks_are_of_one_node_the_shared_directory_is_seen_all_the_same(tmp_path):
     place = tmp_path / "disk"
     hosts, addresses = ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
-    spec = FastSaveSpec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), hosts, addresses)
-    first = NodeSaves(spec, "n0")
+    spec = FastSaveSpec("7", "0" * 64, FastSaveOptions(str(place)), str(tmp_path), hosts, addresses)
+    first = NodeSaveStore(spec, "n0")
     assert first.handle({"do": "ready"}) == {"off": ""}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpctl.checkpoints.fast.node.try_lock", lambda file: True)
-        NodeSaves(spec, "n1")
+        patch.setattr("hpctl.checkpoints.fast.node.try_file_lock", lambda file: True)
+        NodeSaveStore(spec, "n1")
     assert "is the same directory as on n1" in first.handle({"do": "ready"})["off"]
 
 
@@ -612,7 +612,7 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
         nodes.kill("n1")
-        assert helpers.find_obstacle(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
+        assert helpers.find_fast_save_obstacle(nodes.spec, lambda hosts: gone, wait_s=5.0) == why
 
 
 @pytest.mark.parametrize(
@@ -621,14 +621,14 @@ def test_a_node_without_a_helper_counts_while_it_is_the_job_s(tmp_path, gone, wh
 def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, refused):
     with tempfile.TemporaryDirectory(dir=where) as place:  # /tmp may be either
         spec = FastSaveSpec(
-            "7", "0" * 64, FastSaves(place, memory=True, size=1 << 20), str(tmp_path),
+            "7", "0" * 64, FastSaveOptions(place, memory=True, size=1 << 20), str(tmp_path),
             ("n0", "n1"), ("127.0.9.1", "127.0.9.2"),
         )  # fmt: skip
         if refused:
             with pytest.raises(PeerError, match=refused):
-                NodeSaves(spec, "n0")
+                NodeSaveStore(spec, "n0")
             return
-        node = NodeSaves(spec, "n0")
+        node = NodeSaveStore(spec, "n0")
         file = SavedFile("x", 2 << 20, 1, 1, "n1")
         row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
         with pytest.raises(OSError, match="more than --fast-size 1 MiB"):
@@ -637,7 +637,7 @@ def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, ref
 
 def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
     size = 100_000
-    saves = FastSaves(str(tmp_path / "disk"), size=2 * size)
+    saves = FastSaveOptions(str(tmp_path / "disk"), size=2 * size)
     spec = FastSaveSpec(
         "7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2")
     )
@@ -645,7 +645,7 @@ def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_pat
     (left / "step-1.tmp").mkdir(parents=True)
     (left / "step-1.tmp/x").write_bytes(b"x" * size)
     (left / "step-2.tmp").write_bytes(b"[")
-    node = NodeSaves(spec, "n0")
+    node = NodeSaveStore(spec, "n0")
     assert not list(left.iterdir())
     for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
         (node.meta / name).mkdir(parents=True)
@@ -677,23 +677,25 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
         (groups / name).mkdir(parents=True)
         (groups / name / "memory.max").write_text(f"{most}\n")
         (groups / name / "memory.current").write_text(f"{now}\n")
-    assert memory_room(proc, groups) == (8 - 5 - 1) << 30
+    assert compute_free_memory(proc, groups) == (8 - 5 - 1) << 30
     pages = f"anon {2 << 30}\nfile {3 << 30}\ninactive_file {2 << 30}\nactive_file {1 << 30}\n"
     (groups / "job_7/memory.stat").write_text(f"{pages}shmem 0\n")
-    assert memory_room(proc, groups) == (8 - 2 - 1) << 30
+    assert compute_free_memory(proc, groups) == (8 - 2 - 1) << 30
     (groups / "job_7/memory.max").write_text("max\n")
-    assert memory_room(proc, groups) is None
+    assert compute_free_memory(proc, groups) is None
 
 
 def spec_of(place, *hosts):
     """A job on these hosts, of which a test's process is one."""
     addresses = tuple(f"127.0.9.{number + 1}" for number in range(len(hosts)))
     secret = os.urandom(32).hex()
-    return FastSaveSpec("1", secret, FastSaves(str(place / hosts[0])), str(place), hosts, addresses)
+    return FastSaveSpec(
+        "1", secret, FastSaveOptions(str(place / hosts[0])), str(place), hosts, addresses
+    )
 
 
 def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monkeypatch):
-    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaveStore(spec_of(tmp_path, "n0"), "n0")
     live = node.live
 
     def save_meanwhile():
@@ -712,7 +714,7 @@ def test_what_a_node_saves_while_it_lists_its_files_is_not_missed(tmp_path, monk
 
 def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypatch):
     """The leader finds nodes that a running restore has not reached yet, and tells them of it."""
-    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaveStore(spec_of(tmp_path, "n0"), "n0")
     row = SavedStep("step-1", 1, "torch-dcp", ("n0",), (), 1.0)
     (node.meta / "new/step-1").mkdir(parents=True)
     missed = {"do": "missed", "epoch": 5, "above": 1, "begun": 1}
@@ -733,7 +735,7 @@ def test_the_leaders_word_of_a_restore_waits_for_the_restore(tmp_path, monkeypat
 
 
 def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
-    node = NodeSaves(spec_of(tmp_path, "n0", "n1"), "n0")
+    node = NodeSaveStore(spec_of(tmp_path, "n0", "n1"), "n0")
     row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (), 1.0)
     node.rows = {row.name: row}
     peer = Mock()
@@ -745,15 +747,15 @@ def test_a_copy_of_a_step_that_was_dropped_meanwhile_does_not_stay(tmp_path):
 
 
 def test_two_helpers_that_lead_at_the_end_release_a_node_once(tmp_path):
-    node = NodeSaves(spec_of(tmp_path, "n0"), "n0")
+    node = NodeSaveStore(spec_of(tmp_path, "n0"), "n0")
     node.handle({"do": "bye", "over": True})
     node.handle({"do": "bye", "over": False})
     assert node.over, "what the first has flushed is not left on the node"
 
 
 def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeypatch):
-    helper = helpers.Helper(spec_of(tmp_path, "n0", "n1"), "n0")
-    monkeypatch.setattr(lead.Leader, "answering", frozenset({"n0", "n1"}))
+    helper = helpers.FastSaveHelper(spec_of(tmp_path, "n0", "n1"), "n0")
+    monkeypatch.setattr(lead.FastSaveLeader, "answering", frozenset({"n0", "n1"}))
     begun = time.monotonic()
     helper.release(True, begun + 600)
     assert time.monotonic() < begun + 60
@@ -762,18 +764,18 @@ def test_a_host_that_no_longer_runs_a_helper_is_not_waited_for(tmp_path, monkeyp
 
 def test_a_change_that_was_reported_to_the_wrong_host_reaches_the_leader(tmp_path, monkeypatch):
     spec = spec_of(tmp_path, "n0", "n1", "n2")
-    node, asked = NodeSaves(spec, "n1"), []
+    node, asked = NodeSaveStore(spec, "n1"), []
 
     def answer(_, what, hosts, **given):
         asked.append((what, hosts, given["by"]))
         node.released.set()  # the helper ends after this round
         return {host: {} for host in hosts}
 
-    monkeypatch.setattr(helpers, "NodeSaves", lambda *_: node)
+    monkeypatch.setattr(helpers, "NodeSaveStore", lambda *_: node)
     monkeypatch.setattr(PeerConnections, "each", answer)
     monkeypatch.setattr(signal, "signal", Mock())
     node.handle({"do": "changed", "by": "n2"})
-    helpers.Helper(spec, "n1").run()
+    helpers.FastSaveHelper(spec, "n1").run()
     assert ("changed", ["n0"], "n2") in asked
     assert not node.changed
 
@@ -820,14 +822,16 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (meta := tmp_path / "shared" / META).mkdir(parents=True)
     given = str(tmp_path / "disk")
-    spec = FastSaveSpec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
+    spec = FastSaveSpec(
+        "7", "0" * 64, FastSaveOptions(given), str(meta.parent), ("n0",), ("127.0.9.1",)
+    )
     for mode in (0o777, 0o720, 0o755):
         meta.chmod(mode)
         with pytest.raises(HpctlError, match="belongs to another user"):
-            write_spec(spec, meta / "7.json")
+            write_fast_save_spec(spec, meta / "7.json")
     meta.chmod(0o2700)
-    write_spec(spec, meta / "7.json")
-    node, into = NodeSaves(spec, "n0"), meta / "flush-7/step-1"
+    write_fast_save_spec(spec, meta / "7.json")
+    node, into = NodeSaveStore(spec, "n0"), meta / "flush-7/step-1"
     (node.root / "step-1").mkdir()
     (node.root / "step-1/x").write_text("theirs")
     asked = {"do": "flush", "name": "step-1", "into": str(into)}
@@ -843,7 +847,7 @@ def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
     meta.rename(meta.with_name("kept"))
     meta.symlink_to("kept")
     with pytest.raises(HpctlError, match="belongs to another user"):
-        write_spec(spec, meta / "7.json")
+        write_fast_save_spec(spec, meta / "7.json")
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -852,7 +856,7 @@ def test_a_stranger_reads_nothing(tmp_path):
         nodes.resume()
         with pytest.raises(PeerError, match=r"secret|lost|no process"):
             PeerConnection(replace(nodes.spec, secret="0" * 64), "n0")
-        port = next(list_ports(nodes.spec))
+        port = next(list_helper_ports(nodes.spec))
         for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
             with (
                 socket.create_connection(("127.0.9.1", port), timeout=PATIENCE_S) as stranger,
@@ -884,8 +888,10 @@ def test_two_leaders_flush_one_step_without_moving_one_copy_away(tmp_path, monke
     lines: list[str] = []
 
     def make_lead(host):
-        saves = FastSaves(str(tmp_path / host))
-        return lead.Leader(NodeSaves(replace(spec, saves=saves), host), Mock(), lines.append)
+        saves = FastSaveOptions(str(tmp_path / host))
+        return lead.FastSaveLeader(
+            NodeSaveStore(replace(spec, saves=saves), host), Mock(), lines.append
+        )
 
     slow, other = make_lead("n0"), make_lead("n1")
 

@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints.fast import peer as peers
 from hpctl.checkpoints.fast.peer import (
-    FileBody,
-    NobodyListens,
+    FileAnswerBody,
+    NoHelperListeningError,
     PeerConnection,
     PeerError,
     PeerServer,
 )
 from hpctl.checkpoints.fast.spec import FastSaveSpec
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.wire.admission import UNPROVEN, UNPROVEN_BY_ADDRESS, AdmissionPool, create_peer_name
 from hpctl.wire.job_channel import PIECE, JobChannel
 
@@ -31,7 +31,9 @@ def spec_of(place, *addresses):
     """A job on one host for each address."""
     hosts = tuple(f"n{number}" for number in range(len(addresses)))
     secret = os.urandom(32).hex()
-    return FastSaveSpec("1", secret, FastSaves(str(place / "n0")), str(place), hosts, addresses)
+    return FastSaveSpec(
+        "1", secret, FastSaveOptions(str(place / "n0")), str(place), hosts, addresses
+    )
 
 
 class Relay:
@@ -78,13 +80,13 @@ def bind(address, port):
 def relayed(tmp_path):
     """The spec of a job whose helper listens on the second port, and a relay on the first."""
     spec = spec_of(tmp_path, "127.0.9.81")
-    ports = peers.list_ports(spec)
+    ports = peers.list_helper_ports(spec)
     listener = bind("127.0.9.81", next(ports))
     said = []
 
     def answer(request):
         said.append(request["do"])
-        return FileBody(SECRETS * 100_000) if request["do"] == "get" else {"yes": 1}
+        return FileAnswerBody(SECRETS * 100_000) if request["do"] == "get" else {"yes": 1}
 
     with closing(PeerServer(spec, "n0", answer)), closing(listener):
         yield spec, listener, ("127.0.9.81", next(ports)), said
@@ -137,8 +139,8 @@ def test_another_hosts_helper_is_not_taken_for_the_one_asked(tmp_path):
 @pytest.mark.parametrize("other", [{"secret": "0" * 64}, {"job": "2"}])
 def test_another_job_is_refused(tmp_path, monkeypatch, other):
     spec = spec_of(tmp_path, "127.0.9.83")
-    ports = list(peers.list_ports(spec))
-    monkeypatch.setattr(peers, "list_ports", lambda _: iter(ports))
+    ports = list(peers.list_helper_ports(spec))
+    monkeypatch.setattr(peers, "list_helper_ports", lambda _: iter(ports))
     with (
         closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
         pytest.raises(PeerError, match="does not know the secret"),
@@ -147,14 +149,14 @@ def test_another_job_is_refused(tmp_path, monkeypatch, other):
 
 
 def test_where_every_port_is_closed_no_helper_runs(tmp_path):
-    with pytest.raises(NobodyListens):
+    with pytest.raises(NoHelperListeningError):
         PeerConnection(spec_of(tmp_path, "127.0.9.84"), "n0")
 
 
 def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.85"), "127.0.9.85"
     with ExitStack() as silent:
-        for port in list(peers.list_ports(spec))[:-1]:
+        for port in list(peers.list_helper_ports(spec))[:-1]:
             silent.enter_context(closing(bind(address, port))).listen()
         with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
             begun = time.monotonic()
@@ -166,7 +168,7 @@ def test_ports_on_which_strangers_say_nothing_cost_little_time(tmp_path):
 
 def test_dripping_strangers_keep_no_peer_out(tmp_path):
     spec, address = spec_of(tmp_path, "127.0.9.86"), "127.0.9.86"
-    port = next(peers.list_ports(spec))
+    port = next(peers.list_helper_ports(spec))
     over = threading.Event()
     with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})), ExitStack() as strangers:
         strangers.callback(over.set)
@@ -222,8 +224,8 @@ def test_a_peer_that_has_named_itself_stays_among_strangers(tmp_path, monkeypatc
     """It takes its time in the handshake, and strangers come."""
     monkeypatch.setattr(peers, "HANDSHAKE_S", 60.0)
     spec = spec_of(tmp_path, "127.0.9.96")
-    at = "127.0.9.96", next(peers.list_ports(spec))
-    context = peers.create_connection_context(spec, "n0")
+    at = "127.0.9.96", next(peers.list_helper_ports(spec))
+    context = peers.create_peer_tls_context(spec, "n0")
     outgoing = ssl.MemoryBIO()
     name = create_peer_name(spec.secret)
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
@@ -249,7 +251,9 @@ def test_a_handshake_has_one_limit_however_slowly_its_bytes_come(tmp_path, monke
     spec, address = spec_of(tmp_path, "127.0.9.87"), "127.0.9.87"
     with (
         closing(PeerServer(spec, "n0", lambda _: {})),
-        closing(socket.create_connection((address, next(peers.list_ports(spec))))) as stranger,
+        closing(
+            socket.create_connection((address, next(peers.list_helper_ports(spec))))
+        ) as stranger,
     ):
         stranger.settimeout(0.1)
         deadline = time.monotonic() + 60
@@ -280,9 +284,11 @@ class FailingListener:
 
 
 def test_a_listener_outlives_errors_of_accept(tmp_path, monkeypatch):
-    listen = peers.open_listener
+    listen = peers.open_helper_listener
     errors = errno.EMFILE, errno.ENFILE, errno.ECONNABORTED, errno.ENOMEM
-    monkeypatch.setattr(peers, "open_listener", lambda *at: FailingListener(listen(*at), errors))
+    monkeypatch.setattr(
+        peers, "open_helper_listener", lambda *at: FailingListener(listen(*at), errors)
+    )
     spec = spec_of(tmp_path, "127.0.9.88")
     with (
         closing(PeerServer(spec, "n0", lambda _: {"yes": 1})),
@@ -303,7 +309,7 @@ def test_a_listener_outlives_a_thread_that_cannot_start(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with closing(
-                socket.create_connection((address, next(peers.list_ports(spec))))
+                socket.create_connection((address, next(peers.list_helper_ports(spec))))
             ) as first:
                 first.settimeout(60)
                 assert first.recv(1) == b""
@@ -319,8 +325,8 @@ def test_a_body_arrives_as_it_is(tmp_path, size):
 
     def answer(request):
         if request["do"] == "memory":
-            return FileBody(content)
-        return FileBody((tmp_path / "file").open("rb"), size)
+            return FileAnswerBody(content)
+        return FileAnswerBody((tmp_path / "file").open("rb"), size)
 
     with closing(PeerServer(spec, "n0", answer)), closing(PeerConnection(spec, "n0")) as peer:
         assert peer.read("memory") == content
@@ -333,7 +339,9 @@ def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 10)
     with (
         closing(
-            PeerServer(spec, "n0", lambda _: FileBody((tmp_path / "file").open("rb"), 4 * PIECE))
+            PeerServer(
+                spec, "n0", lambda _: FileAnswerBody((tmp_path / "file").open("rb"), 4 * PIECE)
+            )
         ),
         closing(PeerConnection(spec, "n0")) as peer,
         pytest.raises(PeerError, match="lost within a file"),
@@ -372,17 +380,17 @@ def test_a_peer_without_a_thread_is_an_error_of_the_peer(tmp_path, monkeypatch):
 
 
 def test_a_listener_without_descriptors_closes_a_stranger(tmp_path, monkeypatch):
-    listen, failing = peers.open_listener, []
+    listen, failing = peers.open_helper_listener, []
 
     def listen_once(*at):
         failing.append(FailingListener(listen(*at), ()))
         return failing[0]
 
-    monkeypatch.setattr(peers, "open_listener", listen_once)
+    monkeypatch.setattr(peers, "open_helper_listener", listen_once)
     monkeypatch.setattr(peers, "HANDSHAKE_S", 600.0)
     spec, address = spec_of(tmp_path, "127.0.9.94"), "127.0.9.94"
     with closing(PeerServer(spec, "n0", lambda _: {"yes": 1})):
-        at = address, next(peers.list_ports(spec))
+        at = address, next(peers.list_helper_ports(spec))
         with closing(socket.create_connection(at)) as first:
             # The next accept has begun, or fails: in both cases one fails while this one waits.
             failing[0].errors.extend([errno.EMFILE] * 2)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.spec import META, FastSaveSpec, SavedFile, SavedStep
 from hpctl.checkpoints.search import OWN_FORMAT, CompleteCheckpoint, judge_checkpoint
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from tests.checkpoints.checkpoint_files import safetensors, torch_save
 from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, wait_for
@@ -136,9 +136,9 @@ def test_what_is_not_copied_is_said_once_for_each_pattern_of_names(tmp_path, tel
 def test_a_file_that_changed_while_it_was_read_is_no_copy(tmp_path):
     """What the partner asks last."""
     spec = FastSaveSpec(
-        "1", "x", FastSaves(str(tmp_path / "n0")), str(tmp_path), ("n0",), ("127.0.0.1",)
+        "1", "x", FastSaveOptions(str(tmp_path / "n0")), str(tmp_path), ("n0",), ("127.0.0.1",)
     )
-    node = NodeSaves(spec, "n0")
+    node = NodeSaveStore(spec, "n0")
     path = tmp_path / "n0/latest.pt"
     path.write_bytes(raw(1))
     status = path.stat()

@@ -14,15 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast import helpers, union
-from hpctl.checkpoints.fast.lead import restore_saves
-from hpctl.checkpoints.fast.node import NodeSaves
+from hpctl.checkpoints.fast.lead import restore_fast_saves
+from hpctl.checkpoints.fast.node import NodeSaveStore
 from hpctl.checkpoints.fast.spec import META, FastSaveSpec
-from hpctl.checkpoints.files import note_start
+from hpctl.checkpoints.files import record_job_start
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
-from hpctl.checkpoints.search import Search, Unseen
+from hpctl.checkpoints.search import CheckpointSearchResult, UnsearchedPlace
 from hpctl.slurm.records import JobRecord
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 from tests.checkpoints.checkpoint_files import dcp_files, deepspeed_files
@@ -52,7 +52,7 @@ def test_a_step_that_is_passed_over_does_not_come_back_from_memory(tmp_path):
             line.startswith("step 30 of the nodes is passed over: marked as poisoned by alice")
             for line in nodes.said
         )
-        note_start(nodes.shared)
+        record_job_start(nodes.shared)
         name, _ = saved(nodes, 30)
         nodes.safe(name)
         nodes.restart("n0", "n1")
@@ -121,7 +121,10 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
             os.utime(path, (1e9, 1e9))
         nodes.restart("n0", "n1")
         assert (
-            restore_saves(nodes.spec, Search(None), nodes.said.append, scratch=True).found is None
+            restore_fast_saves(
+                nodes.spec, CheckpointSearchResult(None), nodes.said.append, scratch=True
+            ).found
+            is None
         )
         name, files = saved(nodes, 10)
         nodes.safe(name)
@@ -133,15 +136,15 @@ def test_a_start_from_scratch_keeps_its_own_saves(tmp_path):
 
 @pytest.mark.parametrize("resume", ["", "scratch"])
 def test_a_start_from_scratch_has_the_nodes_move_away_what_they_hold(tmp_path, monkeypatch, resume):
-    monkeypatch.setattr(helpers, "launch_helpers", lambda *_: None)
+    monkeypatch.setattr(helpers, "launch_node_helpers", lambda *_: None)
     monkeypatch.setattr(helpers, "SlurmCommandReader", Mock())
-    monkeypatch.setattr(helpers, "find_obstacle", lambda spec, gone: "")
-    monkeypatch.setattr(helpers, "restore_saves", made := Mock())
+    monkeypatch.setattr(helpers, "find_fast_save_obstacle", lambda spec, gone: "")
+    monkeypatch.setattr(helpers, "restore_fast_saves", made := Mock())
     reader = helpers.SlurmCommandReader()
     reader.nodes.return_value = reader.leaves.return_value = {}
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "HPCTL_RESUME": resume}
     places = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_FAST_DIR": "/nowhere"}
-    helpers.start_helpers({**environ, **places})
+    helpers.start_fast_save_helpers({**environ, **places})
     assert [call.kwargs for call in made.call_args_list] == [{"scratch": True}] * bool(resume)
 
 
@@ -149,12 +152,12 @@ def test_a_flush_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
     hangs = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._write_file
+place = node._write_new_file
 def slow(source, to, *more):
     while "/step-10/" in str(to) and Path("{tmp_path}/hangs").exists():
         time.sleep(0.05)
     place(source, to, *more)
-node._write_file = slow
+node._write_new_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, hangs))
     (tmp_path / "hangs").touch()
@@ -180,11 +183,11 @@ def test_a_flush_that_is_slower_than_the_saves_lands(tmp_path, monkeypatch):
     slow = f"""{cluster.LOOK_OFTEN}
 import time
 from hpctl.checkpoints.fast import node
-place = node._write_file
+place = node._write_new_file
 def slow(source, to, *more):
     time.sleep(0.5 if "/flush-" in str(to) else 0)
     place(source, to, *more)
-node._write_file = slow
+node._write_new_file = slow
 """
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, slow))
     with Nodes(tmp_path, 2, flush_s=1) as nodes:
@@ -212,7 +215,7 @@ def test_a_node_that_is_lost_holds_up_no_end(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch):
-    given = FastSaves(str(tmp_path / "n0"))
+    given = FastSaveOptions(str(tmp_path / "n0"))
     first, second = (
         FastSaveSpec(secret, secret, given, str(tmp_path), ("n0",), ("",)) for secret in "ab"
     )
@@ -221,8 +224,8 @@ def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch
             if full:
                 no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
                 patch.setattr(Path, "write_bytes", no_room)
-                patch.setattr("hpctl.checkpoints.fast.node.NodeSaves.take_ownership", Mock())
-            node = NodeSaves(spec, "n0")
+                patch.setattr("hpctl.checkpoints.fast.node.NodeSaveStore.take_ownership", Mock())
+            node = NodeSaveStore(spec, "n0")
     assert node.start.job == hashlib.sha256(b"b").hexdigest()
     assert node.begun_ns > 0
 
@@ -232,8 +235,10 @@ def test_a_place_that_cannot_be_read_loses_nothing(tmp_path):
         nodes.resume()
         nodes.safe(saved(nodes, 10)[0])
         nodes.kill("n2")
-        stale = Search(None, unseen=(Unseen(str(nodes.shared), "Stale file handle"),))
-        told = restore_saves(nodes.spec, stale, nodes.said.append, wait_s=0.3)
+        stale = CheckpointSearchResult(
+            None, unseen=(UnsearchedPlace(str(nodes.shared), "Stale file handle"),)
+        )
+        told = restore_fast_saves(nodes.spec, stale, nodes.said.append, wait_s=0.3)
         assert told.verdict == "unreadable"
         nodes.start("n2")
         assert nodes.resume().found is not None, "the start tries again, and all are there"

@@ -16,9 +16,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from hpctl.checkpoints import files, search
-from hpctl.checkpoints.declared import is_part_of_set
+from hpctl.checkpoints.declared import is_rank_file
 from hpctl.checkpoints.patterns import FilePattern, parse_patterns
-from hpctl.checkpoints.search import CompleteCheckpoint, PassedOver
+from hpctl.checkpoints.search import CompleteCheckpoint, SkippedCheckpoint
 from tests.checkpoints.proof.library import Held
 from tests.checkpoints.proof.template import Template, Writer
 from tests.checkpoints.proof.writers import WAYS
@@ -83,8 +83,8 @@ class Kills:
             self._root.mkdir(parents=True)
             self._loads.clear()
         self._attempt += 1
-        files.note_start(self._root, self._template.ranks)
-        found = search.last_complete(self._root, declared=self._declared).found
+        files.record_job_start(self._root, self._template.ranks)
+        found = search.find_last_complete_checkpoint(self._root, declared=self._declared).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1
         writer = self._template.write(
@@ -116,7 +116,7 @@ class Kills:
     def _judge(self) -> None:
         rows = search.list_checkpoints(self._root, declared=self._declared)
         rows += [row for row in self._deeply(rows) if row not in rows]
-        chosen = search.last_complete(self._root, declared=self._declared).found
+        chosen = search.find_last_complete_checkpoint(self._root, declared=self._declared).found
         held = self._loaded(chosen.path) if chosen else None
         newest = held.step if isinstance(held, Held) and held.step is not None else -1
         for row in rows:
@@ -129,19 +129,19 @@ class Kills:
         for path in sorted(self._root.iterdir()):
             # Of files that belong together one stands for all.
             if path not in listed and not _is_part(path, self._declared):
-                self._passed_over(PassedOver(path, "not listed"), newest)
+                self._passed_over(SkippedCheckpoint(path, "not listed"), newest)
 
     def _deeply(
-        self, rows: list[CompleteCheckpoint | PassedOver]
-    ) -> list[CompleteCheckpoint | PassedOver]:
+        self, rows: list[CompleteCheckpoint | SkippedCheckpoint]
+    ) -> list[CompleteCheckpoint | SkippedCheckpoint]:
         """Whole ones that reading every byte finds fault with."""
         wrong = {
             row.path
             for row in search.list_checkpoints(self._root, deep=True, declared=self._declared)
-            if isinstance(row, PassedOver)
+            if isinstance(row, SkippedCheckpoint)
         }
         whole = [row for row in rows if isinstance(row, CompleteCheckpoint) and row.path in wrong]
-        return [PassedOver(row.path, "only when read deeply") for row in whole]
+        return [SkippedCheckpoint(row.path, "only when read deeply") for row in whole]
 
     def _whole(self, row: CompleteCheckpoint) -> None:
         wrong = self.count.false_whole
@@ -156,7 +156,7 @@ class Kills:
         elif held.step is None or row.step not in (None, held.step):
             wrong.append(f"{row.path.name}: holds {sorted(held.stamps)}")
 
-    def _passed_over(self, row: PassedOver, newest: int) -> None:
+    def _passed_over(self, row: SkippedCheckpoint, newest: int) -> None:
         self.count.passed += 1
         held = self._loaded(row.path)
         if isinstance(held, Held) and held.step is not None and held.step > newest:
@@ -171,7 +171,7 @@ class Kills:
 
 
 def _is_part(path: Path, declared: Sequence[FilePattern]) -> bool:
-    return is_part_of_set(path) or any(p.parts[0].fullmatch(path.name) for p in declared)
+    return is_rank_file(path) or any(p.parts[0].fullmatch(path.name) for p in declared)
 
 
 def _signature(path: Path) -> Signature:

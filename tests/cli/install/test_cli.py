@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.cli.install import InstallView
 from hpctl.cli.install_layout import InstallStepView
-from hpctl.engine.config import load
+from hpctl.engine.config import read_config_file
 from hpctl.toolkit import output
 from hpctl.toolkit.checks_view import CheckView
 from tests.cli.test_json_contract import holds
@@ -47,7 +47,7 @@ def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path):
     assert tree(tmp_path) == before
     done = run(tmp_path, "install", "head")
     assert done.exit_code == 0, done.output
-    written = load(tmp_path / "etc/hpctl/hpctl.yaml")
+    written = read_config_file(tmp_path / "etc/hpctl/hpctl.yaml")
     assert (written.cluster.name, written.cluster.region) == ("trainer", "us-west-2")
     assert written.mode == "observe"
     (tmp_path / "etc/hpctl/hpctl.yaml").write_text("mode: own\n")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpctl.engine.world_client import WorldClient
-from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
 from tests.cli import paper_aws, worlds
 from tests.cli.paper_aws import GROUP
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
-    gone = Absent("sagemaker:DescribeTrainingPlan: no such plan", code="ResourceNotFound")
+    gone = ResourceNotFound("sagemaker:DescribeTrainingPlan: no such plan", code="ResourceNotFound")
     planned.aws.sagemaker.answers["describe_training_plan"] = gone
     shown = planned.run("cluster", "capacity", width=200)
     assert "Not known: training plan llm-march: sagemaker:DescribeTrainingPlan" in shown.stdout

@@ -23,7 +23,12 @@ from hpctl.clusters.progress import (
     NodeProgress,
     WaitState,
 )
-from hpctl.sagemaker.failure_causes import Cause, NodeFailureCause, Where, explain_node_failure
+from hpctl.sagemaker.failure_causes import (
+    InstancePlacement,
+    NodeFailureCause,
+    NodeFailureKind,
+    explain_node_failure,
+)
 from hpctl.sandbox.emulator.launch import LIFECYCLE, NO_CAPACITY
 from hpctl.toolkit import output
 from hpctl.toolkit.compat import UTC
@@ -43,7 +48,7 @@ GROUPS = (
 SCRIPT = NodeProgress(
     "h100", "i-00000000000000002", "node-1", "ip-10-1-0-2", "Failure", LIFECYCLE, NOW,
     NodeFailureCause(
-        Cause.LIFECYCLE, explain_node_failure(LIFECYCLE).meaning,
+        NodeFailureKind.LIFECYCLE, explain_node_failure(LIFECYCLE).meaning,
         explain_node_failure(LIFECYCLE).fix, step="mount_fsx",
         line="hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-2 after 3 tries: no route",
         log=LOG,
@@ -52,7 +57,8 @@ SCRIPT = NodeProgress(
 SHORT = NodeProgress(
     "h100", "", "node-2", "", "Pending", NO_CAPACITY, NOW,
     explain_node_failure(
-        NO_CAPACITY, Where(GROUPS[1].instance_types, {"subnet-0aaaaaaaaaaaaaaaa": "us-west-2a"})
+        NO_CAPACITY, InstancePlacement(GROUPS[1].instance_types,
+        {"subnet-0aaaaaaaaaaaaaaaa": "us-west-2a"})
     ),
 )  # fmt: skip
 COMING = NodeProgress("h100", "i-00000000000000003", "node-3", "ip-10-1-0-3", "Pending", "", NOW)
@@ -118,7 +124,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal():
     for height, text in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
         console = Console(file=io.StringIO(), width=80, height=height)
         live = Live(console=console)
-        screen.Screenful(live).show(many)
+        screen.LiveProgressScreen(live).show(many)
         lines = console.render_lines(live.renderable, pad=False)
         assert len(lines) < height
         assert any(text in segment.text for line in lines for segment in line)

@@ -13,8 +13,8 @@ from hpctl.clusters.commands import context, ssh
 from hpctl.clusters.commands.events import (
     ClusterEventLine,
     ClusterEventsView,
-    fold_repeats,
-    make_lines,
+    fold_repeated_events,
+    make_event_lines,
 )
 from hpctl.clusters.watch import ClusterEvent
 from hpctl.toolkit.compat import UTC
@@ -66,15 +66,21 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(histor
     monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", "https://environment")
     monkeypatch.setattr(context, "open_aws", lambda *named: named)
     where = str(history.config)
-    assert context.resolve_place(None, where, None, None, None).aws == (
+    assert context.resolve_cluster_context(None, where, None, None, None).aws == (
         None,
         "us-west-2",
         "https://file",
     )
-    named = context.resolve_place("llm-prod", where, "p", "eu-west-1", "https://option").aws
+    named = context.resolve_cluster_context(
+        "llm-prod", where, "p", "eu-west-1", "https://option"
+    ).aws
     assert named == ("p", "eu-west-1", "https://option")
     # Of another cluster the file says nothing: boto3 then asks the environment.
-    assert context.resolve_place("other", where, None, None, None).aws == (None, None, None)
+    assert context.resolve_cluster_context("other", where, None, None, None).aws == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_nothing_is_ordered_before_a_person_agrees(history):
@@ -198,9 +204,9 @@ def test_one_command_keeps_its_words(history):
     args = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
     result = history.run("cluster", *args)
     assert "--profile ana --document-name AWS-StartNonInteractiveCommand" in result.stdout
-    text = ssh.session_command("t", region="r", command=("echo", "a b"))[-1]
+    text = ssh.build_session_command("t", region="r", command=("echo", "a b"))[-1]
     assert json.loads(text) == {"command": ["echo 'a b'"]}
-    text = ssh.session_command("t", region="r", command=("echo $HOME | wc",))[-1]
+    text = ssh.build_session_command("t", region="r", command=("echo $HOME | wc",))[-1]
     assert json.loads(text) == {"command": ["echo $HOME | wc"]}
 
 
@@ -242,8 +248,8 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line():
         }  # fmt: skip
         tries += [one, replace(one, **answer)]
     other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
-    message = make_lines([*tries, other], [])
-    shown = fold_repeats(message)
+    message = make_event_lines([*tries, other], [])
+    shown = fold_repeated_events(message)
     counts = [(line.count, len(line.instances), line.event.id) for line in shown]
     assert counts == [(40, 40, "a39"), (40, 40, "b39"), (1, 1, "c")]
     assert shown[0].first == begun

@@ -9,7 +9,7 @@ import yaml
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
-from hpctl.clusters.request import create_request
+from hpctl.clusters.request import make_create_request
 from hpctl.clusters.spec import parse_spec, read_spec
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.cli.test_golden import compare
@@ -47,7 +47,7 @@ def test_the_first_file_is_as_before(here, name, flags):
     text = (here / "cluster.yaml").read_text()
     compare(f"cluster-init-{name}.yaml", text)
     assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
-    assert complaints(create_request(read_spec("cluster.yaml"))) == ""
+    assert complaints(make_create_request(read_spec("cluster.yaml"))) == ""
 
 
 def test_what_a_first_file_offers_can_be_taken_up(here):
@@ -101,7 +101,7 @@ class Terminal:
 
 def test_the_parameters_are_printed_or_written_beside_the_scripts(here):
     source = str(FILES / "provisioning.yaml")
-    rendered = provisioning.render_parameters(files()["provisioning"])
+    rendered = provisioning.render_provisioning_parameters(files()["provisioning"])
     for text in ((), ("--json",), ("-o", "p.json", "--json")):
         assert json.loads(run("provisioning-parameters", source, *text).stdout) == rendered
     assert json.loads(Path("p.json").read_text()) == rendered
@@ -114,7 +114,7 @@ def test_the_parameters_are_printed_or_written_beside_the_scripts(here):
 def test_the_example_of_the_documentation_is_a_spec():
     page = (FILES.parents[2] / "docs" / "cluster.md").read_text()
     spec = parse_spec(page.partition("```yaml\n")[2].partition("```")[0])
-    assert complaints(create_request(spec)) == ""
+    assert complaints(make_create_request(spec)) == ""
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def aws(here: Path, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     emulator = Emulator(NullMachines(), boot_time_s=0.0)
     emulator.start()
-    request = create_request(files()["continuous"])
+    request = make_create_request(files()["continuous"])
     for group in request["InstanceGroups"]:
         group.pop("ImageReleaseVersion", None)
         group.pop("TrainingPlanArn", None)
@@ -154,14 +154,14 @@ def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws):
 def test_a_request_becomes_a_file_with_no_account_at_all(here, monkeypatch):
     monkeypatch.setattr("hpctl.clusters.commands.init_import.open_aws", None)
     for name, spec in files().items():
-        request = create_request(spec)
+        request = make_create_request(spec)
         Path("r.json").write_text(json.dumps(request, default=str))
         result = run("import", "--from-json", "r.json", "-o", "c.yaml", "--force")
         assert result.exit_code == 0, result.output
-        assert create_request(read_spec("c.yaml")) == request
+        assert make_create_request(read_spec("c.yaml")) == request
         untold = "The request does not tell the groups' roles" in result.stdout
         assert untold is (name == "provisioning")
-    text = json.dumps(create_request(files()["full"]), default=str)
+    text = json.dumps(make_create_request(files()["full"]), default=str)
     piped = run("import", "--from-json", "-", stdin=text)
     compare("cluster-import-json.yaml", piped.stdout)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpctl.clusters import spec
-from hpctl.clusters.commands.validate import FAMILIES, before_spending
+from hpctl.clusters.commands.validate import FAMILIES, validate_or_exit
 from hpctl.clusters.validate import FAMILIES as KNOWN
-from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound
 from tests.clusters.validate import world
 from tests.clusters.validate.world import ROLE
 from tests.fakes.command_line import run, simulated
@@ -44,7 +44,7 @@ def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
     result = run("cluster", "validate", good)
     assert result.exit_code == 0, result.output
     assert "WARN" not in result.stdout
-    before_spending(str(good), spec.read_spec(good), account)
+    validate_or_exit(str(good), spec.read_spec(good), account)
     assert capsys.readouterr().err == ""
 
 
@@ -99,7 +99,7 @@ def test_create_stops_before_it_spends(account, capsys):
     with pytest.raises(
         HpctlError, match=r"checks of the cluster file .* failed, so nothing was created"
     ):
-        before_spending(WRONG, spec.read_spec(WRONG), account)
+        validate_or_exit(WRONG, spec.read_spec(WRONG), account)
     text = capsys.readouterr().err
     assert "ml.p5.48xlarge" in text
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -113,7 +113,7 @@ def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(acc
     account["iam"]["simulate_principal_policy"] = None
     result = run("cluster", "iam", "check", ROLE, "--as", "operator")
     assert (result.exit_code, str(result.exception)) == (1, f"there is no role {ROLE}")
-    assert isinstance(result.exception, Absent)
+    assert isinstance(result.exception, ResourceNotFound)
     account["iam"].clear()
     assert run("cluster", "iam", "check", ROLE, "--as", "head-node").exit_code == 3
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.clusters import bundle as bundles
-from hpctl.clusters.bundle_wheels import with_needs
+from hpctl.clusters.bundle_wheels import copy_wheels_with_dependencies
 from tests.clusters.lifecycle.chroot import Machine
 
 ADDRESSES = {"controller": "10.9.0.5", "login": "10.9.2.5", "compute": "10.9.1.20"}
@@ -97,7 +97,9 @@ def wheelhouse(target: Path, whole: bool = False, version: str = "0.1.0") -> tup
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
             record += f"{name},sha256={digest.decode()},{len(content)}\n"
         wheel.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
-    with_needs(["pip", *(re.split(r"[^\w.-]", need)[0] for need in needs)], target)
+    copy_wheels_with_dependencies(
+        ["pip", *(re.split(r"[^\w.-]", need)[0] for need in needs)], target
+    )
     return tuple(sorted(target.glob("*.whl")))
 
 
@@ -106,7 +108,7 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
     target.mkdir(parents=True)
     here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     made_for = {**here, "machine": platform.machine()}
-    bundles.lay_out_bundle(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
+    bundles.write_bundle_files(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "shared_users.txt").write_text("ada,2001,/fsx/ada\nbob,2002,/fsx/bob\n")
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))

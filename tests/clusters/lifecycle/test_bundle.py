@@ -106,14 +106,14 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     made = tmp_path / "b"
     made.mkdir()
     additions = [tmp_path / "site.d", tmp_path / "users.json"]
-    bundles.lay_out_bundle(made, bundles.BundleParts(additions=additions))
+    bundles.write_bundle_files(made, bundles.BundleParts(additions=additions))
     assert os.access(made / "site.d/1.sh", os.X_OK)
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))
     with pytest.raises(HpctlError, match="exists and is not a lifecycle bundle"):
-        bundles.require_replaceable(tmp_path)
+        bundles.check_bundle_directory(tmp_path)
     bundles.write_manifest(made)
-    bundles.require_replaceable(made)
+    bundles.check_bundle_directory(made)
 
 
 def test_a_wheel_is_made_again_from_what_is_installed(tmp_path) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpctl.clusters.bundle import Bundle, lifecycle_scripts, write_manifest
+from hpctl.clusters.bundle import Bundle, find_lifecycle_scripts, write_manifest
 from hpctl.engine.config import parse_config
 from tests.clusters.lifecycle import chroot
 from tests.clusters.lifecycle.chroot import PYTHON, Machine
@@ -186,7 +186,7 @@ KILLED = {
 """Every step but accounting_users, which asks a running slurmdbd."""
 
 
-TABLE = lifecycle_scripts() / "lifecycle/steps/__init__.py"
+TABLE = find_lifecycle_scripts() / "lifecycle/steps/__init__.py"
 ORDER = re.findall(r'Step\("(\w+)"', TABLE.read_text())
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.cli.install_layout import machine_at
+from hpctl.cli.install_layout import open_machine
 from hpctl.cli.install_steps import describe_node
 from tests.cli.install.test_cli import write
 
@@ -14,7 +14,7 @@ EVERY = "HealthCheckInterval=60\n"
 
 def give_birth(root: Path, lines: str, role: str = "head", wanted: bool = True) -> str:
     """Run the step of Slurm's plugins; return what slurm.conf says about health checks then."""
-    machine = machine_at(root)
+    machine = open_machine(root)
     from lifecycle.steps import slurm_plugins
 
     conf = root / "etc/slurm/slurm.conf"
@@ -49,5 +49,5 @@ def test_a_node_and_a_cluster_that_does_not_want_it_get_no_line(tmp_path):
 
 def test_an_installation_of_one_node_after_the_other_adds_no_line(tmp_path):
     """slurm.conf would name a file that the other nodes do not have."""
-    node = describe_node(machine_at(tmp_path), "head")
+    node = describe_node(open_machine(tmp_path), "head")
     assert node.config["hpctl"]["health_check"] is False

@@ -9,7 +9,7 @@ import pytest
 from hpctl.clusters import bundle as bundles
 from hpctl.clusters.bundle import Bundle, S3Prefix, write_manifest
 from hpctl.engine.adapters import open_aws
-from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
+from hpctl.toolkit.errors import HpctlError, OrderInDoubt, ResourceNotFound
 from tests.clusters.lifecycle.node import bundle
 from tests.s3 import BUCKET, s3, s3_endpoint
 
@@ -27,7 +27,7 @@ def made(tmp_path) -> Bundle:
 
 def send(made: Bundle) -> bundles.PushPlan:
     aws = open_aws(None, None, None)
-    planned = bundles.plan_push(aws, made, TO)
+    planned = bundles.plan_bundle_push(aws, made, TO)
     bundles.push_bundle(aws, made, TO, planned)
     return planned
 
@@ -71,14 +71,14 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
     assert planned.left_over == ("old/step.py",)
-    bundles.prune_prefix(open_aws(None, None, None), TO, planned)
+    bundles.delete_stale_objects(open_aws(None, None, None), TO, planned)
     assert send(made).left_over == ()
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
 def test_a_bucket_that_is_not_there_is_named(s3, made):
-    with pytest.raises(Absent, match="bucket sagemaker-other does not exist"):
-        bundles.plan_push(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
+    with pytest.raises(ResourceNotFound, match="bucket sagemaker-other does not exist"):
+        bundles.plan_bundle_push(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
 
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
@@ -109,7 +109,7 @@ class LosesAnswers:
         self.puts.append(str(request["Key"]))
         if self.losses:
             self.losses -= 1
-            raise InDoubt("s3:PutObject: no answer")
+            raise OrderInDoubt("s3:PutObject: no answer")
         return {}
 
 
@@ -119,6 +119,6 @@ def test_a_put_without_an_answer_is_put_again_a_bounded_number_of_times(made):
     bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)
-    with pytest.raises(InDoubt):
+    with pytest.raises(OrderInDoubt):
         bundles.push_bundle(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3

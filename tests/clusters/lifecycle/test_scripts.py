@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from hpctl.clusters.bundle import lifecycle_scripts
+from hpctl.clusters.bundle import find_lifecycle_scripts
 from tests.architecture.source import ROOT, tracked
 from tests.process import run_text
 
 pytestmark = pytest.mark.integration
 
-SCRIPTS = lifecycle_scripts()
+SCRIPTS = find_lifecycle_scripts()
 SHELL = [
     path
     for path in tracked()

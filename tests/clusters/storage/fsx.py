@@ -8,7 +8,7 @@ from botocore import xform_name
 from botocore.validate import ParamValidator
 
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Absent, InDoubt, Refused
+from hpctl.toolkit.errors import CallRefused, OrderInDoubt, ResourceNotFound
 
 Body = dict[str, Any]
 MODEL = botocore.session.get_session().get_service_model("fsx")
@@ -58,13 +58,13 @@ class Fsx:
         body = self.read(operation, **request)
         if self.lose_reply:
             self.lose_reply = False
-            raise InDoubt("no reply")
+            raise OrderInDoubt("no reply")
         return body
 
     def _describe_file_systems(self, request) -> Body:
         wanted = request.get("FileSystemIds", self.file_systems)
         if not set(wanted) <= self.file_systems.keys():
-            raise Absent("file system does not exist", code="FileSystemNotFound")
+            raise ResourceNotFound("file system does not exist", code="FileSystemNotFound")
         return {"FileSystems": [self.file_systems[name] for name in wanted]}
 
     def _describe_data_repository_associations(self, request) -> Body:
@@ -83,7 +83,7 @@ class Fsx:
     def _create_data_repository_association(self, request) -> Body:
         below = request["FileSystemPath"] + "/"
         if any(a["FileSystemPath"].startswith(below) for a in self.associations.values()):
-            raise Refused("The file system path overlaps another association.")
+            raise CallRefused("The file system path overlaps another association.")
         name = f"dra-{len(self.associations) + 1:017x}"
         born = datetime(2026, 3, 1, 12, tzinfo=UTC)
         own = {"AssociationId": name, "Lifecycle": "CREATING", "CreationTime": born}

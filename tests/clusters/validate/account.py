@@ -17,8 +17,8 @@ from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox import other_aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.toolkit.compat import UTC
-from hpctl.toolkit.errors import Refused
-from hpctl.vocabulary.ports import Aws, Service
+from hpctl.toolkit.errors import CallRefused
+from hpctl.vocabulary.ports import Aws, ServiceClient
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.clusters.validate.world import SCRIPT, TRUST
 
@@ -29,7 +29,7 @@ Answer = Callable[[Mapping[str, Any]], Any]
 class Canned(Struct):
     """A service of which some operations are answered here."""
 
-    real: Service
+    real: ServiceClient
     answers: Mapping[str, Answer]
 
     def read(self, operation: str, **request) -> Mapping[str, Any]:
@@ -58,13 +58,13 @@ class Account(Struct):
     def region(self) -> str:
         return self.real.region
 
-    def service(self, name: str) -> Service:
+    def service(self, name: str) -> ServiceClient:
         return Canned(self.real.service(name), self.answers.get(name, {}))
 
 
 def denied(request):
     """An account whose credentials may not."""
-    raise Refused("AccessDenied", "allow it", code="AccessDeniedException")
+    raise CallRefused("AccessDenied", "allow it", code="AccessDeniedException")
 
 
 class Bed:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from hpctl.clusters.validate import FAMILIES, validate_spec
-from hpctl.clusters.validate.wanted import Level
-from hpctl.toolkit.errors import Absent, Unavailable
+from hpctl.clusters.validate.wanted import CheckLevel
+from hpctl.toolkit.errors import ResourceNotFound, Unavailable
 from tests.clusters.any_spec import specs
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ class SilentAccount:
         raise self.error(f"{operation}: no")
 
     def pages(self, operation, key, **request):
-        if self.error is Absent:
+        if self.error is ResourceNotFound:
             return
         yield self.read(operation)
 
@@ -39,17 +39,17 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 def test_where_no_service_answers_nothing_is_blamed(spec):
     found = validate_spec(SilentAccount(Unavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
-    assert levels <= {Level.UNKNOWN}
-    assert Level.UNKNOWN in levels
+    assert levels <= {CheckLevel.UNKNOWN}
+    assert CheckLevel.UNKNOWN in levels
 
 
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nothing_is_there_it_is_said(spec):
-    found = validate_spec(SilentAccount(Absent), spec)
-    failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
+    found = validate_spec(SilentAccount(ResourceNotFound), spec)
+    failed = {f"{v.family}.{v.check}" for v in found if v.level is CheckLevel.FAIL}
     assert "iam.role" in failed
     assert ("network.subnets-exist" in failed) is bool(
         spec.vpc or any(group.subnets for group in spec.groups)
     )
-    assert all(v.fix for v in found if v.level is not Level.OK)
+    assert all(v.fix for v in found if v.level is not CheckLevel.OK)

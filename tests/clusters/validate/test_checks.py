@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.role import list_statements
-from hpctl.clusters.validate.wanted import Level, format_place
+from hpctl.clusters.validate.wanted import CheckLevel, format_place
 from tests.clusters.validate.world import ROLE, WORLD, trouble, wanted
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,7 @@ def test_where_nothing_is_wrong_nothing_is_said():
 
 @pytest.mark.parametrize("case", WORLD["untold"])
 def test_nothing_is_concluded_of_what_could_not_be_read(case):
-    assert {v.level for v in trouble(**case)} == {Level.UNKNOWN}
+    assert {v.level for v in trouble(**case)} == {CheckLevel.UNKNOWN}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import CheckedFinding, validate_spec
-from hpctl.clusters.validate.wanted import Level
+from hpctl.clusters.validate.wanted import CheckLevel
 from tests.clusters.validate.account import Bed, denied
 from tests.sagemaker.contract.beds import cluster
 
@@ -36,7 +36,7 @@ def file(bed, group=None, gpu=None, **more):
     return specs.build_spec(data, "the test")
 
 
-def said(aws, spec, level=Level.FAIL, **more):
+def said(aws, spec, level=CheckLevel.FAIL, **more):
     found: tuple[CheckedFinding, ...] = validate_spec(aws, spec, **more)
     return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
 
@@ -46,7 +46,7 @@ def test_an_account_that_fits_is_fine(bed: Bed) -> None:
     found = validate_spec(
         bed.account(), file(bed), report=lambda part, done, parts: lines.append((part, done, parts))
     )
-    assert [v for v in found if v.level is not Level.OK] == []
+    assert [v for v in found if v.level is not CheckLevel.OK] == []
     assert {v.family for v in found} >= {"network", "security-groups", "s3", "iam", "quotas"}
     assert sorted(done for _, done, _ in lines) == list(range(1, 8))
 
@@ -111,7 +111,7 @@ def test_who_may_not_look_reads_what_to_allow(bed: Bed) -> None:
         service_quotas={"list_service_quotas": denied},
         ec2={"describe_subnets": denied},
     )
-    unknown = said(aws, file(bed), Level.UNKNOWN)
+    unknown = said(aws, file(bed), CheckLevel.UNKNOWN)
     assert set(unknown) == {"iam.allowed", "quotas.types", "network.subnets-exist"}
     assert all("AccessDenied" in what for what in unknown.values())
     assert said(aws, file(bed)) == {}

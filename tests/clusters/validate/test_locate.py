@@ -4,9 +4,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from hpctl.clusters.cluster_file import to_yaml
-from hpctl.clusters.request import create_request
-from hpctl.clusters.validate.wanted import SpecLines, format_place, in_file
+from hpctl.clusters.cluster_file import format_spec_yaml
+from hpctl.clusters.request import make_create_request
+from hpctl.clusters.validate.wanted import SpecLines, format_place, locate_in_file
 from tests.clusters.any_spec import specs
 
 pytestmark = pytest.mark.integration
@@ -36,9 +36,9 @@ def there(data, place: tuple[str | int, ...]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(specs())
 def test_every_place_leads_to_a_key(spec):
-    data = yaml.safe_load(to_yaml(spec))
-    for place in leaves(create_request(spec)):
-        keys = in_file(place)
+    data = yaml.safe_load(format_spec_yaml(spec))
+    for place in leaves(make_create_request(spec)):
+        keys = locate_in_file(place)
         if keys[:1] == ("tags",):
             # The API has a list where the file has a map.
             keys = keys[:1]

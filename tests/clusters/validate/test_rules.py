@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.clusters.validate.network import RulePeers, allows_everything, ports_open_to
+from hpctl.clusters.validate.network import RulePeers, allows_all_traffic, has_open_ports
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
@@ -13,17 +13,19 @@ RULES = beside(__file__, "rules.yaml")
 
 @pytest.mark.parametrize("case", RULES["all traffic"])
 def test_all_traffic(case) -> None:
-    assert allows_everything(case["rules"], NODES) is ("ip" in case["by"])
-    assert allows_everything(case["rules"], NODES, by_group=True) is ("group" in case["by"])
+    assert allows_all_traffic(case["rules"], NODES) is ("ip" in case["by"])
+    assert allows_all_traffic(case["rules"], NODES, by_group=True) is ("group" in case["by"])
 
 
 @pytest.mark.parametrize("case", RULES["ports"])
 def test_ports(case) -> None:
-    assert ports_open_to(case["rules"], "tcp", range(1018, 1024), NODES) is case["open"]
+    assert has_open_ports(case["rules"], "tcp", range(1018, 1024), NODES) is case["open"]
 
 
 def test_ipv6_nodes_are_let_in_by_ipv6_blocks() -> None:
     six = RulePeers({"sg-nodes"}, ("2600:1f14::/64",))
     blocks = {"IpProtocol": "-1", "Ipv6Ranges": [{"CidrIpv6": "2600:1f14::/56"}]}
-    assert allows_everything([blocks], six)
-    assert not allows_everything([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}], six)
+    assert allows_all_traffic([blocks], six)
+    assert not allows_all_traffic(
+        [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}], six
+    )

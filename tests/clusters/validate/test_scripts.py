@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.bundle import lifecycle_scripts
+from hpctl.clusters.bundle import find_lifecycle_scripts
 from hpctl.clusters.validate import scripts
 from hpctl.clusters.validate.scripts import FAMILY
-from hpctl.clusters.validate.wanted import Level
+from hpctl.clusters.validate.wanted import CheckLevel
 from tests.clusters.validate.world import facts, wanted
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ def trouble(directory: Path) -> dict[str, list[str]]:
     found = replace(facts(), scripts=scripts.gather_facts(directory))
     answer: dict[str, list[str]] = {}
     for verdict in FAMILY.verdicts(wanted(), found):
-        if verdict.level is not Level.OK:
+        if verdict.level is not CheckLevel.OK:
             answer.setdefault(verdict.check, []).append(verdict.what.replace(f"{directory}/", ""))
     return answer
 
@@ -63,4 +63,4 @@ def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch) -> None:
 
 
 def test_hpctls_own_scripts_pass() -> None:
-    assert trouble(lifecycle_scripts()) == {}
+    assert trouble(find_lifecycle_scripts()) == {}

@@ -13,19 +13,25 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
-    GuardedFileSystem,
-    LivingFacts,
+    ExecutionRole,
+    ExistingClusterFacts,
+    FileSystemFacts,
+    LifecycleScript,
     ModelFacts,
     NetworkFacts,
-    Prefix,
     QuotaFacts,
-    Role,
-    Script,
+    S3PrefixContents,
     ScriptFacts,
-    Simulated,
+    SimulationResult,
     SpecFacts,
 )
-from hpctl.clusters.validate.wanted import CheckedFinding, Level, Unanswered, WantedCluster, of_spec
+from hpctl.clusters.validate.wanted import (
+    CheckedFinding,
+    CheckLevel,
+    FailedCall,
+    WantedCluster,
+    build_wanted_cluster,
+)
 from tests import tables
 
 SCRIPT = b"#!/bin/sh\nset -eu\n"
@@ -45,7 +51,7 @@ class Loader(tables.Loader):
 Loader.add_constructor("!gone", lambda *_: GONE)
 Loader.add_constructor("!only", lambda loader, node: Only(loader.construct_mapping(node, True)))
 Loader.add_constructor(
-    "!unanswered", lambda *_: Unanswered("ec2:DescribeSubnets: AccessDenied", "allow it")
+    "!unanswered", lambda *_: FailedCall("ec2:DescribeSubnets: AccessDenied", "allow it")
 )
 WORLD: dict[str, Any] = yaml.load(Path(__file__).with_name("world.yaml").read_text(), Loader)
 ACCOUNT = WORLD["account"]
@@ -71,7 +77,7 @@ def wanted(change: Mapping[str, Any] = {}) -> WantedCluster:
     answer = merged(WORLD["file"], change)
     groups = [{"name": name, **group} for name, group in answer["instance_groups"].items()]
     text = yaml.safe_dump({**answer, "instance_groups": groups}, sort_keys=False)
-    return of_spec(specs.parse_spec(text))
+    return build_wanted_cluster(specs.parse_spec(text))
 
 
 def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
@@ -89,37 +95,37 @@ def facts(change: Mapping[str, Any] = {}) -> SpecFacts:
             scripts["directory"], _scripts(scripts["files"]), unfit=tuple(scripts["unfit"])
         ),
         network=NetworkFacts(**answer["network"]),
-        storage={key: one and GuardedFileSystem(**one) for key, one in answer["storage"].items()},
+        storage={key: one and FileSystemFacts(**one) for key, one in answer["storage"].items()},
         bucket={
-            "s3://sagemaker-ours/scripts": Prefix(
+            "s3://sagemaker-ours/scripts": S3PrefixContents(
                 "sagemaker-ours", "scripts", bucket["region"], frozenset(below), below
             )
         },
-        role={ROLE: Role(role["entry"], Simulated(role["denied"], role["unsure"]))},
+        role={ROLE: ExecutionRole(role["entry"], SimulationResult(role["denied"], role["unsure"]))},
         quota=QuotaFacts(**answer["quota"]),
         capacity=CapacityFacts(
             {WORLD["file"]["instance_groups"]["gpu"]["training_plan"]: plan}, zones, *more
         ),
-        living=LivingFacts(**answer["living"]),
+        living=ExistingClusterFacts(**answer["living"]),
     )
 
 
-def _scripts(answer: Mapping[str, Any]) -> dict[str, Script]:
+def _scripts(answer: Mapping[str, Any]) -> dict[str, LifecycleScript]:
     return {name: _script(name, **one) for name, one in answer.items()}
 
 
-def _script(name: str, data=SCRIPT, vouches=(), executable=None) -> Script:
+def _script(name: str, data=SCRIPT, vouches=(), executable=None) -> LifecycleScript:
     """`data` that is no text is JSON; `vouches` names files whose digests a MANIFEST has."""
     if vouches:
         digest = hashlib.sha256(SCRIPT).hexdigest()
         data = "".join(f"{digest}  {one}\n" for one in vouches)
     if not isinstance(data, bytes):
         data = (data if isinstance(data, str) else json.dumps(data)).encode()
-    return Script(name, len(data), data, executable)
+    return LifecycleScript(name, len(data), data, executable)
 
 
 def trouble(file: Mapping[str, Any] = {}, account: Mapping[str, Any] = {}) -> list[CheckedFinding]:
     """All that the checks say of the two but OK."""
     wants, found = wanted(file), facts(account)
     every = (v for family in FAMILIES for v in family.verdicts(wants, found))
-    return [v for v in every if v.level is not Level.OK]
+    return [v for v in every if v.level is not CheckLevel.OK]

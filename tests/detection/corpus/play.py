@@ -11,25 +11,31 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.detection.check import CannotTell, CheckedMachine, DriverHung, Expected, NotHere
-from hpctl.detection.conditions import Conditions
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    DriverHungError,
+    ExpectedHardware,
+    UnknownResultError,
+)
+from hpctl.detection.conditions import CheckFindings
 from hpctl.detection.findings import FindingStore
 from hpctl.detection.nvml.client import DEADLINE_S, MISSES
-from hpctl.detection.nvml.snapshot import GpuState, NvmlError, Snapshot
+from hpctl.detection.nvml.snapshot import GpuState, NvmlError, NvmlSnapshot
 from hpctl.detection.runner import LoadedCheck, load_check
 from hpctl.faults.assess import assess_health
 from hpctl.faults.catalogue import build_rules
 from hpctl.faults.table import CHECKS
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.assessment import Assessment, Condition
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.assessment import Assessment, NodeCondition
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import Finding, NodeHealth
 from tests.detection.corpus import healthy
 from tests.detection.corpus.case import Case, Signal
 from tests.detection.corpus.world import World
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-HERE = Generation("n1", "i-0123456789abcdef0", "b1")
+HERE = NodeGeneration("n1", "i-0123456789abcdef0", "b1")
 Reported = dict[tuple[str, str, str], float]
 """When each check, code and device was first reported, in seconds of the case."""
 SETTLED_S = 120.0
@@ -58,7 +64,7 @@ class Player:
         reported: Reported = {}
         findings = tuple(self.findings(case, reported))
         now = T0 + timedelta(seconds=case.for_s + SETTLED_S)
-        verdict = assess_health(Health(HERE, now, findings), self._rules, now)
+        verdict = assess_health(NodeHealth(HERE, now, findings), self._rules, now)
         return CaseVerdict(verdict, _delay_s(verdict, reported, case))
 
     def findings(self, case: Case, reported: Reported) -> Iterable[Finding]:
@@ -71,7 +77,7 @@ class Player:
         with tempfile.TemporaryDirectory() as folder:
             clock = _Clock()
             machine = CheckedMachine(
-                Path(folder), Expected(**case.expected), _nvml(case, clock), clock.now
+                Path(folder), ExpectedHardware(**case.expected), _nvml(case, clock), clock.now
             )
             world = World(Path(folder), case)
             yield from _play(self._checks, machine, clock, world, case, reported)
@@ -107,7 +113,7 @@ class _Run:
     def __init__(self, check: LoadedCheck, case: Case) -> None:
         self.check = check
         self._believe_at = T0 + timedelta(seconds=check.spec.grace_s - case.boot_age_s)
-        self.conditions = Conditions(check.spec)
+        self.conditions = CheckFindings(check.spec)
         self._before: Any = None
 
     def once(self, machine: CheckedMachine, at: datetime) -> None:
@@ -117,22 +123,22 @@ class _Run:
             seen = self.check.judge(sample, self._before, self.check.limits)
             self.conditions.saw(seen, at, early=at < self._believe_at)
             self._before = sample
-        except NotHere:
+        except DeviceAbsentError:
             self._before = None
             self.conditions.saw([], at)
-        except CannotTell as error:
+        except UnknownResultError as error:
             self.conditions.record_unknown(str(error), at)
 
 
 def _from_kernel(case: Case) -> Iterable[Finding]:
-    from hpctl.detection.kernel.log import KernelJudge
-    from hpctl.detection.kmsg import Record
+    from hpctl.detection.kernel.log import KernelLineJudge
+    from hpctl.detection.kmsg import KernelRecord
 
-    kernel, folded = KernelJudge(lambda _pid, _at: ""), FindingStore()
+    kernel, folded = KernelLineJudge(lambda _pid, _at: ""), FindingStore()
     for number, (seconds, text) in enumerate(line for w in case.kernel for line in split_lines(w)):
         facility = 1 if text.startswith("user: ") else 0
         at = T0 + timedelta(seconds=seconds)
-        record = Record(facility, number, at, text.removeprefix("user: "))
+        record = KernelRecord(facility, number, at, text.removeprefix("user: "))
         for finding in kernel.findings([record], accept_user=False):
             folded.add(finding)
     return folded.all()
@@ -150,22 +156,22 @@ def split_lines(written: str) -> Iterable[tuple[float, str]]:
         yield begin + n * apart, written.replace("{n}", str(n))
 
 
-def _nvml(case: Case, clock: _Clock) -> Callable[[], Snapshot] | None:
+def _nvml(case: Case, clock: _Clock) -> Callable[[], NvmlSnapshot] | None:
     if case.gpus is None:
         return None
     signals = {path: Signal.of(value) for path, value in case.gpus.items()}
 
-    def newest() -> Snapshot:
+    def newest() -> NvmlSnapshot:
         values = {path: signal.at(clock.seconds) for path, signal in signals.items()}
         overdue_s = clock.seconds - case.onset_s if values.pop("hung", False) else 0.0
         if overdue_s > DEADLINE_S * MISSES:  # before that the client shows the sweep it has
-            raise DriverHung(overdue_s, "nvmlDeviceGetFieldValues")
+            raise DriverHungError(overdue_s, "nvmlDeviceGetFieldValues")
         count = values.pop("count", 8)
         error = values.pop("error", None)
         if error is not None:
-            return Snapshot(clock.now(), error=NvmlError(**error))
+            return NvmlSnapshot(clock.now(), error=NvmlError(**error))
         gpus = tuple(healthy.gpu(i, clock.seconds) for i in range(count))
-        return Snapshot(
+        return NvmlSnapshot(
             clock.now(), gpus=tuple(_changed(gpu, values) for gpu in gpus), slow_at=clock.now()
         )
 
@@ -204,4 +210,4 @@ def _delay_s(verdict: Assessment, reported: Reported, case: Case) -> float | Non
 
 def acts(verdict: Assessment) -> bool:
     """Whether the node would be touched."""
-    return verdict.condition is Condition.FAULTY
+    return verdict.condition is NodeCondition.FAULTY

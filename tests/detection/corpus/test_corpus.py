@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.assessment import NodeCondition
 from tests.detection.corpus.case import Case, load
 from tests.detection.corpus.play import Player, acts
 
@@ -26,7 +26,7 @@ def test_verdict(player: Player, case: Case) -> None:
     verdict, fault = played.verdict, played.verdict.fault
     if isinstance(case.expect, str):
         assert not acts(verdict), verdict
-        assert case.expect != "suspect" or verdict.condition is Condition.SUSPECT, verdict
+        assert case.expect != "suspect" or verdict.condition is NodeCondition.SUSPECT, verdict
         return
     assert acts(verdict), verdict
     assert (fault.urgency, fault.ladder[0]) == (case.expect.urgency, case.expect.remedy), verdict

@@ -4,39 +4,39 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpctl.detection.check import CannotTell, DriverHung
+from hpctl.detection.check import DriverHungError, UnknownResultError
 from hpctl.detection.nvml.client import NvmlClient
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from tests.waiting import PATIENCE_S as PATIENCE_S
 from tests.waiting import until as until
 
 Connect = Callable[..., NvmlClient]
 
 
-def fresh(client: NvmlClient) -> Snapshot:
+def fresh(client: NvmlClient) -> NvmlSnapshot:
     """A sweep that began after this call."""
     now = time.monotonic()
 
-    def newer() -> Snapshot | None:
+    def newer() -> NvmlSnapshot | None:
         snapshot = newest(client)
         return snapshot if snapshot is not None and snapshot.at > now else None
 
     return until(newer)
 
 
-def newest(client: NvmlClient) -> Snapshot | None:
+def newest(client: NvmlClient) -> NvmlSnapshot | None:
     try:
         return client.newest()
-    except CannotTell:
+    except UnknownResultError:
         return None
 
 
-def hung(client: NvmlClient) -> DriverHung | None:
+def hung(client: NvmlClient) -> DriverHungError | None:
     try:
         client.newest()
-    except DriverHung as error:
+    except DriverHungError as error:
         return error
-    except CannotTell:
+    except UnknownResultError:
         pass
     return None
 

@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hpctl.detection.check import CannotTell, CheckedMachine, Expected, NotHere
+from hpctl.detection.check import (
+    CheckedMachine,
+    DeviceAbsentError,
+    ExpectedHardware,
+    UnknownResultError,
+)
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu, until
@@ -28,14 +33,14 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 
 def observe(client, root):
     """What all GPU checks say of two sweeps, as (code, device)."""
-    machine = CheckedMachine(root, Expected(gpus=8), nvml=client.newest)
+    machine = CheckedMachine(root, ExpectedHardware(gpus=8), nvml=client.newest)
     output: set[tuple[str, str]] = set()
     for check in (load_check(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
         before = None
         for _ in range(2):
             try:
                 seen = check.gather(machine)
-            except (NotHere, CannotTell):
+            except (DeviceAbsentError, UnknownResultError):
                 continue
             output |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
             before = seen

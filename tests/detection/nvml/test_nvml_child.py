@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import NotHere
-from hpctl.detection.nvml.snapshot import Fabric, GpuProcess, NvLink, NvmlEvent
+from hpctl.detection.check import DeviceAbsentError
+from hpctl.detection.nvml.snapshot import GpuProcess, NvLink, NvlinkFabric, NvmlEvent
 from tests.detection.nvml.bed import PATIENCE_S, fresh, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, LIBRARY, RECOVERY_ACTION, XID, uuid
 
@@ -51,7 +51,7 @@ def test_every_value_lands_in_its_place(stub, connect):
     assert gpu.sm_clock_mhz == 345
     assert (gpu.power_mw, gpu.temperature_c, gpu.temperature_margin_c) == (20, 45, -3)
     assert (gpu.temperature_slowdown_c, gpu.memory_temperature_max_c) == (89, 95)
-    assert gpu.fabric == Fabric(2, 23, 4, "ab" * 16, 1)
+    assert gpu.fabric == NvlinkFabric(2, 23, 4, "ab" * 16, 1)
     assert gpu.processes == (GpuProcess(4711, 1 << 20), GpuProcess(4712, 5))
 
 
@@ -111,7 +111,7 @@ def test_without_the_library(connect, tmp_path, gpus):
         pci_gpu(tmp_path)
         assert connect(env=env).wait(PATIENCE_S).error.code == LIBRARY_NOT_FOUND
     else:
-        with pytest.raises(NotHere):
+        with pytest.raises(DeviceAbsentError):
             connect(env=env).wait(PATIENCE_S)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.detection.check import CheckedMachine, Expected
-from hpctl.detection.check_once import CheckRow, run_once
+from hpctl.detection.check import CheckedMachine, ExpectedHardware
+from hpctl.detection.check_once import CheckRow, run_checks_once
 from hpctl.detection.runner import load_check
 from hpctl.faults.table import CHECKS
 from tests.detection.nvml import halts
@@ -39,7 +39,7 @@ def connected(connect, **settings):
 
 def says(client, root) -> CheckRow:
     """What `gpu.hung` says now."""
-    (row,) = run_once(GPU_HUNG, CheckedMachine(root, Expected(), nvml=client.newest))
+    (row,) = run_checks_once(GPU_HUNG, CheckedMachine(root, ExpectedHardware(), nvml=client.newest))
     return row
 
 
@@ -137,7 +137,7 @@ def test_a_call_that_spins_is_hung(stub, connect):
 
 AGENT = """
 import time
-from hpctl.detection.check import CannotTell, DriverHung
+from hpctl.detection.check import UnknownResultError, DriverHungError
 from hpctl.detection.nvml.client import NvmlClient
 client = NvmlClient(0.05, 0.3)
 client.wait(60)
@@ -146,9 +146,9 @@ while True:
     try:
         client.newest()
         print("ok", flush=True)
-    except DriverHung as hung:
+    except DriverHungError as hung:
         print("HUNG", hung, flush=True)
-    except CannotTell as error:
+    except UnknownResultError as error:
         print("unknown", error, flush=True)
     time.sleep(0.02)
 """

@@ -8,7 +8,7 @@ from hpctl.detection.nvml.pauses import (
     FROZEN,
     STARVED,
     STOPPED,
-    Pauses,
+    ChildPauses,
     ThreadSample,
     is_frozen,
     sample_thread,
@@ -21,9 +21,9 @@ def thread(halted: str = "", *, runnable: bool = False, cpu_s: float = 0.0) -> T
     return ThreadSample(7, halted, runnable, cpu_s)
 
 
-def looks(*samples: ThreadSample, every_s: float = 2.0) -> tuple[Pauses, float]:
+def looks(*samples: ThreadSample, every_s: float = 2.0) -> tuple[ChildPauses, float]:
     """A call begins at 100 s, and the child is looked at again and again."""
-    pauses = Pauses(LONGEST_S)
+    pauses = ChildPauses(LONGEST_S)
     pauses.calm(100.0)
     now = 100.0
     for seen in samples:

@@ -10,13 +10,13 @@ import pytest
 from hpctl.detection.nvml import client
 from hpctl.detection.nvml.client import (
     LENGTH,
-    Closed,
+    ChildClosedError,
     EventMessage,
     Message,
     NvmlChild,
     SweepMessage,
 )
-from hpctl.detection.nvml.driver import EVENTS, SWEEP, InFlight
+from hpctl.detection.nvml.driver import EVENTS, SWEEP, CallsInFlight
 from hpctl.detection.nvml.snapshot import NvmlEvent
 from tests.waiting import PATIENCE_S
 
@@ -56,7 +56,7 @@ def read(child: NvmlChild) -> tuple[list[Message], str]:
     try:
         for message in child.messages():
             messages.append(message)
-    except Closed as closed:
+    except ChildClosedError as closed:
         return messages, str(closed)
     return messages, ""
 
@@ -85,13 +85,13 @@ def test_what_is_no_message_ends_the_child(start: Start, args: bytes, end: str) 
 
 @pytest.fixture
 def page():
-    page = InFlight.create()
+    page = CallsInFlight.create()
     yield page
     page.close()
 
 
-def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
-    other = InFlight(os.dup(page.fd))
+def test_the_page_is_shared_through_its_descriptor(page: CallsInFlight) -> None:
+    other = CallsInFlight(os.dup(page.fd))
     assert page.oldest() is None
     other.begin(SWEEP, "nvmlInit")
     call = page.oldest()
@@ -102,7 +102,7 @@ def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
     other.close()
 
 
-def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: InFlight) -> None:
+def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: CallsInFlight) -> None:
     page.begin(EVENTS, "nvmlEventSetWait", lasts_s=100.0)
     page.begin(SWEEP, "nvmlDeviceGetCount")
     assert page.oldest().name == "nvmlDeviceGetCount"

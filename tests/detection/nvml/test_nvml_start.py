@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import pytest
 
 from hpctl.detection.changes import ChangeListener
-from hpctl.detection.checking import Checks
+from hpctl.detection.checking import CheckSupervisor
 from hpctl.detection.config import AgentConfig, CheckConfig
 from hpctl.detection.settings import AgentSettings
 from hpctl.faults.table import CHECKS
-from hpctl.wire.heads import Head
+from hpctl.wire.heads import HeadAddress
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu
 
 pytestmark = pytest.mark.integration
@@ -27,11 +27,11 @@ def checks(root, seen):
     chosen = {spec.name: CheckConfig(enabled=spec.name == "gpu.recovery") for spec in CHECKS}
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
     settings = AgentSettings(
-        (Head("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
+        (HeadAddress("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
     listener = Mock(spec_set=ChangeListener, note_change=lambda: seen.extend(made.findings()))
-    made = Checks(settings, (), listener)
+    made = CheckSupervisor(settings, (), listener)
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.detection.nvml import snapshot
 from hpctl.detection.nvml.child import AllGpusReader
-from hpctl.detection.nvml.driver import BATCH, SWEEP, Driver, InFlight
+from hpctl.detection.nvml.driver import BATCH, SWEEP, CallsInFlight, NvmlDriver
 from tests.process import run_text
 
 
@@ -75,7 +75,7 @@ class Nvml:
 
 @pytest.fixture
 def page():
-    page = InFlight.create()
+    page = CallsInFlight.create()
     yield page
     page.close()
 
@@ -100,11 +100,11 @@ def found_shape(value):
 
 
 def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
-    found = AllGpusReader(Driver(Nvml(), page, SWEEP)).read()
-    wanted = shape(snapshot.Snapshot)
+    found = AllGpusReader(NvmlDriver(Nvml(), page, SWEEP)).read()
+    wanted = shape(snapshot.NvmlSnapshot)
     del wanted["events"], wanted["error"], wanted["gpus"]["error"]  # not where all is well
     assert found_shape(found) == wanted
-    decoded = msgspec.json.decode(msgspec.json.encode(found), type=snapshot.Snapshot)
+    decoded = msgspec.json.decode(msgspec.json.encode(found), type=snapshot.NvmlSnapshot)
     assert decoded.gpus[1].nvlinks[0].active is True
     assert (decoded.gpus[0].remap.banks_none, decoded.gpus[0].recovery_action) == (1, 3)
     assert decoded.gpus[0].mig is True
@@ -112,7 +112,7 @@ def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
 
 def test_what_costs_most_is_asked_seldom_and_repeated(page):
     nvml = Nvml()
-    sweep = AllGpusReader(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
+    sweep = AllGpusReader(NvmlDriver(nvml, page, SWEEP), slow_every_s=1000.0)
     first = sweep.read()
     asked = nvml.asked["nvmlDeviceGetNvLinkState"]
     assert asked == 2 * 3
@@ -131,7 +131,7 @@ def test_an_older_binding_that_lacks_a_function_says_less(page):
                 raise AttributeError(name)
             return super().__getattr__(name)
 
-    gpu = AllGpusReader(Driver(Old(), page, SWEEP)).read()["gpus"][0]
+    gpu = AllGpusReader(NvmlDriver(Old(), page, SWEEP)).read()["gpus"][0]
     assert gpu["temperature_margin_c"] is None
     assert gpu["ecc"]["sram_threshold_exceeded"] is None
 
@@ -158,7 +158,7 @@ def test_the_inforom_is_validated_once_a_session(page, code, corrupt):
     nvml = Nvml()
     if code is not None:
         nvml.answers["nvmlDeviceValidateInforom"] = nvml.NVMLError(code)
-    sweep = AllGpusReader(Driver(nvml, page, SWEEP))
+    sweep = AllGpusReader(NvmlDriver(nvml, page, SWEEP))
     assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
     assert sweep.read()["gpus"][0]["inforom_corrupt"] is corrupt
     assert nvml.asked["nvmlDeviceValidateInforom"] == len(sweep.gpus)

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from hpctl.engine.journal.events import RequestTaken, SignalSeen
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
-from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeGeneration, NodeName
+from hpctl.vocabulary.model import Finding, NodeHealth
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123457, UTC)
 
@@ -50,9 +50,9 @@ def values(kind) -> st.SearchStrategy[Any]:
 
 
 any_health = st.builds(
-    Health,
+    NodeHealth,
     generation=st.builds(
-        Generation,
+        NodeGeneration,
         node=st.text(st.sampled_from("aBb-01"), min_size=1, max_size=3).map(NodeName),
         instance=st.text(st.sampled_from("i-0189af"), max_size=19).map(InstanceId),
         boot=st.text(st.sampled_from("0189af-"), max_size=36).map(BootId),

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import NodeHealth
 from tests.engine.journal.events import NOW, any_health, taken
 from tests.engine.journal.test_events import BRIEF
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-WELL = Health(Generation("n1", "i-1", "b-1"), NOW)
+WELL = NodeHealth(NodeGeneration("n1", "i-1", "b-1"), NOW)
 
 
 @BRIEF

@@ -23,13 +23,13 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import FOLLOW_S, STUCK_S, Leadership, LeaseTerms
 from hpctl.engine.view import Request
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import NodeHealth
 from tests.engine.journal.events import NOW, numbers, signal
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-HEALTH = Health(Generation("n1", "i-1", "b"), NOW, ())
+HEALTH = NodeHealth(NodeGeneration("n1", "i-1", "b"), NOW, ())
 
 LEASE_S = 3.0
 POLL_S = 0.25
@@ -52,7 +52,7 @@ class Host:
     """One daemon's store and leadership. Its thread is the test: `renew` is called by hand."""
 
     def __init__(self, bed, name, ticks, monkeypatch):
-        monkeypatch.setattr(Leadership, "_keep", lambda _: None)
+        monkeypatch.setattr(Leadership, "_renew_until_ended", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
         self.me = DaemonIdentity(name, 7, "0.1", "own", f"{name}:8470")
         terms = LeaseTerms(LEASE_S, shared=True)

@@ -15,7 +15,7 @@ from hpctl.engine.journal import database as journal_database
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.reader import TABLES, JournalReader, open_journal
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.engine.journal.sqlite_source import is_transient
 from hpctl.engine.journal.state import replay_events
 from hpctl.toolkit.errors import JournalCorrupt, Unavailable
@@ -115,13 +115,13 @@ def test_unreadable_row_raises_journal_corrupt(
 
 def test_missing_journal_is_not_read_as_empty(sqlite: DatabaseBed, tmp_path) -> None:
     with pytest.raises(Unavailable, match="cannot open the journal"):
-        open_journal(file_url(tmp_path / "none.db"))
+        open_journal(make_sqlite_url(tmp_path / "none.db"))
     (tmp_path / "empty.db").touch()
     with pytest.raises(Unavailable, match="no journal yet"):
-        open_journal(file_url(tmp_path / "empty.db"))
+        open_journal(make_sqlite_url(tmp_path / "empty.db"))
     (tmp_path / "text.db").write_text("Dear diary, this is no database at all. " * 99)
     with pytest.raises(JournalCorrupt, match="not a database"):
-        open_journal(file_url(tmp_path / "text.db"))
+        open_journal(make_sqlite_url(tmp_path / "text.db"))
     sqlite.open()
     for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
         sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
@@ -138,13 +138,14 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "from hpctl.cli import status, explain, nodes, recoveries\n"
         "from hpctl.engine import adapters, world_reader\n"
         "from hpctl.engine.journal.check import check_journal, list_events\n"
-        "from hpctl.engine.journal.source import file_url\n"
+        "from hpctl.engine.journal.source import make_sqlite_url\n"
         "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
-        "world_reader.gather_world(config, output.now())\n"
+        "world_reader.read_world_once(config, output.now())\n"
         "adapters.open_reader(config).audit_trail()\n"
-        f"assert check_journal(file_url(Path({str(sqlite.file)!r})), print).problem is None\n"
-        f"list(list_events(file_url(Path({str(sqlite.file)!r})), None, None))\n"
+        f"url = make_sqlite_url(Path({str(sqlite.file)!r}))\n"
+        "assert check_journal(url, print).problem is None\n"
+        "list(list_events(url, None, None))\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

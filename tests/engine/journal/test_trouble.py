@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 from sqlalchemy import make_url
 
-from hpctl.engine.database_url import name_database
+from hpctl.engine.database_url import mask_database_url
 from hpctl.engine.journal.reader import JournalReader, open_journal
 from hpctl.engine.journal.rows import DaemonIdentity
-from hpctl.engine.journal.source import file_url
+from hpctl.engine.journal.source import make_sqlite_url
 from hpctl.engine.journal.sqlite_source import SqliteSource
 from hpctl.engine.journal.store import Store
 from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
@@ -180,7 +180,7 @@ def test_a_file_that_is_no_database(tmp_path, name, opens):
     file = tmp_path / name
     file.write_text("not a database, " * 1000)
     with pytest.raises(JournalCorrupt, match="not a database"):
-        opens(file_url(file))
+        opens(make_sqlite_url(file))
     assert file.read_text() == "not a database, " * 1000
 
 
@@ -244,4 +244,4 @@ def test_a_password_is_never_shown(served):
     ],
 )
 def test_the_name_of_a_database_has_no_place_for_a_password(url, name):
-    assert name_database(make_url(url)) == name
+    assert mask_database_url(make_url(url)) == name

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
@@ -24,16 +24,16 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.request_intake import RequestHandler
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.controller_news import ControllerNews
 from hpctl.vocabulary.evidence import EvidenceOrder
-from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Health, Report
+from hpctl.vocabulary.model import AgentReport, NodeHealth
 from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reset_order import ResetOrder
@@ -122,8 +122,8 @@ class JournalDoor:
     def list_retired(self) -> frozenset[str]:
         return frozenset(self._journal.list_retired())
 
-    def health(self) -> Mapping[str, Health]:
-        found: Mapping[str, Health] = self._journal.health()
+    def health(self) -> Mapping[str, NodeHealth]:
+        found: Mapping[str, NodeHealth] = self._journal.health()
         return found
 
 
@@ -206,7 +206,7 @@ class SchedulerDoor:
         return self._call(kind, nodes, lambda: order(nodes, **options))
 
     def _on_job(self, kind, order, job, *detail):
-        number = job.job if isinstance(job, Attempt) else job
+        number = job.job if isinstance(job, JobAttempt) else job
         target = detail[0] if kind == "signal" else str(number)
         targets = {target: (number, detail)}
         return self._call(kind, targets, lambda: {target: order(job, *detail)})[target]
@@ -346,12 +346,12 @@ class Daemon:
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
         self.log = ControllerLog(self.world)
-        sources = FactSources(self.scheduler, self.cloud, self.book, self.log)
+        sources = ObserverSources(self.scheduler, self.cloud, self.book, self.log)
         # Parts are read wherever they may be.
         self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
-        effectors = Effectors(self.scheduler, self.provider, agents)
+        effectors = ExecutorPorts(self.scheduler, self.provider, agents)
         executor = Executor(effectors, memory, clock)
         port = LoopPort(self.observer, memory, clock, self._wake)
         requests = RequestHandler(self.journal, port, live)
@@ -373,7 +373,7 @@ class Daemon:
             self.journal = self._reopen()
         self.start()
 
-    def hear(self, report: Report) -> None:
+    def hear(self, report: AgentReport) -> None:
         """The intake: takes what is newer than what it took before."""
         newest = (report.agent_start, report.seq)
         known = self._newest.get(report.node)

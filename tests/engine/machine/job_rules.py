@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from hpctl.daemon.kinds import KINDS
 from hpctl.jobs.kind import JOBS
 from hpctl.vocabulary.job_recovery import JobPhase, JobReport, RequestedAction
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
@@ -18,9 +18,9 @@ SAVES = 'hpctl:{"save_signal": "USR1"}'
 SUPERVISED = 'hpctl:{"spares": 1}'
 COMMENTS = ("", SAVES, SAVES, SUPERVISED, SUPERVISED)
 ACTIONS = {
-    RequestedAction.NONE: Action.STEP,
-    RequestedAction.REQUEUE: Action.REQUEUE,
-    RequestedAction.HOLD: Action.HOLD,
+    RequestedAction.NONE: RunAction.STEP,
+    RequestedAction.REQUEUE: RunAction.REQUEUE,
+    RequestedAction.HOLD: RunAction.HOLD,
 }
 
 which = st.integers(0, 15)

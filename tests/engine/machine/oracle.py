@@ -22,15 +22,15 @@ from hpctl.engine.journal.events import (
 )
 from hpctl.engine.journal.state import State
 from hpctl.engine.test_reservation import PREFIX
-from hpctl.faults.hma_marks import MARKS, mark_of
+from hpctl.faults.hma_marks import MARKS, find_node_mark
 from hpctl.vocabulary import job_recovery, node_recovery
 from hpctl.vocabulary.assessment import Remedy
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import RequestedAction
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.policy import Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from tests.engine.machine.daemon import Daemon, Watcher
 from tests.engine.machine.world import T0, World
 from tests.fakes.slurmctld import Job
@@ -68,7 +68,7 @@ class RecoveryRecord(Struct):
     job: int | None
     by: str
     waived: bool
-    generation: Generation | None
+    generation: NodeGeneration | None
     cause: str | None = None
     restarts: int = 0
     by_itself: bool = False
@@ -86,7 +86,7 @@ class RecoveryRecord(Struct):
 class Oracle(Watcher):
     """Raises Violation as soon as a promise is broken."""
 
-    def __init__(self, world: World, policy: Policy) -> None:
+    def __init__(self, world: World, policy: RecoveryPolicy) -> None:
         self.world, self.policy = world, policy
         self.told: dict[str, RecoveryRecord] = {}
         self.daemon: Daemon | None = None
@@ -326,7 +326,7 @@ class Oracle(Watcher):
             f"{kind} {target} by {rid}, which treats {answer.generation.instance}",
         )
         node = self.world.slurm.nodes[answer.node]
-        mine = node.drained and reason_owner(node.reason) == rid
+        mine = node.drained and parse_reason_owner(node.reason) == rid
         _require(mine, 1, f"{kind} {target} while {answer.node} has the reason {node.reason!r}")
         running = [
             j.id for j in self.world.slurm.jobs.values() if j.running and answer.node in j.nodes
@@ -342,7 +342,7 @@ class Oracle(Watcher):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
         if kind in ("requeue", "signal") and job is not None and job.running:
             shown = [seen.nodes[n] for n in job.nodes]
-            closed = [n.name for n in shown if reason_owner(n.reason) or mark_of(n)]
+            closed = [n.name for n in shown if parse_reason_owner(n.reason) or find_node_mark(n)]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
             given_up = mine.no_kill and (asked or self._silent(mine, answer))
@@ -377,7 +377,7 @@ class Oracle(Watcher):
             if was == node.shut():
                 continue
             _require(name in targets, 1, f"{kind} of {list(targets)} changed {name}")
-            owner = reason_owner(was[2])
+            owner = parse_reason_owner(was[2])
             marked = was[2].partition(" : ")[0] in MARKS
             _require(
                 not was[1] or marked or owner is not None,
@@ -490,20 +490,20 @@ def _require(holds: bool, promise: int, text: str) -> None:
         raise Violation(f"promise {promise}: {text}")
 
 
-def wipes(world: World, policy: Policy, kind: str, name: str) -> bool:
+def wipes(world: World, policy: RecoveryPolicy, kind: str, name: str) -> bool:
     """Whether an order has taken a mark off that the service still has to read.
 
     In mode own nobody reads it; giving a node back that has booted since takes off what is spent.
     """
     if policy.mode is Mode.OWN or kind == "return":
         return False
-    return not mark_of(world.slurm.node(world.slurm.nodes[name]))
+    return not find_node_mark(world.slurm.node(world.slurm.nodes[name]))
 
 
 def forgotten(world: World, state: State) -> str:
     """A marked node that is not healed, not held with a reason, and of which no person was told."""
     for name, node in world.slurm.nodes.items():
-        if not mark_of(world.slurm.node(node)) or name in state.holds:
+        if not find_node_mark(world.slurm.node(node)) or name in state.holds:
             continue
         last = state.last_of_node.get(name)
         phase = state.nodes[last].phase if last is not None else "never treated"

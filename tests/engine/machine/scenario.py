@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.jobs.kind import JOBS
-from hpctl.vocabulary.policy import AcceptancePolicy, Mode, Policy
+from hpctl.vocabulary.policy import AcceptancePolicy, Mode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.world import Defect, World
@@ -14,7 +14,7 @@ from tests.engine.machine.world import Defect, World
 assert JOBS in KINDS, "the story rests on the recoveries of jobs"
 
 RULES = catalogue_rules()
-POLICY = Policy(mode=Mode.OWN)
+POLICY = RecoveryPolicy(mode=Mode.OWN)
 TESTED = AcceptancePolicy(replace="quick", reboot="quick")
 BROKEN = Defect("79", reboot_cures=False, kills=False)
 """A GPU off the bus, for good: rebooted, faulty again, replaced, healthy, given back."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
 from hpctl.engine.config import Config
-from hpctl.engine.execute import Effectors, Executor
+from hpctl.engine.execute import Executor, ExecutorPorts
 from hpctl.engine.journal.events import Event, GateBlocked, JobReported
 from hpctl.engine.journal.rows import decode_event, encode_event
 from hpctl.engine.journal.state import State, replay_events
@@ -29,18 +29,18 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.observe import Observer, ObserverSources
 from hpctl.engine.request_intake import RequestHandler
 from hpctl.faults.catalogue import build_rules
 from hpctl.sagemaker import provider
 from hpctl.slurm.cli import CliScheduler
-from hpctl.slurm.run import End, Ran, SlurmRunner
+from hpctl.slurm.run import CommandEnd, CommandResult, SlurmRunner
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Finding, Report, Verdict
-from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from tests.fakes.journal import MemoryJournal
@@ -52,9 +52,9 @@ NODE, JOB, UID = "n8", 9, 666
 OTHERS = 7
 """The nodes n1 to n7 are nobody's but the operator's."""
 RULES = build_rules()
-POLICY = Policy(
+POLICY = RecoveryPolicy(
     mode=Mode.ASSIST,
-    budgets=Budgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
+    budgets=TreatmentBudgets(open_min=99, partition_min=99, per_hour=999, correlated_min=99),
 )
 """With room for all: a node that tells of its own fault is believed, and then one more is open."""
 CYCLES = 3
@@ -100,7 +100,9 @@ class _Commands(SlurmRunner, frozen=True):
     said: Said = ()
 
     def run(self, name, *args, timeout=None, environ=None, give_up=None):
-        return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
+        return CommandResult(
+            (name, *args), CommandEnd.EXITED, 0, self._out(name, args, environ or {}), "", 0.0
+        )
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
         text = self.said
@@ -185,7 +187,7 @@ def play(*answer: Words | None) -> Outcome:
     provider = _Cloud(answer, clock)
     cloud = CloudWatch(provider, lambda: None, 30.0)
     live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
-    observer = Observer(FactSources(scheduler, cloud, book), live, clock)
+    observer = Observer(ObserverSources(scheduler, cloud, book), live, clock)
 
     class Jobs:
         def news(self) -> list[JobReported]:
@@ -193,7 +195,7 @@ def play(*answer: Words | None) -> Outcome:
             return new
 
     memory = JournaledState(journal)
-    executor = Executor(Effectors(scheduler, provider), memory, clock)
+    executor = Executor(ExecutorPorts(scheduler, provider), memory, clock)
     requests = RequestHandler(journal, LoopPort(observer, memory, clock, lambda: None), live)
     loop = Loop(memory, executor, observer, requests, clock, KINDS, Jobs())
     flaws: list[InconsistentState] = []
@@ -220,13 +222,13 @@ def restarted(outcome: Outcome) -> State:
 
 
 @cache
-def _reports(numbers: range) -> list[Report]:
+def _reports(numbers: range) -> list[AgentReport]:
     found = []
     for i in numbers:
-        bad = Finding("kernel.xid", Verdict.FAIL, NOW, NOW, "0000:3b:00", "79")
+        bad = Finding("kernel.xid", DeviceVerdict.FAIL, NOW, NOW, "0000:3b:00", "79")
         findings = (bad,) if i in (1, 5) else ()
         name, boot = f"n{i}", f"b{i}"
-        found.append(Report(name, f"i-{i}", boot, 1, NOW, NOW, findings))
+        found.append(AgentReport(name, f"i-{i}", boot, 1, NOW, NOW, findings))
     return found
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.job_recovery import JobPhase
 from hpctl.vocabulary.node_recovery import NodePhase
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
 from tests.engine.machine.scenario import BROKEN, POLICY, RULES, VARIANTS, Story
@@ -130,7 +130,7 @@ def test_open_recoveries_rest_while_mode_is_observe(phase):
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark):
-    policy = Policy(mode=Mode.ASSIST)
+    policy = RecoveryPolicy(mode=Mode.ASSIST)
     world = World(8, automatic=True)
     job = world.slurm.submit(4, 50_000.0)
     oracle = Oracle(world, policy)

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from hpctl.capacity.plan import plan_capacity, rank_no_risks
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.journal.state import State
-from hpctl.engine.view import jobs_on
+from hpctl.engine.view import group_jobs_by_node
 from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.change import ChangeKind, ChangeOpened
 from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import own_reason, reason_owner
-from hpctl.vocabulary.recovery import Do, StepKind
+from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
+from hpctl.vocabulary.recovery import StartStep, StepKind
 from tests.examples import examples
 from tests.fakes.capacity import N1, SCALE, cluster, removal
 from tests.fakes.engine import advance_all, plan
@@ -82,7 +82,7 @@ class LeavingNode:
             listed[OLD] = replace(listed[OLD], status=InstanceStatus.SHUTTING_DOWN)
         return replace(whole, instances=listed)
 
-    def carry_out(self, owner: str, do: Do, way: str) -> None:
+    def carry_out(self, owner: str, do: StartStep, way: str) -> None:
         now = at(self.now)
         self.append([StepStarted(now, owner, do.kind, do.attempt, do.target)])
         gone = do.kind is StepKind.REMOVE
@@ -105,14 +105,14 @@ class LeavingNode:
             self.going = self.now + 400
         return Outcome.ambiguous("timeout") if way == "lost" else Outcome.accepted()
 
-    def _slurm(self, do: Do, owner: str, way: str) -> Outcome:
-        theirs = reason_owner(self.reason)
+    def _slurm(self, do: StartStep, owner: str, way: str) -> Outcome:
+        theirs = parse_reason_owner(self.reason)
         if way == "refused":
             return Outcome.rejected("ESLURM_ACCESS_DENIED")
         if way != "crash before" and do.kind is StepKind.DRAIN:
             if self.drained and theirs is None:
                 return Outcome.rejected("foreign_drain")
-            self.drained, self.reason = True, own_reason(owner, "x")
+            self.drained, self.reason = True, format_own_reason(owner, "x")
         elif way != "crash before" and self.drained:
             if theirs != owner:
                 return Outcome.rejected("not_ours")
@@ -121,7 +121,10 @@ class LeavingNode:
 
     def turn(self, way: str, seconds: float) -> None:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
-        view, here = self.view(), jobs_on(list(self.state.open_nodes), self.view().scheduler.jobs)
+        view, here = (
+            self.view(),
+            group_jobs_by_node(list(self.state.open_nodes), self.view().scheduler.jobs),
+        )
         self.append([*plan(view, SCALE, build_rules(), here, at(self.now)).opens])
         self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_no_risks))])
         for _ in range(20):
@@ -180,5 +183,5 @@ def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(first,
         and (s.in_doubt or (s.outcome and s.outcome.kind is OutcomeKind.ACCEPTED))
     ]  # fmt: skip
     if played.going is None and not unsure:
-        assert reason_owner(played.reason) is None, "left closed, and nobody deletes it"
+        assert parse_reason_owner(played.reason) is None, "left closed, and nobody deletes it"
     assert 5 not in played.view().scheduler.jobs

@@ -11,21 +11,21 @@ from collections.abc import Callable
 
 import pytest
 
-from hpctl.engine.remedies import find_beginning
-from hpctl.engine.status_view import StatusView, status_view
+from hpctl.engine.remedies import find_remedy_start
+from hpctl.engine.status_view import StatusView, make_status_view
 from hpctl.engine.world import World as ReadWorld
 from hpctl.faults.catalogue import build_rules as catalogue_rules
-from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.examples import sliced
 
 RULES = catalogue_rules()
-ONE_SLOT = Budgets(
+ONE_SLOT = TreatmentBudgets(
     open_min=1, open_fraction=0.0, partition_min=1, partition_fraction=0.0, per_hour=1000,
     correlated_min=30,
 )  # fmt: skip
-POLICY = Policy(mode=Mode.OWN, budgets=ONE_SLOT)
+POLICY = RecoveryPolicy(mode=Mode.OWN, budgets=ONE_SLOT)
 CODES = ("79", "48", "94", "64", "119")
 NODES, FAULTS = 40, 40
 MOST_CLOSED = 15
@@ -85,7 +85,7 @@ class Soak:
     def _break_one(self) -> None:
         state = self.daemon.loop.state
         open_now = [state.nodes[rid] for rid in state.open_nodes.values()]
-        self.figures.full += any(find_beginning(rec) is not None for rec in open_now)
+        self.figures.full += any(find_remedy_start(rec) is not None for rec in open_now)
         idle = [n for n in self._order if n not in self._broken and n not in self._proven]
         node = idle[0]
         self._order.remove(node)
@@ -158,7 +158,7 @@ class Queue:
 
     def _begun(self, node: str) -> bool:
         rec = self.daemon.loop.state.node_recovery(node)
-        return rec is not None and find_beginning(rec) is not None
+        return rec is not None and find_remedy_start(rec) is not None
 
     def _until(self, reached: Callable[[], bool]) -> None:
         for _ in range(2000):
@@ -178,7 +178,7 @@ class Queue:
     def status(self) -> StatusView:
         """What `hpctl status` would show."""
         now, slurm = self.world.clock.now(), self.world.slurm.view()
-        return status_view(ReadWorld(now, POLICY, self.daemon.loop.state, slurm=slurm))
+        return make_status_view(ReadWorld(now, POLICY, self.daemon.loop.state, slurm=slurm))
 
     def settle(self) -> None:
         self._until(lambda: not self.daemon.loop.state.open_nodes)

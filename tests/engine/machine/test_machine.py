@@ -21,12 +21,12 @@ from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.vocabulary.policy import (
     AcceptancePolicy,
-    Budgets,
     JobPolicy,
     Mode,
     NodePolicy,
-    Policy,
-    Unrecoverable,
+    RecoveryPolicy,
+    TreatmentBudgets,
+    UnrecoverableJobAction,
 )
 from tests.engine.machine.daemon import Daemon, calm_down
 from tests.engine.machine.job_rules import COMMENTS, JobRules, few, then, which
@@ -87,11 +87,15 @@ class ClusterMachine(JobRules):
         ghosts=st.booleans(), tests=st.sampled_from(("off", "quick")),
     )  # fmt: skip
     def begin(self, mode, kill, automatic, budget, jobs, ghosts, tests):
-        node = NodePolicy(unrecoverable_jobs=Unrecoverable.KILL if kill else Unrecoverable.WAIT)
-        budgets = Budgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
+        node = NodePolicy(
+            unrecoverable_jobs=UnrecoverableJobAction.KILL if kill else UnrecoverableJobAction.WAIT
+        )
+        budgets = TreatmentBudgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
         job = JobPolicy(max_restarts=2 if kill else 10)
         after = AcceptancePolicy(replace=tests, reboot=tests, returned=tests)
-        self.policy = Policy(mode=mode, node=node, job=job, budgets=budgets, acceptance=after)
+        self.policy = RecoveryPolicy(
+            mode=mode, node=node, job=job, budgets=budgets, acceptance=after
+        )
         self.world = World(SIZE, automatic=automatic, protected=1)
         self.world.slurm.ghosts = ghosts
         for size, comment, requeue in jobs:

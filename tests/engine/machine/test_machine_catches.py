@@ -5,15 +5,15 @@ from msgspec.structs import replace
 
 from hpctl.engine import gates, node_deadlines, observe, plan, remedies, view
 from hpctl.engine.execute import Executor
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.jobs import advance, kind, run_cases
 from hpctl.jobs import plan as jobs_plan
 from hpctl.nodes import advance as nodes_advance
 from hpctl.nodes import facts
 from hpctl.vocabulary.job_recovery import JobPhase, JobReport, JobSignal, RequestedAction
-from hpctl.vocabulary.recovery import Move
+from hpctl.vocabulary.recovery import PhaseMove
 from hpctl.vocabulary.registration import Registration
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.engine.machine.daemon import calm_down
 from tests.engine.machine.oracle import Violation
@@ -62,14 +62,14 @@ def _late_replace(story: Story) -> None:
     story.world.provider.act_without_order(rec.generation.instance)
     story.world.passes(120.0)
     executor = story.daemon.loop.executor
-    executor.run([Due(rec.id, _replace_of(rec.generation.instance))])
+    executor.run([DueStep(rec.id, _replace_of(rec.generation.instance))])
     story.oracle.on_flaws(executor.flaws())
 
 
 def _replace_of(instance: str):
-    from hpctl.vocabulary.recovery import Do, StepKind
+    from hpctl.vocabulary.recovery import StartStep, StepKind
 
-    return Do(StepKind.REPLACE, instance, 1)
+    return StartStep(StepKind.REPLACE, instance, 1)
 
 
 def test_acting_before_writing_down_is_caught(monkeypatch):
@@ -107,7 +107,7 @@ def test_a_missing_drain_budget_is_caught(monkeypatch):
 
 def test_a_missing_budget_of_remedies_is_caught(monkeypatch):
     monkeypatch.setattr(remedies, "REMEDY_GATES", ())
-    monkeypatch.setattr(remedies, "correlated_since", lambda *_: {})
+    monkeypatch.setattr(remedies, "find_correlated_recoveries", lambda *_: {})
     with pytest.raises(Violation, match=r"promise 2: .* are remedied"):
         Story(Variant("many", nodes=3)).play()
 
@@ -189,7 +189,7 @@ def test_unregistered_job_is_not_touched(monkeypatch):
 
 def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
     story, _job = _job_of_a_story(ASKED)
-    monkeypatch.setattr(run_cases, "is_headless", lambda *_: True)
+    monkeypatch.setattr(run_cases, "has_lost_batch_script", lambda *_: True)
     with pytest.raises(Violation, match=r"promise 8: .* which runs and is well"):
         story.pass_time(3.0)
 
@@ -198,7 +198,7 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
     story, job = _job_of_a_story(ASKED)
     monkeypatch.setattr(advance, "compute_backoff_s", lambda *_: 0.0)
     trouble = Trouble(TroubleKind.HANG, story.world.clock.now(), "it hangs", "hang")
-    report = JobReport(job.id, 0, trouble, Action.REQUEUE, "", RequestedAction.REQUEUE, (), 60.0)
+    report = JobReport(job.id, 0, trouble, RunAction.REQUEUE, "", RequestedAction.REQUEUE, (), 60.0)
     story.daemon.tell(report)
 
     def wait() -> None:
@@ -212,8 +212,8 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
 def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
-    def at_once(_) -> Move:
-        return Move(JobSignal.STOP_WANTED, "impatient")
+    def at_once(_) -> PhaseMove:
+        return PhaseMove(JobSignal.STOP_WANTED, "impatient")
 
     monkeypatch.setitem(advance.PHASES, JobPhase.WATCHING, at_once)
     victim = next(n for n in job.nodes if n != job.batch_host)
@@ -226,6 +226,6 @@ def test_a_forgotten_job_is_caught(monkeypatch):
     def no_jobs(*_):
         return [], []
 
-    monkeypatch.setattr(kind, "job_decisions", no_jobs)
+    monkeypatch.setattr(kind, "plan_affected_jobs", no_jobs)
     with pytest.raises(Violation, match=r"promise 8: job 1, hit at .* is lost"):
         Story(DIES).play()

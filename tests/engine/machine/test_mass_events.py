@@ -11,21 +11,21 @@ import pytest
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.model import Clears, Finding, Verdict
-from hpctl.vocabulary.policy import Mode, NodePolicy, Override, Policy
+from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
+from hpctl.vocabulary.policy import FaultClassOverride, Mode, NodePolicy, RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import Defect, World
 from tests.examples import sliced
 
 RULE = RuleId("plugin-storage")
-OVERRIDE = Override(
+OVERRIDE = FaultClassOverride(
     urgency=Urgency.NOW,
     ladder=(Remedy.REBOOT, Remedy.REPLACE),
     settle_s=0.0,
     meaning="the storage check fails",
 )
 RULES = catalogue_rules({RULE: OVERRIDE})
-POLICY = Policy(mode=Mode.OWN, node=NodePolicy(verify_healthy_s=30.0))
+POLICY = RecoveryPolicy(mode=Mode.OWN, node=NodePolicy(verify_healthy_s=30.0))
 NEVER = 1e9
 
 
@@ -46,7 +46,7 @@ class BrokenCheck:
                 continue
             known = [f.first for f in machine.findings if f.check == RULE]
             first = known[0] if known else now
-            failed = Finding(str(RULE), Verdict.FAIL, first, now, clears=Clears.GONE)
+            failed = Finding(str(RULE), DeviceVerdict.FAIL, first, now, clears=ClearCondition.GONE)
             machine.findings = (*kept, failed)
 
 

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from hpctl.engine.config import Config
 from hpctl.engine.journal.events import GateBlocked, NodeRecoveryOpened
 from hpctl.engine.kinds import Plan
-from hpctl.engine.plan import node_candidates
+from hpctl.engine.plan import find_node_candidates
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import OWN_HARDWARE
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.pause import Pause
-from hpctl.vocabulary.policy import Budgets, Mode, Policy
-from hpctl.vocabulary.reason import own_reason, reason_owner
-from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
+from hpctl.vocabulary.reason import format_own_reason, parse_reason_owner
+from hpctl.vocabulary.recovery import make_recovery_id
 from hpctl.vocabulary.slurm_facts import SlurmNode
 from tests.examples import examples
 from tests.fakes.engine import plan
@@ -36,7 +36,7 @@ FAULTS = tuple(
         ("xid-48", Urgency.NOW),
     )
 )
-REASONS = ("", "", "", "bad fan", own_reason(recovery_id("n", 0), "old"))
+REASONS = ("", "", "", "bad fan", format_own_reason(make_recovery_id("n", 0), "old"))
 
 
 @st.composite
@@ -44,14 +44,16 @@ def clusters(draw: st.DrawFn) -> View:
     size = draw(st.integers(1, 12))
     names = [node_name(i) for i in range(1, size + 1)]
     nodes: dict[str, SlurmNode] = {}
-    health: dict[str, Health] = {}
+    health: dict[str, NodeHealth] = {}
     sick = []
     log = []
     for i, name in enumerate(names):
         reason = draw(st.sampled_from(REASONS))
         flags = frozenset({"DRAIN"}) if reason else frozenset()
         nodes[name] = slurm_node(i + 1, reason=reason, flags=flags)
-        health[name] = Health(generation(name), at(draw(st.sampled_from((0, 0, 0, -120, -121)))))
+        health[name] = NodeHealth(
+            generation(name), at(draw(st.sampled_from((0, 0, 0, -120, -121))))
+        )
         state = draw(st.sampled_from(("well", "ill", "ill", "treated")))
         since = draw(st.integers(-900, 0))
         fault = draw(st.sampled_from(FAULTS))
@@ -64,14 +66,14 @@ def clusters(draw: st.DrawFn) -> View:
 
 
 budgets = st.builds(
-    Budgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
+    TreatmentBudgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
     drain_min=st.integers(1, 4), drain_fraction=st.sampled_from((0.0, 0.25, 0.5, 1.0)),
     correlated_min=st.integers(2, 5),
 )  # fmt: skip
 
 
-def _plan(view: View, budgets: Budgets, mode: Mode = Mode.OWN) -> Plan:
-    return plan(view, Policy(mode=mode, budgets=budgets), RULES, {}, at(0))
+def _plan(view: View, budgets: TreatmentBudgets, mode: Mode = Mode.OWN) -> Plan:
+    return plan(view, RecoveryPolicy(mode=mode, budgets=budgets), RULES, {}, at(0))
 
 
 def _opens(made: Plan) -> list[str]:
@@ -80,11 +82,11 @@ def _opens(made: Plan) -> list[str]:
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: Budgets) -> None:
+def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: TreatmentBudgets) -> None:
     made = _plan(view, b)
     decided = [*_opens(made), *(h.target for h in made.holds if not _blocked(h, view))]
     assert sorted(decided) == sorted(
-        c.node.name for c in unflawed(node_candidates(view, RULES, at(0)))
+        c.node.name for c in unflawed(find_node_candidates(view, RULES, at(0)))
     )
 
 
@@ -95,7 +97,7 @@ def _blocked(hold: GateBlocked, view: View) -> bool:
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: Budgets) -> None:
+def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: TreatmentBudgets) -> None:
     shuffled = random.Random(7)
     nodes = list(view.scheduler.nodes.items())
     sick = list(view.assessments.items())
@@ -113,7 +115,7 @@ def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: Budgets) 
 
 @EXAMPLES
 @given(clusters(), budgets, st.integers(0, 3))
-def test_a_larger_budget_opens_no_fewer(view: View, b: Budgets, more: int) -> None:
+def test_a_larger_budget_opens_no_fewer(view: View, b: TreatmentBudgets, more: int) -> None:
     larger = replace(b, drain_min=b.drain_min + more, partition_min=b.partition_min + more)
     few, many = set(_opens(_plan(view, b))), set(_opens(_plan(view, larger)))
     assert few <= many
@@ -121,7 +123,9 @@ def test_a_larger_budget_opens_no_fewer(view: View, b: Budgets, more: int) -> No
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Budgets) -> None:
+def test_nothing_opens_while_paused_stale_stopped_or_observing(
+    view: View, b: TreatmentBudgets
+) -> None:
     view.state.pauses = {"": Pause("", "eve", at(-1))}
     assert not _opens(_plan(view, b))
     view.state.pauses = {}
@@ -132,10 +136,10 @@ def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Bu
     assert not _opens(_plan(replace(view, scheduler=old), b))
 
 
-def dumb(view: View, b: Budgets) -> list[str]:
+def dumb(view: View, b: TreatmentBudgets) -> list[str]:
     """A second opinion in as few lines as can be, for one partition and mode own."""
     nodes, state, now = view.scheduler.nodes, view.state, at(0)
-    ours = {n for n, node in nodes.items() if node.drained and reason_owner(node.reason)}
+    ours = {n for n, node in nodes.items() if node.drained and parse_reason_owner(node.reason)}
     kept_out = ours - set(state.open_nodes)
     size, is_open = len(nodes), len(state.open_nodes) + len(kept_out)
     recent = {r.node: r.opened for r in state.nodes.values()}
@@ -160,7 +164,7 @@ def dumb(view: View, b: Budgets) -> list[str]:
         )
         if now - view.health[name].last_heard > timedelta(seconds=120):
             continue
-        if node.drained and reason_owner(node.reason) is None:
+        if node.drained and parse_reason_owner(node.reason) is None:
             continue
         own = a.fault.rule in OWN_HARDWARE
         if near >= max(b.correlated_min, -(-size // 10)) and not own:
@@ -177,9 +181,9 @@ def dumb(view: View, b: Budgets) -> list[str]:
 
 @EXAMPLES
 @given(clusters(), budgets)
-def test_a_dumb_second_opinion_agrees(view: View, b: Budgets) -> None:
+def test_a_dumb_second_opinion_agrees(view: View, b: TreatmentBudgets) -> None:
     assert _opens(_plan(view, b)) == dumb(view, b)
 
 
 def test_the_configuration_and_the_policy_have_the_same_defaults() -> None:
-    assert Config().policy() == Policy()
+    assert Config().policy() == RecoveryPolicy()

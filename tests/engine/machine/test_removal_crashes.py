@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from hpctl.faults.catalogue import build_rules
 from hpctl.vocabulary.node_recovery import SCALE_DOWN, NodePhase
-from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, Policy
-from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, RecoveryPolicy
+from hpctl.vocabulary.reason import parse_reason_owner
 from hpctl.vocabulary.recovery import StepKind
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.oracle import Oracle
@@ -21,7 +21,7 @@ from tests.fakes.provider import GROUP
 pytestmark = pytest.mark.slow
 
 SCALE = AutoscalePolicy(enabled=True, groups={GROUP: GroupLimits(3, 4)}, down_after_s=60.0)
-POLICY = Policy(mode=Mode.OWN, autoscale=SCALE)
+POLICY = RecoveryPolicy(mode=Mode.OWN, autoscale=SCALE)
 
 
 class Removal:
@@ -106,7 +106,7 @@ def test_a_job_that_comes_before_the_deletion_has_the_node_whatever_crashes() ->
                 doubts += 1
                 continue
             assert end[1] is False, (number, after)
-            assert reason_owner(story.world.slurm.nodes[story.idle].reason) is None
+            assert parse_reason_owner(story.world.slurm.nodes[story.idle].reason) is None
             assert all(job.state == "RUNNING" for job in story.world.slurm.jobs.values())
     assert doubts == 4, "between the intent and the answer"
 

@@ -13,7 +13,7 @@ from hpctl.engine.journal.events import (
     StepResolved,
     StepStarted,
 )
-from hpctl.engine.journal.state import Corrupt, replay_events
+from hpctl.engine.journal.state import InconsistentEventError, replay_events
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.change import ChangeOpened
 from tests.engine.machine.scenario import VARIANTS, Story, Variant
@@ -54,7 +54,7 @@ def test_no_event_may_be_written_twice(log):
     ]
     assert loud
     for i in loud:
-        with pytest.raises(Corrupt):
+        with pytest.raises(InconsistentEventError):
             replay_events([*log[: i + 1], log[i]])
 
 
@@ -62,7 +62,7 @@ def test_no_step_may_lose_its_intent(log):
     started = [i for i, e in enumerate(log) if isinstance(e, StepStarted)]
     assert any(isinstance(e, StepResolved) for e in log)
     for i in started:
-        with pytest.raises(Corrupt):
+        with pytest.raises(InconsistentEventError):
             replay_events([*log[:i], *log[i + 1 :]])
 
 

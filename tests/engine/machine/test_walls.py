@@ -84,7 +84,7 @@ BUGS = [
     (observe, "assess_health", "assess", NODE),
     (run_policies.RunPolicies, "find_policies", "policy", str(JOB)),
     (plan, "_make_candidate", "plan", NODE), (plan, "decide_candidate", "plan", NODE),
-    (jobs_plan, "find_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
+    (jobs_plan, "find_run_case", "plan", str(JOB)), (kind, "make_node_facts", "advance", NODE),
 ]  # fmt: skip
 
 
@@ -136,9 +136,9 @@ def _raw_number(text: str, otherwise: int = 0) -> int:
 @pytest.mark.parametrize(
     ("place", "mutant"),
     [
-        ("hpctl.slurm.parse.at_text", _raw_time),
+        ("hpctl.slurm.parse.parse_slurm_time", _raw_time),
         ("hpctl.slurm.parse.parse_count", _raw_number),
-        ("hpctl.wire.reports.in_utc", lambda at: at.astimezone(UTC)),
+        ("hpctl.wire.reports.convert_to_utc", lambda at: at.astimezone(UTC)),
         ("secrets.token_hex", lambda size: KNOWN_MARK[: 2 * size]),
         ("hpctl.sagemaker.provider.LogicalId", lambda text: float("nan")),
     ],

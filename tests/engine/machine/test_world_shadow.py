@@ -15,7 +15,7 @@ from hpctl.daemon.kinds import KINDS
 from hpctl.engine.config import Config, LoopSection
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.plan import plan_recoveries
-from hpctl.engine.view import jobs_on
+from hpctl.engine.view import group_jobs_by_node
 from hpctl.engine.world import World
 from hpctl.engine.world_client import unpack_world
 from hpctl.engine.world_offline import assess_world
@@ -25,14 +25,14 @@ from hpctl.engine.world_wire import (
     WorldPart,
     decode_frames,
     encode_frames,
-    history_begins,
+    find_history_start,
     unpack_state,
 )
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.faults.hma_marks import MARKS
 from hpctl.faults.reachability import CHECKS
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy, TreatmentBudgets
 from tests.cli.worlds import DAEMON
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.world import DEFECTS
@@ -50,8 +50,8 @@ class Play:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         mode = self.dice.choice((Mode.OWN, Mode.OWN, Mode.ASSIST, Mode.OBSERVE))
-        budgets = Budgets(open_min=self.dice.choice((1, 2)), partition_min=2, per_hour=4)
-        self.policy = Policy(mode=mode, budgets=budgets)
+        budgets = TreatmentBudgets(open_min=self.dice.choice((1, 2)), partition_min=2, per_hour=4)
+        self.policy = RecoveryPolicy(mode=mode, budgets=budgets)
         self.cluster = Cluster(8, automatic=self.dice.random() < 0.2, protected=1)
         for _ in range(self.dice.randint(1, 4)):
             self.cluster.slurm.submit(self.dice.randint(1, 3), 50_000.0)
@@ -99,7 +99,7 @@ class Play:
         )
         found: dict[str, list[Any]] = {}
         for part in WorldPart:
-            sent = [*encode_frames(part, last.view, decided, history_begins(last.at))]
+            sent = [*encode_frames(part, last.view, decided, find_history_start(last.at))]
             listed = [(kind, len(body)) for kind, body in sent]
             body = b"".join(body for _, body in sent)
             found |= decode_frames(listed, memoryview(body))
@@ -163,7 +163,7 @@ def compare(play: Play, seen: Counter[str]) -> None:
     seen["remembered"] += len(aside)
     if aside:  # each of them counts for the gates of all
         return
-    here = jobs_on(list(computed.state.open_nodes), computed.slurm.jobs)
+    here = group_jobs_by_node(list(computed.state.open_nodes), computed.slurm.jobs)
     planned = plan_recoveries(computed.view(), play.policy, RULES, here, computed.now, KINDS)
     blocks = {h.target: (h.gate, h.rule, h.why) for h in offered.holds}
     again = {h.target: (h.gate, h.rule, h.why) for h in planned.holds}

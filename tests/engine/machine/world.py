@@ -13,12 +13,12 @@ from hpctl.engine.test_reservation import PREFIX
 from hpctl.faults.health import RESET_CHECK as CHECK
 from hpctl.faults.health import RESET_DONE as DONE
 from hpctl.faults.health import RESET_FAILED as FAILED
-from hpctl.faults.hma_marks import MARKS, mark_of
+from hpctl.faults.hma_marks import MARKS, find_node_mark
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary import evidence
 from hpctl.vocabulary.evidence import EvidenceOrder
-from hpctl.vocabulary.identity import Generation
-from hpctl.vocabulary.model import TEST_SUMMARY, Clears, Finding, Report, Verdict
+from hpctl.vocabulary.identity import NodeGeneration
+from hpctl.vocabulary.model import TEST_SUMMARY, AgentReport, ClearCondition, DeviceVerdict, Finding
 from hpctl.vocabulary.reset_order import ResetOrder
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
@@ -76,7 +76,7 @@ class Machine(Struct):
     """One node's hardware and agent."""
 
     node: str
-    generation: Generation
+    generation: NodeGeneration
     started: datetime
     defect: Defect | None = None
     findings: tuple[Finding, ...] = ()
@@ -95,7 +95,7 @@ class Network(Struct):
     lose: int = 0
     delay: int = 0
     double: int = 0
-    late: list[tuple[datetime, Report]] = field(default_factory=list)
+    late: list[tuple[datetime, AgentReport]] = field(default_factory=list)
 
 
 class World:
@@ -119,7 +119,7 @@ class World:
         self.automatic = automatic
         self.treated: set[str] = set()
         self.tested: dict[int, Machine] = {}
-        self.passed: set[Generation] = set()
+        self.passed: set[NodeGeneration] = set()
         self.afflicted: dict[str, list[Defect]] = {}
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
 
@@ -167,7 +167,7 @@ class World:
         if defect.code:
             now = self.clock.now()
             finding = Finding(
-                "kernel.xid", Verdict.FAIL, now, now, "0000:3b:00", defect.code, defect.detail
+                "kernel.xid", DeviceVerdict.FAIL, now, now, "0000:3b:00", defect.code, defect.detail
             )
             same = [
                 f for f in machine.findings if (f.code, f.detail) == (defect.code, finding.detail)
@@ -192,7 +192,7 @@ class World:
         defect, now = machine.defect, self.clock.now()
         cured = defect is None or (defect.code in RESET_CURES and defect.reboot_cures)
         machine.defect = None if cured else defect
-        code, verdict = (DONE, Verdict.OK) if cured else (FAILED, Verdict.WARN)
+        code, verdict = (DONE, DeviceVerdict.OK) if cured else (FAILED, DeviceVerdict.WARN)
         said = Finding(CHECK, verdict, now, now, order.recovery, code, "words", "0000:3b:00")
         machine.findings += (said,)
 
@@ -205,7 +205,14 @@ class World:
             return
         now, kept = self.clock.now(), evidence.describe_archive(1234, "ab" * 32)
         said = Finding(
-            evidence.EVIDENCE_CHECK, Verdict.OK, now, now, order.recovery, evidence.KEPT, "", kept
+            evidence.EVIDENCE_CHECK,
+            DeviceVerdict.OK,
+            now,
+            now,
+            order.recovery,
+            evidence.KEPT,
+            "",
+            kept,
         )
         machine.findings += (said,)
 
@@ -230,7 +237,7 @@ class World:
         if self.automatic and not self.cloud_away and not self.slurm.away:
             self._service()
 
-    def _boots(self, machine: Machine, generation: Generation) -> None:
+    def _boots(self, machine: Machine, generation: NodeGeneration) -> None:
         if machine.generation == generation:
             return
         fresh = machine.generation.instance != generation.instance
@@ -257,12 +264,12 @@ class World:
                 self.passed.add(machine.generation)
             now, test = self.clock.now(), job.name.removeprefix(PREFIX)
             machine.findings += tuple(
-                Finding(check, verdict, now, now, test, code, clears=Clears.GONE)
+                Finding(check, verdict, now, now, test, code, clears=ClearCondition.GONE)
                 for check, verdict, code in (
-                    ("acceptance.gemm", Verdict.FAIL, "replace")
+                    ("acceptance.gemm", DeviceVerdict.FAIL, "replace")
                     if fails
-                    else ("acceptance.gemm", Verdict.OK, ""),
-                    (TEST_SUMMARY, Verdict.OK, ""),
+                    else ("acceptance.gemm", DeviceVerdict.OK, ""),
+                    (TEST_SUMMARY, DeviceVerdict.OK, ""),
                 )
             )
 
@@ -281,7 +288,7 @@ class World:
         """A mark that is younger than the boot by the clock that was set back since is a word about
         that boot: to Slurm, to the service and to hpctl it looks like one that came after."""
         node = self.slurm.nodes[machine.node]
-        mark, at = mark_of(self.slurm.node(node)), node.reason_at
+        mark, at = find_node_mark(self.slurm.node(node)), node.reason_at
         if mark and at is not None and at > self.clock.now():
             afflicted = self.afflicted.setdefault(machine.generation.instance, [])
             afflicted.append(Defect("", mark))
@@ -302,7 +309,7 @@ class World:
             ):
                 self.treated.add(name)
 
-    def speak(self, inbox: Callable[[Report], None]) -> None:
+    def speak(self, inbox: Callable[[AgentReport], None]) -> None:
         """Each agent that can sends what it knows; the network does what it does."""
         now = self.clock.now()
         net = self.network
@@ -327,11 +334,11 @@ class World:
                     net.double -= 1
                     net.late.append((self.clock.true, report))
 
-    def report(self, machine: Machine, now: datetime) -> Report:
+    def report(self, machine: Machine, now: datetime) -> AgentReport:
         """The next report of a machine's agent."""
         machine.seq += 1
         g = machine.generation
-        return Report(
+        return AgentReport(
             g.node, g.instance, g.boot, machine.seq, now, machine.started, machine.findings
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpctl.sandbox.api import Sandbox
-    from hpctl.sandbox.demo import Watch
+    from hpctl.sandbox.demo import SlurmPoller
     from tests.gpu.context import Context
 
 TITLE = "A node lost under CUDA training"
@@ -42,7 +42,7 @@ SPARE_NEEDS_S = 50.0
 def run(context: Context) -> None:
     """Train undisturbed outside Slurm, then lose a node under a job, then under one with a
     spare."""
-    from hpctl.sandbox.demo import SITE, Watch
+    from hpctl.sandbox.demo import SITE, SlurmPoller
     from tests.gpu.boxes import run_in, sandbox
 
     reference: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def run(context: Context) -> None:
         states = run_in(box, "sinfo", "-N", "-h", "-o", "%N %T %G %E").out.splitlines()
         context.record("nodes", states)
         undisturbed.join()
-        with Watch(box, DRY_LOOK_S if context.dry else LOOK_S) as watch:
+        with SlurmPoller(box, DRY_LOOK_S if context.dry else LOOK_S) as watch:
             for name, has_spare in (("requeue", False), ("spare", True)):
                 if has_spare and context.dry:
                     break  # Most of this is the same, and a dry run is short of processor time.
@@ -106,14 +106,14 @@ def _train_undisturbed(context: Context, reference: dict[str, Any]) -> None:
 def _lose_node(
     context: Context,
     box: Sandbox,
-    watch: Watch,
+    watch: SlurmPoller,
     name: str,
     has_spare: bool,
     reference: dict[str, Any],
 ) -> dict[str, Any]:
     """Submit a job, let one of its nodes lose a GPU, and follow the job to its end."""
-    from hpctl.sandbox.demo import make_running_test, node_is
-    from hpctl.sandbox.training.model import last_step, read_attempts
+    from hpctl.sandbox.demo import make_node_test, make_running_test
+    from hpctl.sandbox.training.model import find_last_step, read_attempts
     from hpctl.vocabulary.identity import JobId
     from tests.gpu.boxes import hpctl_in, run_in, wait_for
 
@@ -124,7 +124,7 @@ def _lose_node(
 
     def reached() -> bool:
         starts = [row for row in read_attempts(directory) if row.get("event") == "start"]
-        return bool(starts) and last_step(directory, starts[-1]["attempt"]) >= FAULT_AFTER_STEP
+        return bool(starts) and find_last_step(directory, starts[-1]["attempt"]) >= FAULT_AFTER_STEP
 
     if not wait_for(reached, START_LIMIT_S):
         fact["log"] = _read_log(directory)
@@ -145,7 +145,7 @@ def _lose_node(
     # With a spare the batch host must live, and the spare is the last.
     victim = nodes[-1]
     fact |= {"nodes": nodes, "victim": victim}
-    watch.expect("drained", node_is(victim, lambda node: node.drained))
+    watch.expect("drained", make_node_test(victim, lambda node: node.drained))
     watch.expect("again", make_running_test(job, known.restarts + 1))
     watch.expect(
         "completed",
@@ -155,7 +155,9 @@ def _lose_node(
     fact["fault"] = box.inject(victim, "xid", code=79)
     end = fault + min(70.0, context.left_s() - 12.0)
     wait_for(lambda: watch.find_mark("drained"), end - time.monotonic())
-    watch.expect("returned", node_is(victim, lambda node: node.in_service and node.responding))
+    watch.expect(
+        "returned", make_node_test(victim, lambda node: node.in_service and node.responding)
+    )
     for mark in ("completed", "returned"):
         wait_for(lambda mark=mark: watch.find_mark(mark), end - time.monotonic())
     marks = ("drained", "returned", "completed")

@@ -68,11 +68,11 @@ def run(context: Context) -> None:
 
 
 def _ask(driver: Any, name: str) -> Any:
-    from hpctl.detection.nvml.driver import NvmlFailed
+    from hpctl.detection.nvml.driver import NvmlCallError
 
     try:
         return driver.call(name)
-    except NvmlFailed as failed:
+    except NvmlCallError as failed:
         return str(failed)
 
 

@@ -98,7 +98,7 @@ def follow_copies(story: Story, job: Job, sizes: Sizes) -> None:
         for found in (job.checkpoints / specs.META).glob("*.json")
         if found.name == f"{job.id}.json"
     ]
-    spec = specs.read_spec(place)
+    spec = specs.read_fast_save_spec(place)
     is_safe = wait_for(
         lambda: is_held(spec, spec.hosts, f"step-{step}", 2),
         min(20.0, job.bed.context.left_s()),

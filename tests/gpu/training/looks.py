@@ -82,11 +82,11 @@ def judge_by_ras(port: int, apart_s: float) -> dict[str, Any]:
     """Return whom hpctl names by two looks at the RAS service. Raises HpctlError."""
     from hpctl.jobs.hangs import ras_judge, ras_report
 
-    where = ras_report.parse_address(f"localhost:{port}")
-    first = ras_judge.RasSample(ras_report.query_ras(where, RAS_S), time.monotonic())
+    where = ras_report.parse_ras_address(f"localhost:{port}")
+    first = ras_judge.RasSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
     time.sleep(apart_s)
-    second = ras_judge.RasSample(ras_report.query_ras(where, RAS_S), time.monotonic())
-    finding = ras_judge.find_culprits(first, second)
+    second = ras_judge.RasSample(ras_report.query_ras_service(where, RAS_S), time.monotonic())
+    finding = ras_judge.find_awaited_ranks(first, second)
     return {
         "cause": str(finding.cause),
         "why": finding.why,

@@ -14,9 +14,15 @@ from random import Random
 
 from msgspec import Struct
 
-from hpctl.insight.forecast.decide import PRIORS, STEPS, Break, ForecastInstance, learn_model
+from hpctl.insight.forecast.decide import (
+    PRIORS,
+    STEPS,
+    ForecastInstance,
+    InstanceFailure,
+    learn_failure_model,
+)
 
-Trace = Mapping[str, tuple[Break, ...]]
+Trace = Mapping[str, tuple[InstanceFailure, ...]]
 """By node: its incidents in order, in days since the trace begins."""
 NODES, DAYS = 400, 349.0
 HAZARDS = (0.36, 0.053, 0.019, 0.0142, 0.0102, 0.0073, 0.0040, 0.0031, 0.0026)
@@ -36,13 +42,13 @@ def synthetic(seed: int, nodes: int = NODES, days: float = DAYS) -> Trace:
     kinds, weights = zip(*CLASSES, strict=True)
     for node in range(nodes):
         factor = random.gammavariate(1 / UNLIKE, UNLIKE)
-        breaks: list[Break] = []
+        breaks: list[InstanceFailure] = []
         at, fresh = 0.0, True
         while (at := at + _gap(random, factor, fresh)) < days:
             again = bool(breaks) and random.random() < SAME_CLASS
             kind = breaks[-1].kind if again else random.choices(kinds, weights)[0]
             back = at + math.exp(random.gauss(-0.4, 1.9))
-            breaks.append(Break(at, back, kind))
+            breaks.append(InstanceFailure(at, back, kind))
             at, fresh = back, False
         found[f"n{node}"] = tuple(breaks)
     return found
@@ -67,21 +73,21 @@ def read(folder: Path, together: float = 1 / 24) -> Trace:
     """InfiniteHBD-Trace's `fault_trace.json`; faults of a node within an hour are one incident.
     Nodes without any are added: it counts 400."""
     open_: dict[tuple[str, str], list[float]] = defaultdict(list)
-    faults: dict[str, list[Break]] = defaultdict(list)
+    faults: dict[str, list[InstanceFailure]] = defaultdict(list)
     for event in json.loads((folder / "fault_trace.json").read_text(encoding="utf-8")):
         kind = event["fault_type"]["Class"]
         key = (event["node_id"], json.dumps(event["fault_type"], sort_keys=True))
         if event["event_type"] == "fault_start":
             open_[key].append(event["event_time"])
         else:
-            faults[key[0]].append(Break(open_[key].pop(0), event["event_time"], kind))
-    found: dict[str, tuple[Break, ...]] = {}
+            faults[key[0]].append(InstanceFailure(open_[key].pop(0), event["event_time"], kind))
+    found: dict[str, tuple[InstanceFailure, ...]] = {}
     for node, breaks in faults.items():
-        merged: list[Break] = []
+        merged: list[InstanceFailure] = []
         for one in sorted(breaks, key=lambda b: b.begun):
             if merged and one.begun - merged[-1].back <= together:
                 was = merged.pop()
-                one = Break(was.begun, max(was.back, one.back), was.kind)
+                one = InstanceFailure(was.begun, max(was.back, one.back), was.kind)
             merged.append(one)
         found[node] = tuple(merged)
     return found | {f"quiet-{n}": () for n in range(NODES - len(found))}
@@ -119,7 +125,7 @@ class Scored(Struct):
         return sum(c for c, _ in top) / len(top), sum(hit for _, hit in top) / len(top)
 
 
-def lemon(past: Sequence[Break], now: float) -> float:
+def lemon(past: Sequence[InstanceFailure], now: float) -> float:
     """The score that the forecast replaced: a point an incident and more for a class that is new or
     known, halved every 28 days."""
     score, known = 0.0, set[str]()
@@ -130,12 +136,12 @@ def lemon(past: Sequence[Break], now: float) -> float:
     return score
 
 
-def recent(past: Sequence[Break], now: float) -> float:
+def recent(past: Sequence[InstanceFailure], now: float) -> float:
     """Whether it failed in the last 30 days."""
     return float(bool(past) and past[-1].back > now - 30)
 
 
-RULES: tuple[tuple[str, Callable[[Sequence[Break], float], float]], ...] = (
+RULES: tuple[tuple[str, Callable[[Sequence[InstanceFailure], float], float]], ...] = (
     ("lemon score", lemon),
     ("failed in 30 days", recent),
 )
@@ -153,7 +159,7 @@ def walk(trace: Trace, days: float, every: float = 1.0, end: float = DAYS) -> li
             for n, p in known.items()
         }
         broken = [unit for unit in units.values() if unit.breaks]
-        model = learn_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
+        model = learn_failure_model(broken, (len(units) - len(broken)) * (now - since), now, PRIORS)
         usual = model.chance(ForecastInstance(since), days)
         for node, unit in units.items():
             past = known[node]

@@ -15,8 +15,8 @@ from msgspec import Struct
 from hpctl.engine.journal.events import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.assessment import Remedy, Urgency
-from hpctl.vocabulary.identity import Attempt, Generation, JobId, NodeName, RuleId
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeGeneration, NodeName, RuleId
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 CODES = ("79", "119", "48", "95", "64", "74", "140")
@@ -84,7 +84,7 @@ def _make_past(
         broke[case.node] = broke.get(case.node, 0) + case.lemon
         busy[case.node] = case.at + 0.05
         instance = f"i-{case.node}-{born.get(case.node, 0)}"
-        here = Generation(f"n{case.node}", instance, f"b{number}")
+        here = NodeGeneration(f"n{case.node}", instance, f"b{number}")
         asks = random.random() < 0.08
         replaced = not (case.withdrawn or asks) and random.random() < (0.9 if case.by else 0.12)
         if replaced:
@@ -100,7 +100,9 @@ def _recovery(random, number, case, here, life, asks):
     at = T0 + timedelta(days=case.at)
     rid = f"n-{number}"
     seen = (
-        (Finding("kernel.xid", Verdict.FAIL, at, at, "0000:18:00", case.code),) if case.code else ()
+        (Finding("kernel.xid", DeviceVerdict.FAIL, at, at, "0000:18:00", case.code),)
+        if case.code
+        else ()
     )
     opened = NodeRecoveryOpened(
         at, rid, here, RuleId(f"xid-{case.code}" if case.code else "operator"), "", Urgency.NOW,
@@ -108,7 +110,7 @@ def _recovery(random, number, case, here, life, asks):
     )  # fmt: skip
     events: list[Event] = [opened]
 
-    def then(minutes: float, signal: str, now_is: Generation | None = None) -> None:
+    def then(minutes: float, signal: str, now_is: NodeGeneration | None = None) -> None:
         events.append(SignalSeen(at + timedelta(minutes=minutes), rid, signal, "", now_is))
 
     then(0.1, "cordon_seen")
@@ -117,14 +119,14 @@ def _recovery(random, number, case, here, life, asks):
         return events
     for job in range(random.choice((0, 0, 1, 1, 2))):
         jid = f"j-{number}-{job}"
-        attempt = Attempt(JobId(number * 10 + job), at, 0)
+        attempt = JobAttempt(JobId(number * 10 + job), at, 0)
         events.append(JobRecoveryOpened(at, jid, attempt, rid, (here.node,), ""))
         events.append(SignalSeen(at + timedelta(minutes=1), jid, "operator_cancelled", ""))
     then(1, "jobs_gone")
     if asks:
         then(2, "needs_human")
         return events
-    fresh = Generation(here.node, f"i-{case.node}-{life}", f"b{number}+")
+    fresh = NodeGeneration(here.node, f"i-{case.node}-{life}", f"b{number}+")
     then(2, "remedy_accepted")
     then(10, "new_generation_seen", fresh)
     then(12, "rejoined")

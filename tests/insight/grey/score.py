@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.insight.grey import decide
-from hpctl.insight.grey.daemon import PeerWindows
+from hpctl.insight.grey.daemon import PeerGaugeWindows
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 from tests.insight.grey.corpus import TICK, Fault, World
 
@@ -86,8 +86,8 @@ class Window(Struct, frozen=True):
 
 def ours(world: World) -> tuple[list[Alarm], list[Window]]:
     """hpctl's alarms on a world, and its windows for the rivals."""
-    book, windows = PeerWindows(), []
-    reports = {n: Generation(name(n), f"i-{n}", "b") for n in range(len(world.nodes))}
+    book, windows = PeerGaugeWindows(), []
+    reports = {n: NodeGeneration(name(n), f"i-{n}", "b") for n in range(len(world.nodes))}
     kinds = {name(n): kind for n, kind in world.kinds().items()}
     sums: dict[str, dict[str, list[float]]] = {}
     alarms = Alarms()

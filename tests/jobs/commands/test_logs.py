@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.rules import load_preset, parse_rules
+from hpctl.jobs.logs.rules import load_rule_preset, parse_log_rules
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.log_presets import PRESETS
 from tests.fakes import command_line
@@ -62,7 +62,7 @@ def test_presets_and_rules_add_up(rules):
     document = json.loads(
         run("test-logs", rules, SAMPLES / "deepspeed.txt", "--preset", "deepspeed", "--json").stdout
     )
-    assert len(document["rules"]) == 2 + len(load_preset("deepspeed").rules)
+    assert len(document["rules"]) == 2 + len(load_rule_preset("deepspeed").rules)
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
@@ -83,4 +83,4 @@ def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(tmp_path, m
 def test_every_preset_can_be_printed_and_is_rules():
     assert run("log-rules").stdout.split() == list(PRESETS)
     for name in PRESETS:
-        assert parse_rules(run("log-rules", name).stdout) == load_preset(name)
+        assert parse_log_rules(run("log-rules", name).stdout) == load_rule_preset(name)

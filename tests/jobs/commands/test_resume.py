@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.checkpoints import search
 from hpctl.jobs import resume_command
-from hpctl.jobs.resume_command import acting_as, resume
+from hpctl.jobs.resume_command import act_as_user, resume
 from hpctl.slurm.records import JobRecord
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
@@ -46,7 +46,7 @@ class Desk:
 
     @property
     def newest(self) -> int | None:
-        found = search.last_complete(self.root).found
+        found = search.find_last_complete_checkpoint(self.root).found
         return found.step if found else None
 
 
@@ -74,7 +74,7 @@ def test_a_running_job_is_requeued_and_says_from_where(desk):
         "job 12: requeued; it starts when Slurm has nodes for it",
     ]
     assert desk.newest == 20
-    assert search.last_complete(desk.root).skip == "25:28"
+    assert search.find_last_complete_checkpoint(desk.root).skip == "25:28"
     desk.slurm.requeue.assert_called_once_with(desk.job.attempt)
     desk.slurm.start_now.assert_called_once_with(desk.job.id, ())
 
@@ -200,7 +200,7 @@ def test_a_job_without_a_step_and_a_step_without_a_job(desk):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has other rights")
 def test_root_looks_and_writes_with_the_owners_rights(tmp_path):
     (tmp_path / "theirs").mkdir(mode=0o700)
-    with acting_as(65534):
+    with act_as_user(65534):
         assert os.geteuid() == 65534
         with pytest.raises(PermissionError):
             os.listdir(tmp_path / "theirs")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.elastic.wire import send_request
+from hpctl.jobs.elastic.wire import send_controller_request
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.jobs.elastic.elastic_bed import Start, all_wait, scripted, until_gone
 from tests.waiting import PATIENCE_S
@@ -104,16 +104,21 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
     all_wait(group)
     stopped = group.rank_pids()[2]
     os.kill(stopped, signal.SIGSTOP)  # it answers to nothing, SIGTERM included
-    assert send_request("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs") == "ok"
+    assert (
+        send_controller_request("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs")
+        == "ok"
+    )
     all_wait(group, count=1)
     assert not Path(f"/proc/{stopped}").exists()
     group.processes[1].send_signal(signal.SIGUSR2)
     all_wait(group, count=2)
     assert (
-        send_request("127.0.0.1", group.run_id, group.secret, "status")
+        send_controller_request("127.0.0.1", group.run_id, group.secret, "status")
         == "ok: generation 2, running"
     )
-    assert send_request("127.0.0.1", group.run_id, group.secret, "dance").startswith("no: ")
+    assert send_controller_request("127.0.0.1", group.run_id, group.secret, "dance").startswith(
+        "no: "
+    )
     (group.save / "go").touch()
     assert group.wait() == [0, 0]
     why = [each.why for each in group.account().generations]

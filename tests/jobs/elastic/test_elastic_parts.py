@@ -12,13 +12,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpctl.checkpoints.resume import NothingWhole, ResumePoint, find_generation_start
+from hpctl.checkpoints.resume import NoWholeCheckpointError, ResumePoint, find_generation_start
 from hpctl.jobs import elastic
 from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, read_rank_failure
-from hpctl.jobs.elastic.launcher import list_descendants, rank_environment
-from hpctl.jobs.elastic.options import LauncherPlace, parse_options, parse_program, read_place
-from hpctl.jobs.job_processes import has_handler
+from hpctl.jobs.elastic.launcher import build_rank_environment, list_descendants
+from hpctl.jobs.elastic.options import (
+    LauncherLocation,
+    parse_launcher_options,
+    parse_rank_command,
+    read_launcher_location,
+)
+from hpctl.jobs.job_processes import has_signal_handler
 from hpctl.slurm.node_address import find_address
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError
@@ -38,26 +43,28 @@ SECRET = "0123456789abcdef"
     ],
 )
 def test_a_script_a_module_and_a_command(monkeypatch, words, runs, script):
-    monkeypatch.setattr(options, "default_python", lambda: "/py")
-    found = parse_program(words.split())
+    monkeypatch.setattr(options, "find_default_python", lambda: "/py")
+    found = parse_rank_command(words.split())
     assert (found.argv, found.script) == (tuple(runs.split()), script)
 
 
 def test_what_command_gives_is_what_the_parser_reads():
-    line = elastic.build_command(["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5))
+    line = elastic.build_launcher_command(
+        ["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5)
+    )
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
-    read = parse_options(line[4:], {elastic.RESULT: "/x/account.json"})
+    read = parse_launcher_options(line[4:], {elastic.RESULT: "/x/account.json"})
     assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
     assert (read.nproc, read.result) == (4, Path("/x/account.json"))
     assert (read.limits.max_restarts, read.limits.final_exit_codes) == (3, {93, 5})
 
 
 def test_a_program_is_begun_again_in_its_process_where_it_is_python():
-    line = elastic.build_command(["-m", "train", "--lr=1"], 2, in_process=True)
-    argv = parse_options(line[4:], {}).program.argv
+    line = elastic.build_launcher_command(["-m", "train", "--lr=1"], 2, in_process=True)
+    argv = parse_launcher_options(line[4:], {}).program.argv
     assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
     with pytest.raises(HpctlError, match="can start only a Python program"):
-        parse_options(elastic.build_command(["./train"], in_process=True)[4:], {})
+        parse_launcher_options(elastic.build_launcher_command(["./train"], in_process=True)[4:], {})
 
 
 def test_without_nvidia_s_library_nothing_is_started_again_and_again():
@@ -78,7 +85,10 @@ def test_without_nvidia_s_library_nothing_is_started_again_and_again():
     ],
 )
 def test_auto_is_as_many_as_gpus(environment, count):
-    assert parse_options(elastic.build_command(["train.py"])[3:], environment).nproc == count
+    assert (
+        parse_launcher_options(elastic.build_launcher_command(["train.py"])[3:], environment).nproc
+        == count
+    )
 
 
 STEP = {
@@ -89,19 +99,21 @@ STEP = {
 
 
 def test_srun_says_where_we_are():
-    assert read_place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
+    assert read_launcher_location(STEP) == LauncherLocation(
+        1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET
+    )
 
 
 def test_two_tasks_on_a_node_are_refused_with_the_fix():
     with pytest.raises(HpctlError) as caught:
-        read_place({**STEP, "SLURM_NTASKS": "16"})
+        read_launcher_location({**STEP, "SLURM_NTASKS": "16"})
     assert "--ntasks-per-node=1" in caught.value.hint
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_several_nodes_need_a_secret(secret):
     with pytest.raises(HpctlError) as caught:
-        read_place({**STEP, elastic.SECRET: secret})
+        read_launcher_location({**STEP, elastic.SECRET: secret})
     assert "export HPCTL_ELASTIC_SECRET=" in caught.value.hint
 
 
@@ -145,9 +157,9 @@ def test_a_ranks_environment_has_all_of_torchs_names():
     (start,) = re.findall(r"def _start_workers.*?return", source, re.DOTALL)
     names = set(re.findall(r'^ +"([A-Z_]+)": ', start, re.MULTILINE))
     assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
-    here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
+    here = LauncherLocation(1, 2, "h", "a", "7.3", SECRET)
     old = {"HPCTL_RESUME_FROM": "/old", "RANK": "9"}
-    answer = rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
+    answer = build_rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
     assert names <= set(answer)
     assert (answer["RANK"], answer["OMP_NUM_THREADS"]) == ("5", "1")
     assert "HPCTL_RESUME_FROM" not in answer
@@ -182,22 +194,24 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path):
 def test_undecodable_file_name_is_sent_and_kept(tmp_path):
     text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
     trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
-    generation = controller.GenerationRecord(
+    generation = controller.RankGenerationRecord(
         0, 0.0, 1.0, None, "", (raised(tmp_path, text, trace),)
     )
-    assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.find_trouble(generation))
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(
+        controller.find_generation_trouble(generation)
+    )
 
 
 def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path):
     there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
     assert find_generation_start(there, 0, was_empty=False) == ResumePoint()
     write(tmp_path, {"step-1/manifest.json": b"{}"})
-    with pytest.raises(NothingWhole, match="step-1"):
+    with pytest.raises(NoWholeCheckpointError, match="step-1"):
         find_generation_start(there, 1, was_empty=False)
     assert find_generation_start(there, 1, was_empty=True).path is None
     scratch = {**there, "HPCTL_RESUME": "scratch"}
     assert find_generation_start(scratch, 0, was_empty=False) == ResumePoint(judged=False)
-    with pytest.raises(NothingWhole):
+    with pytest.raises(NoWholeCheckpointError):
         find_generation_start(scratch, 1, was_empty=False)
 
 
@@ -231,4 +245,4 @@ def test_a_process_may_have_a_name_that_is_no_text():
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
         named.stdout.readline()
         assert named.pid in list_descendants(os.getpid())
-        assert has_handler(named.pid, signal.SIGINT)
+        assert has_signal_handler(named.pid, signal.SIGINT)

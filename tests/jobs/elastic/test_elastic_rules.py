@@ -7,23 +7,23 @@ import pytest
 from hpctl.jobs.elastic.group import (
     LOST,
     STOPPED,
-    EndGroup,
-    GroupPhase,
-    GroupVerdict,
-    PrepareGeneration,
+    EndGroupOrder,
+    PrepareGenerationOrder,
     RankFailure,
     RankGroup,
-    RestartLimits,
-    StopGeneration,
-    ended_text,
+    RankGroupPhase,
+    RankGroupResult,
+    RankRestartLimits,
+    StopGenerationOrder,
+    format_end_line,
 )
 
 
 def running(nodes: int = 2, ranks: int = 2, **limits) -> RankGroup:
-    group = RankGroup(nodes, RestartLimits(**limits))
+    group = RankGroup(nodes, RankRestartLimits(**limits))
     for node in range(nodes - 1):
         assert group.add_launcher(node, ranks) is None
-    assert group.add_launcher(nodes - 1, ranks) == PrepareGeneration(0)
+    assert group.add_launcher(nodes - 1, ranks) == PrepareGenerationOrder(0)
     group.mark_running()
     return group
 
@@ -32,18 +32,18 @@ def bad(rank: int = 1, code: int = 1, at: float = 10.0, message: str = "") -> Ra
     return RankFailure(rank, f"n{rank}", code, at, "RuntimeError" if message else "", message)
 
 
-def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGeneration | EndGroup:
+def stop_all(group: RankGroup, now: float = 0.0) -> PrepareGenerationOrder | EndGroupOrder:
     orders = [
         group.handle_stopped_ranks(node, group.generation, now) for node in list(group.members)
     ]
     assert orders[:-1] == [None] * (len(orders) - 1)
     last = orders[-1]
-    assert isinstance(last, PrepareGeneration | EndGroup)
+    assert isinstance(last, PrepareGenerationOrder | EndGroupOrder)
     return last
 
 
 def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
-    group = RankGroup(3, RestartLimits())
+    group = RankGroup(3, RankRestartLimits())
     group.add_launcher(2, 4)
     group.add_launcher(0, 1)
     group.add_launcher(1, 2)
@@ -52,31 +52,33 @@ def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
 
 def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
     group = running()
-    assert isinstance(group.handle_failed_rank(0, bad()), StopGeneration)
+    assert isinstance(group.handle_failed_rank(0, bad()), StopGenerationOrder)
     assert group.handle_failed_rank(0, bad(2)) is None
     assert group.handle_finished_rank(0, 0) is None
     assert group.handle_stopped_ranks(0, 0, 1.0) is None
     assert group.handle_stopped_ranks(0, 0, 1.0) is None
-    assert group.handle_stopped_ranks(1, 0, 1.0) == PrepareGeneration(1)
+    assert group.handle_stopped_ranks(1, 0, 1.0) == PrepareGenerationOrder(1)
     assert ([each.rank for each in group.previous], group.failures) == ([1, 2], [])
 
 
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:
     group = running()
     assert [group.handle_finished_rank(0, rank) for rank in (0, 1, 1, 2)] == [None] * 4
-    assert group.handle_finished_rank(0, 3) == EndGroup(GroupVerdict.DONE, 0, "all ranks are done")
+    assert group.handle_finished_rank(0, 3) == EndGroupOrder(
+        RankGroupResult.DONE, 0, "all ranks are done"
+    )
 
 
 def test_the_budget_is_a_sliding_window() -> None:
     group = running(max_restarts=2, window_s=100.0)
     for now in (0.0, 50.0, 101.0):
         group.handle_failed_rank(group.generation, bad(code=7))
-        assert isinstance(stop_all(group, now), PrepareGeneration)
+        assert isinstance(stop_all(group, now), PrepareGenerationOrder)
         group.mark_running()
     group.handle_failed_rank(group.generation, bad(code=7))
     end = stop_all(group, 140.0)
-    assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 7)
-    assert "restarts used up: 2 within 100 s" in ended_text(end)
+    assert (end.verdict, end.code) == (RankGroupResult.GAVE_UP, 7)
+    assert "restarts used up: 2 within 100 s" in format_end_line(end)
 
 
 def test_a_final_code_wins_over_whatever_else_failed() -> None:
@@ -84,22 +86,24 @@ def test_a_final_code_wins_over_whatever_else_failed() -> None:
     group.handle_failed_rank(0, bad(0, code=1, at=1.0))
     group.handle_failed_rank(0, bad(3, code=93, at=2.0))
     end = stop_all(group)
-    assert (end.verdict, end.code) == (GroupVerdict.FINAL, 93)
+    assert (end.verdict, end.code) == (RankGroupResult.FINAL, 93)
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
     group = running()
     group.handle_failed_rank(0, bad(0, code=127))
     end = stop_all(group)
-    assert (end.verdict, end.code) == (GroupVerdict.FINAL, 127)
-    assert ended_text(end).startswith("final, exit code 127 (its command was not found): rank 0")
+    assert (end.verdict, end.code) == (RankGroupResult.FINAL, 127)
+    assert format_end_line(end).startswith(
+        "final, exit code 127 (its command was not found): rank 0"
+    )
     # One that was there before may be there again.
     group = running()
     group.handle_failed_rank(0, bad(0))
     stop_all(group)
     group.mark_running()
     group.handle_failed_rank(1, bad(0, code=127))
-    assert isinstance(stop_all(group), PrepareGeneration)
+    assert isinstance(stop_all(group), PrepareGenerationOrder)
 
 
 @pytest.mark.parametrize("complaint", ["Connection reset by peer", "remote process exited"])
@@ -114,35 +118,39 @@ def test_a_peers_complaint_is_not_the_cause_though_it_came_first(complaint: str)
 def test_a_lost_launcher_ends_the_group_when_the_others_have_stopped() -> None:
     group = running(nodes=3)
     assert isinstance(
-        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopGeneration
+        group.handle_lost_launcher(1, "the launcher on n1 is gone", 0.0), StopGenerationOrder
     )
     assert group.handle_stopped_ranks(0, 0, 0.0) is None
     end = group.handle_stopped_ranks(2, 0, 0.0)
-    assert end == EndGroup(GroupVerdict.LOST, LOST, "the launcher on n1 is gone")
+    assert end == EndGroupOrder(RankGroupResult.LOST, LOST, "the launcher on n1 is gone")
     assert group.handle_lost_launcher(0, "later", 0.0) is None
 
 
 def test_requests_count_as_restarts_and_are_refused_while_one_is_under_way() -> None:
     group = running(max_restarts=1)
-    assert group.request_restart("it hangs") == StopGeneration(0, "restart asked for: it hangs")
+    assert group.request_restart("it hangs") == StopGenerationOrder(
+        0, "restart asked for: it hangs"
+    )
     assert group.request_restart("it still hangs") is None
-    assert stop_all(group) == PrepareGeneration(1)
+    assert stop_all(group) == PrepareGenerationOrder(1)
     assert group.request_restart("again") is None
     group.mark_running()
     group.request_restart("again")
     end = stop_all(group)
-    assert (end.verdict, end.code) == (GroupVerdict.GAVE_UP, 1)
+    assert (end.verdict, end.code) == (RankGroupResult.GAVE_UP, 1)
 
 
 def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
-    group = RankGroup(2, RestartLimits())
+    group = RankGroup(2, RankRestartLimits())
     group.add_launcher(0, 1)
     assert group.handle_lost_launcher(0, "gone", 0.0) is None
     assert group.add_launcher(0, 1) is None
     assert group.handle_gather_timeout("1 of 2 did not come").code == LOST
     other = running()
     assert other.handle_gather_timeout("late") is None
-    assert other.handle_step_end("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")
+    assert other.handle_step_end("SIGTERM") == EndGroupOrder(
+        RankGroupResult.STOPPED, STOPPED, "SIGTERM"
+    )
     assert other.handle_step_end("SIGTERM") is None
 
 
@@ -157,7 +165,7 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
             fact = dice.randrange(6)
             if fact == 0:
                 order = group.handle_failed_rank(generation, bad(node))
-            elif fact == 1 and group.phase is GroupPhase.STOPPING and node in group.members:
+            elif fact == 1 and group.phase is RankGroupPhase.STOPPING and node in group.members:
                 if generation == group.generation:
                     alive.discard(node)
                 order = group.handle_stopped_ranks(node, generation, now)
@@ -168,9 +176,9 @@ def test_no_order_of_facts_starts_a_generation_over_living_ranks() -> None:
                 alive.discard(node)
             else:
                 order = group.handle_finished_rank(generation, node)
-            if isinstance(order, PrepareGeneration):
+            if isinstance(order, PrepareGenerationOrder):
                 assert not alive & set(group.members), f"seed {seed}"
                 alive = set(group.members)
                 group.mark_running()
-            if isinstance(order, EndGroup):
+            if isinstance(order, EndGroupOrder):
                 break

@@ -14,9 +14,9 @@ import pytest
 
 from hpctl.jobs.elastic import controller as account
 from hpctl.jobs.elastic import wire
-from hpctl.jobs.elastic.controller import AccountWriter, GroupController, GroupTiming
-from hpctl.jobs.elastic.group import EndGroup, GroupVerdict, RankFailure, RestartLimits
-from hpctl.jobs.elastic.options import LauncherPlace
+from hpctl.jobs.elastic.controller import GroupController, GroupRunRecorder, RankGroupTimeouts
+from hpctl.jobs.elastic.group import EndGroupOrder, RankFailure, RankGroupResult, RankRestartLimits
+from hpctl.jobs.elastic.options import LauncherLocation
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.trouble import TroubleKind
 from hpctl.wire import job_ports
@@ -27,7 +27,7 @@ SECRET = "0123456789abcdef"
 
 RUN = f"{os.getpid()}.0"
 """Of this process alone, so that tests beside it meet on other ports."""
-PORT = job_ports.first_port(SECRET, RUN)
+PORT = job_ports.choose_first_port(SECRET, RUN)
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +51,7 @@ async def _met() -> list[object]:
         try:
             while True:
                 seen.append(await line.receive())
-        except wire.ProtocolError as error:
+        except wire.GroupProtocolError as error:
             seen.append(str(error))
         await line.close()
         over.set()
@@ -60,7 +60,7 @@ async def _met() -> list[object]:
         line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
         for message in ({"beat": 1}, {"long": "x" * wire.LIMIT}, {"never": "seen"}):
             line.send(message)
-        await wire.wait_for(over.wait(), 60)
+        await wire.await_with_timeout(over.wait(), 60)
         await line.close()
     return seen
 
@@ -97,9 +97,9 @@ def test_a_suspended_job_is_not_silent():
     assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
 
 
-async def _reported_end(place: LauncherPlace) -> wire.Message:
+async def _reported_end(place: LauncherLocation) -> wire.Message:
     controller = GroupController(
-        place, RestartLimits(), GroupTiming(), AccountWriter(None, place.run_id), {}
+        place, RankRestartLimits(), RankGroupTimeouts(), GroupRunRecorder(None, place.run_id), {}
     )
     await controller.listen()
     group = asyncio.create_task(controller.run())
@@ -117,7 +117,9 @@ def test_failed_start_is_reported_with_its_reason(tmp_path, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.find_generation_start", find_start)
-    ran = asyncio.run(_reported_end(LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)))
+    ran = asyncio.run(
+        _reported_end(LauncherLocation(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET))
+    )
     assert ran["code"] == 1
     assert "out of memory" in ran["why"]
 
@@ -133,7 +135,7 @@ def test_what_a_stranger_sends_ends_its_connection(text):
             reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
             writer.write(text)
             writer.write_eof()
-            answer = await wire.wait_for(reader.read(), 60)
+            answer = await wire.await_with_timeout(reader.read(), 60)
             writer.close()
         return answer
 
@@ -146,11 +148,11 @@ def test_what_a_stranger_sends_ends_its_connection(text):
     ids=["another secret", "another step"],
 )
 def test_another_step_is_refused_before_anything_is_said(monkeypatch, secret, run_id):
-    monkeypatch.setattr(wire, "first_port", lambda *_: PORT)
+    monkeypatch.setattr(wire, "choose_first_port", lambda *_: PORT)
 
     async def try_it() -> None:
         async with listening(_refuse_all):
-            with pytest.raises(wire.ProtocolError, match="no launcher answers"):
+            with pytest.raises(wire.GroupProtocolError, match="no launcher answers"):
                 await wire.connect_controller("127.0.0.1", run_id, secret, {"node": 1})
 
     asyncio.run(try_it())
@@ -171,7 +173,7 @@ def test_silent_strangers_on_the_ports_before_cost_little_time():
                 assert await line.receive() == {"you": 1}
                 await line.close()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
 
 
 def test_dripping_strangers_keep_no_launcher_out():
@@ -197,7 +199,7 @@ def test_dripping_strangers_keep_no_launcher_out():
             for writer in writers:
                 writer.transport.abort()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
 
 
 def test_a_relay_reads_and_says_nothing():
@@ -219,7 +221,7 @@ def test_a_relay_reads_and_says_nothing():
         async def serve(line: wire.GroupConnection, hello: wire.Message) -> None:
             heard.append(hello)
             line.send({"MASTER_ADDR": "10.1.0.1"})
-            with contextlib.suppress(wire.ProtocolError):
+            with contextlib.suppress(wire.GroupProtocolError):
                 heard.append(await line.receive())
             await line.close()
 
@@ -231,7 +233,7 @@ def test_a_relay_reads_and_says_nothing():
             assert await line.receive() == {"MASTER_ADDR": "10.1.0.1"}
             await line.close()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
     assert heard == [{"tell": "restart: a secret"}]
     assert seen
     for word in (b"a secret", b"MASTER_ADDR", b'"tell"'):
@@ -259,7 +261,7 @@ def test_a_listener_outlives_errors_of_accept(monkeypatch):
             assert await line.receive() == {"node": 1}
             await line.close()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
 
 
 def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
@@ -288,7 +290,7 @@ def test_a_listener_without_descriptors_closes_a_stranger(monkeypatch):
             assert await reader.read(1) == b""
             writer.close()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
 
 
 def test_a_launcher_is_out_of_the_strangers_room_before_it_learns_that_it_is_proven(monkeypatch):
@@ -313,7 +315,7 @@ def test_a_launcher_is_out_of_the_strangers_room_before_it_learns_that_it_is_pro
             line = await wire.connect_controller("127.0.0.1", RUN, SECRET, {"node": 1})
             await line.close()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
     assert order[:3] == ["hello", "released", "welcome"]
 
 
@@ -344,13 +346,13 @@ def test_a_launcher_that_has_named_itself_stays_among_strangers(monkeypatch):
             for _, writer in strangers:
                 writer.transport.abort()
 
-    asyncio.run(wire.wait_for(try_it(), 60))
+    asyncio.run(wire.await_with_timeout(try_it(), 60))
 
 
 def create_client_hello(name: str) -> bytes:
     """Return the first message of a launcher that names itself so."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = wire.create_member_context(SECRET, RUN)
+    context = wire.create_launcher_tls_context(SECRET, RUN)
     client = context.wrap_bio(incoming, outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
@@ -359,9 +361,9 @@ def create_client_hello(name: str) -> bytes:
 
 def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
-    pen = AccountWriter(path, "7.3")
+    pen = GroupRunRecorder(path, "7.3")
     pen.record_generation_start(0, "", ["a", "b"])
-    answer = account.read_account(path)
+    answer = account.read_group_run_record(path)
     assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
@@ -369,8 +371,10 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
         "rank 1", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")]
     )
     pen.record_generation_start(1, "/c/step-5", ["a", "b"])
-    pen.record_end(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
-    answer = account.read_account(path)
+    pen.record_end(
+        EndGroupOrder(RankGroupResult.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)]
+    )
+    answer = account.read_group_run_record(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
         "7.3", "final", 93, 1,
     )  # fmt: skip
@@ -389,13 +393,13 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
 def test_malformed_account_is_refused(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
-        account.read_account(tmp_path / "a")
+        account.read_group_run_record(tmp_path / "a")
 
 
 def test_waiting_too_long_raises_the_builtin_error() -> None:
     with pytest.raises(TimeoutError):
-        asyncio.run(wire.wait_for(asyncio.sleep(5), 0.01))
-    assert asyncio.run(wire.wait_for(asyncio.sleep(0, "done"), 5)) == "done"
+        asyncio.run(wire.await_with_timeout(asyncio.sleep(5), 0.01))
+    assert asyncio.run(wire.await_with_timeout(asyncio.sleep(0, "done"), 5)) == "done"
 
 
 def test_attempts_that_are_not_needed_end_without_a_word():
@@ -412,13 +416,13 @@ def test_attempts_that_are_not_needed_end_without_a_word():
         ended = [asyncio.ensure_future(fail()) for _ in range(2)]
         await asyncio.wait(ended[:1])
         for task in ended:
-            wire.abandon_attempt(task)
+            wire.abandon_connect_attempt(task)
         await asyncio.wait(ended)
         failing = loop.create_future()
-        late = asyncio.ensure_future(wire.wait_for(failing, 60))
+        late = asyncio.ensure_future(wire.await_with_timeout(failing, 60))
         await asyncio.sleep(0)
         failing.set_exception(ConnectionRefusedError())
-        wire.abandon_attempt(late)
+        wire.abandon_connect_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
 
@@ -432,10 +436,10 @@ def test_a_connection_that_comes_too_late_is_closed():
         closed = []
         line = mock.Mock(abort=lambda: closed.append(True))
         coming = asyncio.get_running_loop().create_future()
-        late = asyncio.ensure_future(wire.wait_for(coming, 60))
+        late = asyncio.ensure_future(wire.await_with_timeout(coming, 60))
         await asyncio.sleep(0)
         coming.set_result(line)
-        wire.abandon_attempt(late)
+        wire.abandon_connect_attempt(late)
         await asyncio.wait([late])
         await asyncio.sleep(0)
         return bool(closed) or late.cancelled()

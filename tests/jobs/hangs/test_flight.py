@@ -4,16 +4,16 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.hangs.flight_recorder import (
-    FlightCause,
     FlightDump,
     FlightEntry,
-    FlightGroup,
+    FlightProcessGroup,
+    FlightRecorderCause,
     FlightVerdict,
-    align_ranks,
+    align_rank_collectives,
 )
 
 WORLD = 8
-ALL = FlightGroup("0", "default_pg", tuple(range(WORLD)))
+ALL = FlightProcessGroup("0", "default_pg", tuple(range(WORLD)))
 
 
 def entries(
@@ -39,14 +39,19 @@ def waiting(*ranks: int) -> list[FlightDump]:
     return [dump(rank, entries(5, done=4)) for rank in ranks]
 
 
-def named(dumps: list[FlightDump]) -> tuple[FlightCause, tuple[int, ...]]:
-    found = align_ranks(dumps)
+def named(dumps: list[FlightDump]) -> tuple[FlightRecorderCause, tuple[int, ...]]:
+    found = align_rank_collectives(dumps)
     return found.cause, found.ranks
 
 
 def test_the_rank_that_did_not_come_is_named() -> None:
-    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
-    assert (found.cause, found.ranks, found.world, found.dumps) == (FlightCause.ABSENT, (3,), 8, 8)
+    found = align_rank_collectives([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
+    assert (found.cause, found.ranks, found.world, found.dumps) == (
+        FlightRecorderCause.ABSENT,
+        (3,),
+        8,
+        8,
+    )
     assert found.text == (
         "rank 3 did not come to collective 5 of default_pg (all_reduce of 64 Float), where ranks"
         " 0, 1, 2, 4, 5, 6, 7 wait in step (t.py:7); its last is 4 (all_reduce) in step (t.py:7)"
@@ -55,15 +60,15 @@ def test_the_rank_that_did_not_come_is_named() -> None:
 
 def test_a_rank_that_issued_nothing_at_all_is_named_where_its_dump_is_whole() -> None:
     others = waiting(0, 1, 2, 4, 5, 6, 7)
-    assert named([*others, dump(3)]) == (FlightCause.ABSENT, (3,))
+    assert named([*others, dump(3)]) == (FlightRecorderCause.ABSENT, (3,))
     assert named([*others, dump(3, whole=False)])[1] == ()
 
 
 def test_hosts_that_run_ahead_of_their_gpus_are_not_behind_each_other() -> None:
     """All wait in collective 5; some have issued further ones already."""
     dumps = [dump(rank, entries(5 + rank, done=4)) for rank in range(WORLD)]
-    found = align_ranks(dumps)
-    assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
+    found = align_rank_collectives(dumps)
+    assert (found.cause, found.ranks) == (FlightRecorderCause.TOGETHER, ())
     assert "all 8 ranks came to collective 5" in found.text
 
 
@@ -73,42 +78,42 @@ def test_no_one_is_named_where_most_did_not_come() -> None:
 
 def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
     """Rank 1 waits for rank 3 in its own small group, and the rest of the world for both."""
-    pair = FlightGroup("1", "tensor", (1, 3))
+    pair = FlightProcessGroup("1", "tensor", (1, 3))
     stuck = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
     culprit = dump(3, entries(4), entries(8, group="1"), groups=(ALL, pair))
-    assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightCause.ABSENT, (3,))
+    assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightRecorderCause.ABSENT, (3,))
 
 
 def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
     """Ranks 1 and 3 wait for the network in their small group, and the others for both."""
-    pair = FlightGroup("1", "tensor", (1, 3))
+    pair = FlightProcessGroup("1", "tensor", (1, 3))
     small = [
         dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
     ]
-    found = align_ranks([*waiting(0, 2, 4, 5, 6, 7), *small])
-    assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
+    found = align_rank_collectives([*waiting(0, 2, 4, 5, 6, 7), *small])
+    assert (found.cause, found.ranks) == (FlightRecorderCause.TOGETHER, ())
     assert "all 2 ranks came to collective 9 of tensor" in found.text
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
-    pair = FlightGroup("1", "tensor", (0, 1))
+    pair = FlightProcessGroup("1", "tensor", (0, 1))
     one = dump(0, entries(5, done=4), entries(8, group="1"), groups=(ALL, pair))
     two = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
-    assert named([one, two]) == (FlightCause.NOTHING, ())
+    assert named([one, two]) == (FlightRecorderCause.NOTHING, ())
 
 
 def test_groups_of_one_name_are_distinguished_by_their_ranks() -> None:
     """Up to torch 2.7, split_group gives all groups of one call the same name."""
-    left = FlightGroup("2", "mesh_tp", (0, 1))
-    right = FlightGroup("2", "mesh_tp", (2, 3))
+    left = FlightProcessGroup("2", "mesh_tp", (0, 1))
+    right = FlightProcessGroup("2", "mesh_tp", (2, 3))
     ahead = [dump(rank, entries(90, group="2"), groups=(left,)) for rank in (0, 1)]
     waits = dump(2, entries(41, group="2", done=40), groups=(right,))
     late = dump(3, entries(40, group="2"), groups=(right,))
-    assert named([*ahead, waits, late]) == (FlightCause.ABSENT, (3,))
+    assert named([*ahead, waits, late]) == (FlightRecorderCause.ABSENT, (3,))
     # One pair stands together at 41, and the other has not come so far: nobody is late.
     behind = [dump(rank, entries(7, group="2", done=6), groups=(left,)) for rank in (0, 1)]
     stands = [dump(rank, entries(41, group="2", done=40), groups=(right,)) for rank in (2, 3)]
-    assert named([*behind, *stands]) == (FlightCause.TOGETHER, ())
+    assert named([*behind, *stands]) == (FlightRecorderCause.TOGETHER, ())
 
 
 def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
@@ -127,49 +132,51 @@ def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
     ids=["operation", "size", "type"],
 )
 def test_a_rank_in_another_collective_is_named(other, said) -> None:
-    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))])
-    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    found = align_rank_collectives(
+        [*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))]
+    )
+    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
     assert f"the ranks differ in collective 5 of default_pg: rank 3 called {said}" in found.text
 
 
 def test_of_two_ranks_that_differ_neither_is_named() -> None:
-    pair = FlightGroup("0", "default_pg", (0, 1))
+    pair = FlightProcessGroup("0", "default_pg", (0, 1))
     two = [
         dump(0, entries(5, done=4), groups=(pair,)),
         dump(1, entries(5, done=4, op="barrier"), groups=(pair,)),
     ]
-    assert named(two) == (FlightCause.DIFFERENT, ())
+    assert named(two) == (FlightRecorderCause.DIFFERENT, ())
 
 
 def test_collectives_whose_sizes_may_differ_are_not_compared_by_size() -> None:
     dumps = [
         dump(rank, entries(5, done=4, op="all_to_all", sizes=(rank,))) for rank in range(WORLD)
     ]
-    assert named(dumps)[0] is FlightCause.TOGETHER
+    assert named(dumps)[0] is FlightRecorderCause.TOGETHER
 
 
 def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
-    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7))
-    assert (found.cause, found.ranks) == (FlightCause.SILENT, (3,))
+    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7))
+    assert (found.cause, found.ranks) == (FlightRecorderCause.SILENT, (3,))
     assert found.text.startswith("rank 3 wrote no flight recorder dump")
-    assert named(waiting(0, 1, 2, 4)) == (FlightCause.NOTHING, ())
+    assert named(waiting(0, 1, 2, 4)) == (FlightRecorderCause.NOTHING, ())
 
 
 def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
-    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
-    assert (found.cause, found.ranks) == (FlightCause.NOTHING, ())
+    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    assert (found.cause, found.ranks) == (FlightRecorderCause.NOTHING, ())
 
 
 def test_a_run_that_is_well_names_no_one() -> None:
-    found = align_ranks([dump(rank, entries(5)) for rank in range(WORLD)])
+    found = align_rank_collectives([dump(rank, entries(5)) for rank in range(WORLD)])
     assert found.text == "no rank waits in a collective"
-    assert align_ranks([]) == FlightVerdict(text="no rank waits in a collective")
+    assert align_rank_collectives([]) == FlightVerdict(text="no rank waits in a collective")
 
 
 def test_a_thousand_ranks_are_aligned() -> None:
-    group = FlightGroup("0", "default_pg", tuple(range(1000)))
+    group = FlightProcessGroup("0", "default_pg", tuple(range(1000)))
     dumps = [dump(rank, entries(5, done=4), groups=(group,)) for rank in range(1000) if rank != 617]
-    found = align_ranks([*dumps, dump(617, entries(4), groups=(group,))])
+    found = align_rank_collectives([*dumps, dump(617, entries(4), groups=(group,))])
     assert (found.ranks, found.world) == ((617,), 1000)
     assert len(found.text) < 400
 
@@ -177,8 +184,8 @@ def test_a_thousand_ranks_are_aligned() -> None:
 def test_a_rank_that_completed_another_collective_is_named() -> None:
     """The root of a broadcast returns at once, and waits nowhere."""
     other = dump(3, entries(5, op="broadcast", sizes=(8,), dtypes=("Long",), completed=True))
-    found = align_ranks([*waiting(0, 1, 2, 4, 5, 6, 7), other])
-    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    found = align_rank_collectives([*waiting(0, 1, 2, 4, 5, 6, 7), other])
+    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
     assert "rank 3 called broadcast of 8 Long" in found.text
 
 
@@ -188,24 +195,24 @@ def test_a_swapped_order_of_two_collectives_is_named() -> None:
         return dump(rank, entries(4), later)
 
     others = [issued(rank, "all_reduce", "all_gather") for rank in range(WORLD) if rank != 3]
-    found = align_ranks([*others, issued(3, "all_gather", "all_reduce")])
-    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    found = align_rank_collectives([*others, issued(3, "all_gather", "all_reduce")])
+    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (3,))
     assert found.text.endswith("; rank 3 called them in another order")
-    skipped = align_ranks([*others, issued(3, "all_gather", "barrier")])
+    skipped = align_rank_collectives([*others, issued(3, "all_gather", "barrier")])
     assert "another order" not in skipped.text
 
 
 def test_a_dump_that_cannot_be_read_is_mentioned() -> None:
-    found = align_ranks(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
     assert "the dump of rank 3 cannot be read" in found.text
 
 
 @pytest.mark.parametrize("world", [2, 3, 64, 16_384])
 def test_one_late_rank_is_named_in_every_size_of_job(world: int) -> None:
-    group = FlightGroup("0", "default_pg", tuple(range(world)))
+    group = FlightProcessGroup("0", "default_pg", tuple(range(world)))
     dumps = [dump(rank, entries(2, done=1), groups=(group,)) for rank in range(world - 1)]
-    found = align_ranks([*dumps, dump(world - 1, entries(1), groups=(group,))])
-    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (world - 1,))
+    found = align_rank_collectives([*dumps, dump(world - 1, entries(1), groups=(group,))])
+    assert (found.cause, found.ranks) == (FlightRecorderCause.ABSENT, (world - 1,))
 
 
 def over(count: int, op: str = "all_reduce") -> list[FlightEntry]:
@@ -215,23 +222,23 @@ def over(count: int, op: str = "all_reduce") -> list[FlightEntry]:
 
 def test_a_collective_that_a_rank_never_issued_failed_on_the_others() -> None:
     others = [dump(rank, over(5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    assert named([*others, dump(3, over(4))]) == (FlightCause.ABSENT, (3,))
-    assert named([*others, dump(3, over(5))])[0] is FlightCause.NOTHING
+    assert named([*others, dump(3, over(4))]) == (FlightRecorderCause.ABSENT, (3,))
+    assert named([*others, dump(3, over(5))])[0] is FlightRecorderCause.NOTHING
 
 
 def test_the_root_of_a_broadcast_completes_it_without_the_others() -> None:
     others = [dump(rank, over(5, "broadcast")) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    assert named([*others, dump(3, over(4, "broadcast"))])[0] is FlightCause.NOTHING
+    assert named([*others, dump(3, over(4, "broadcast"))])[0] is FlightRecorderCause.NOTHING
 
 
 def test_failed_collectives_name_no_rank_where_as_many_are_behind_as_ahead() -> None:
     ahead = [dump(rank, over(5)) for rank in range(4)]
     behind = [dump(rank, over(4)) for rank in range(4, 8)]
-    assert named([*ahead, *behind])[0] is FlightCause.NOTHING
+    assert named([*ahead, *behind])[0] is FlightRecorderCause.NOTHING
 
 
-UNLISTED = FlightGroup("0", "default_pg")
-PAIR = FlightGroup("1", "undefined")
+UNLISTED = FlightProcessGroup("0", "default_pg")
+PAIR = FlightProcessGroup("1", "undefined")
 
 
 def test_ranks_that_differ_are_named_where_no_dump_lists_the_ranks_of_its_groups() -> None:
@@ -239,19 +246,19 @@ def test_ranks_that_differ_are_named_where_no_dump_lists_the_ranks_of_its_groups
     dumps = [dump(rank, entries(5, done=4), groups=groups) for rank in (0, 1)]
     dumps += [dump(2, entries(5, done=4, op="barrier"), groups=groups)]
     dumps += [dump(3, entries(4), entries(2, group="1", done=1), groups=groups)]
-    assert named(dumps) == (FlightCause.DIFFERENT, (2,))
+    assert named(dumps) == (FlightRecorderCause.DIFFERENT, (2,))
 
 
 def test_a_rank_that_issued_in_an_unlisted_group_before_is_known_not_to_have_come() -> None:
     dumps = [dump(rank, entries(5, done=4), groups=(UNLISTED,)) for rank in (0, 1, 2)]
     dumps += [dump(3, entries(4), groups=(UNLISTED,))]
-    assert named(dumps) == (FlightCause.ABSENT, (3,))
+    assert named(dumps) == (FlightRecorderCause.ABSENT, (3,))
 
 
 def test_ranks_of_an_unlisted_group_are_not_known_to_be_all_of_it() -> None:
     waits = dump(0, entries(5), entries(2, group="1", done=1), groups=(UNLISTED, PAIR))
-    found = align_ranks([waits])
-    assert (found.cause, found.world) == (FlightCause.NOTHING, 0)
+    found = align_rank_collectives([waits])
+    assert (found.cause, found.world) == (FlightRecorderCause.NOTHING, 0)
 
 
 def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[FlightEntry]:
@@ -266,8 +273,8 @@ def came(at_s: float, *, failed: bool = True, clock_s: float = 0.0) -> list[Flig
 
 def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
     others = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    found = align_ranks([*others, dump(3, came(26.0))])
-    assert (found.cause, found.ranks) == (FlightCause.LATE, (3,))
+    found = align_rank_collectives([*others, dump(3, came(26.0))])
+    assert (found.cause, found.ranks) == (FlightRecorderCause.LATE, (3,))
     assert "until 25 s after the others" in found.text
 
 
@@ -283,23 +290,23 @@ def test_a_rank_that_came_when_the_others_had_given_up_is_named() -> None:
 )
 def test_no_rank_is_late_where_the_others_had_not_given_up_on_it_together(late, other) -> None:
     dumps = [dump(0, came(0.0)), dump(1, other), dump(2, came(0.1)), dump(3, late)]
-    assert named(dumps) == (FlightCause.NOTHING, ())
+    assert named(dumps) == (FlightRecorderCause.NOTHING, ())
 
 
 def test_no_rank_is_late_for_a_broadcast_whose_root_does_not_wait() -> None:
     dumps = [dump(rank, came(0.1 * rank)) for rank in (0, 1, 2)]
     dumps += [dump(3, came(26.0))]
-    assert named(dumps)[0] is FlightCause.LATE
+    assert named(dumps)[0] is FlightRecorderCause.LATE
     sent = [
         replace(one, entries=tuple(replace(entry, op="broadcast") for entry in one.entries))
         for one in dumps
     ]
-    assert named(sent)[0] is FlightCause.NOTHING
+    assert named(sent)[0] is FlightRecorderCause.NOTHING
 
 
 def test_a_verdict_lists_the_ranks_that_wait() -> None:
-    assert align_ranks(waiting(0, 2)).waiting == (0, 2)
-    assert align_ranks([dump(0, entries(5))]).waiting == ()
+    assert align_rank_collectives(waiting(0, 2)).waiting == (0, 2)
+    assert align_rank_collectives([dump(0, entries(5))]).waiting == ()
 
 
 def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> None:
@@ -307,8 +314,8 @@ def test_a_verdict_has_the_sizes_of_the_last_collective_where_they_differ() -> N
         last = FlightEntry("0", 5, "all_gather", (size,), ("Float",), True, may_fail=True)
         return dump(rank, [last])
 
-    assert align_ranks([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
-    assert align_ranks([sized(1, 64), sized(2, 64)]).last_sizes == ()
+    assert align_rank_collectives([sized(1, 64), sized(2, 128)]).last_sizes == ((1, 64), (2, 128))
+    assert align_rank_collectives([sized(1, 64), sized(2, 64)]).last_sizes == ()
 
 
 def issue(group: str, seq: int, at_s: float) -> list[FlightEntry]:
@@ -321,9 +328,9 @@ def issue(group: str, seq: int, at_s: float) -> list[FlightEntry]:
 
 def test_a_rank_that_went_on_to_another_group_is_in_every_circle_of_waits() -> None:
     """Rank 0 calls the collective of all ranks before that of its pair."""
-    pairs = [FlightGroup("1", "replica", (0, 2)), FlightGroup("3", "shard", (0, 1)),
-             FlightGroup("4", "shard", (2, 3))]  # fmt: skip
-    whole = FlightGroup("0", "default_pg", (0, 1, 2, 3))
+    pairs = [FlightProcessGroup("1", "replica", (0, 2)), FlightProcessGroup("3", "shard", (0, 1)),
+             FlightProcessGroup("4", "shard", (2, 3))]  # fmt: skip
+    whole = FlightProcessGroup("0", "default_pg", (0, 1, 2, 3))
     groups = (whole, *pairs)
     dumps = [
         dump(0, issue("0", 5, 9.0), issue("1", 5, 3.0), issue("3", 12, 2.0), groups=groups),
@@ -331,9 +338,9 @@ def test_a_rank_that_went_on_to_another_group_is_in_every_circle_of_waits() -> N
         dump(2, issue("0", 4, 2.0), issue("1", 6, 9.0), issue("4", 12, 2.0), groups=groups),
         dump(3, issue("0", 4, 2.0), issue("4", 13, 9.0), groups=groups),
     ]
-    found = align_ranks(dumps)
-    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (0,))
+    found = align_rank_collectives(dumps)
+    assert (found.cause, found.ranks) == (FlightRecorderCause.DIFFERENT, (0,))
     assert found.text.startswith("the ranks wait for each other in different groups: rank 0")
     calm = [replace(one, entries=tuple(replace(e, may_fail=False) for e in one.entries))
             for one in dumps]  # fmt: skip
-    assert align_ranks(calm).cause is FlightCause.NOTHING
+    assert align_rank_collectives(calm).cause is FlightRecorderCause.NOTHING

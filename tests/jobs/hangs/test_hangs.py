@@ -13,29 +13,34 @@ from hpctl.engine.journal.events import GateBlocked, JobRecoveryOpened, SignalSe
 from hpctl.engine.journal.state import replay_events
 from hpctl.jobs import advance
 from hpctl.jobs.advance import JobFacts
-from hpctl.jobs.facts import job_facts
-from hpctl.jobs.hangs.daemon import HangWatch
-from hpctl.jobs.hangs.decide import Activity, find_standstill, judge_job, of_node
-from hpctl.jobs.plan import HUNG, run_decisions, was_found_hanging
+from hpctl.jobs.facts import collect_job_facts
+from hpctl.jobs.hangs.daemon import HangDetector
+from hpctl.jobs.hangs.decide import (
+    JobNodeActivity,
+    find_stalled_run,
+    judge_job_hang,
+    merge_node_activity,
+)
+from hpctl.jobs.plan import HUNG, has_been_found_hanging, plan_failed_runs
 from hpctl.vocabulary.hang import Hang
-from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import HangPolicy, Mode
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
-from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, WaitUntil
+from hpctl.vocabulary.registration import EffectivePolicy
 from tests.fakes.values import OWN, at, generation, slurm_job, view_of
 from tests.unflawed import unflawed
 
 HANGS = HangPolicy()
 JOB = slurm_job(7, nodes=("n1", "n2"), partition="all", state="RUNNING")
-WORK = Activity(ranks=8, working=8)
-WAITS = Activity(ranks=8, waiting=8)
-TRAINS = Activity(ranks=8, working=8, gpu_busy=0.98, gpu_w=610.0)
-POLLS = Activity(ranks=8, spinning=8, gpu_busy=1.0, gpu_w=190.0)
+WORK = JobNodeActivity(ranks=8, working=8)
+WAITS = JobNodeActivity(ranks=8, waiting=8)
+TRAINS = JobNodeActivity(ranks=8, working=8, gpu_busy=0.98, gpu_w=610.0)
+POLLS = JobNodeActivity(ranks=8, spinning=8, gpu_busy=1.0, gpu_w=190.0)
 COMPUTES = replace(POLLS, gpu_w=560.0)
-DEAD = Activity(ranks=8, asleep=8, gpu_busy=0.0, gpu_w=110.0)
-IDLE = Activity(ranks=8, asleep=8)
+DEAD = JobNodeActivity(ranks=8, asleep=8, gpu_busy=0.0, gpu_w=110.0)
+IDLE = JobNodeActivity(ranks=8, asleep=8)
 
 
 class Watched:
@@ -43,7 +48,7 @@ class Watched:
 
     def __init__(self, policy=HANGS, job=JOB):
         self.policy, self.job, self.now = policy, job, 0.0
-        self.track = judge_job(job, {}, None, policy, at(0))
+        self.track = judge_job_hang(job, {}, None, policy, at(0))
 
     def see(self, seconds, n1, n2=WORK):
         """So long of the same; None for a node that is not heard. When it was found to hang."""
@@ -51,7 +56,7 @@ class Watched:
         nodes = {n: a for n, a in (("n1", n1), ("n2", n2)) if a is not None}
         while self.now < began + seconds:
             self.now += 10
-            self.track = judge_job(self.job, nodes, self.track, self.policy, at(self.now))
+            self.track = judge_job_hang(self.job, nodes, self.track, self.policy, at(self.now))
             if self.track.hang:
                 return self.now - began
         return None
@@ -68,9 +73,9 @@ def run():
     ("before", "pair", "node"),
     [
         (WORK, (WAITS, WAITS), None),
-        (WORK, (WAITS, Activity(ranks=8, waiting=7, spinning=1)), "n2"),
-        (WORK, (Activity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
-        (WORK, (WAITS, Activity()), None),
+        (WORK, (WAITS, JobNodeActivity(ranks=8, waiting=7, spinning=1)), "n2"),
+        (WORK, (JobNodeActivity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
+        (WORK, (WAITS, JobNodeActivity()), None),
         (TRAINS, (POLLS, POLLS), None),
         (TRAINS, (POLLS, DEAD), "n2"),
         (TRAINS, (DEAD, replace(DEAD, blocked=1)), "n2"),
@@ -79,33 +84,33 @@ def run():
 def test_a_standstill_is_shown_after_a_minute_whatever_is_done_about_it(before, pair, node):
     watched = Watched()
     watched.see(600, before, before)
-    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    assert find_stalled_run(watched.track, HANGS, JOB.id) is None
     watched.see(50, *pair)
-    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    assert find_stalled_run(watched.track, HANGS, JOB.id) is None
     watched.see(10, *pair)
-    found = find_standstill(watched.track, HANGS, JOB.id)
+    found = find_stalled_run(watched.track, HANGS, JOB.id)
     assert (found.job, found.since) == (JOB.id, at(600))
     assert found.why
     watched.see(10, before, before)
-    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    assert find_stalled_run(watched.track, HANGS, JOB.id) is None
 
 
 @pytest.mark.parametrize(
     ("doing", "shown"),
     [
-        (Activity(ranks=1, asleep=1), "1 asleep"),
-        (Activity(ranks=1, waiting=1), "1 waiting"),
-        (Activity(ranks=1, spinning=1), None),
-        (Activity(ranks=1, asleep=1, gpu_busy=0.5, gpu_w=150.0), None),
-        (Activity(ranks=1, asleep=1, traffic=1.0), None),
-        (Activity(), None),
+        (JobNodeActivity(ranks=1, asleep=1), "1 asleep"),
+        (JobNodeActivity(ranks=1, waiting=1), "1 waiting"),
+        (JobNodeActivity(ranks=1, spinning=1), None),
+        (JobNodeActivity(ranks=1, asleep=1, gpu_busy=0.5, gpu_w=150.0), None),
+        (JobNodeActivity(ranks=1, asleep=1, traffic=1.0), None),
+        (JobNodeActivity(), None),
         (None, None),
     ],
 )
 def test_one_process_that_never_worked_is_shown_from_its_first_look_on(doing, shown):
     watched = Watched(job=replace(JOB, nodes=("n1",)))
     watched.see(120, doing)
-    found = find_standstill(watched.track, HANGS, JOB.id)
+    found = find_stalled_run(watched.track, HANGS, JOB.id)
     assert (found and (found.since, found.why)) == (shown and (at(0), shown))
     assert watched.track.hang is None
 
@@ -115,18 +120,18 @@ def test_time_in_which_a_node_is_not_heard_is_no_standstill():
     watched.see(600, WORK)
     watched.see(40, IDLE, IDLE)
     watched.see(600, IDLE, None)
-    assert find_standstill(watched.track, HANGS, JOB.id) is None
+    assert find_stalled_run(watched.track, HANGS, JOB.id) is None
     watched.see(20, IDLE, IDLE)
-    assert find_standstill(watched.track, HANGS, JOB.id).since == at(1200)
+    assert find_stalled_run(watched.track, HANGS, JOB.id).since == at(1200)
 
 
 @pytest.mark.parametrize(
     ("before", "pair", "node"),
     [
         (WORK, (WAITS, WAITS), None),
-        (WORK, (WAITS, Activity(ranks=8, waiting=7, spinning=1)), "n2"),
-        (WORK, (Activity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
-        (WORK, (WAITS, Activity()), None),
+        (WORK, (WAITS, JobNodeActivity(ranks=8, waiting=7, spinning=1)), "n2"),
+        (WORK, (JobNodeActivity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
+        (WORK, (WAITS, JobNodeActivity()), None),
         (TRAINS, (POLLS, POLLS), None),
         (TRAINS, (POLLS, DEAD), "n2"),
         (TRAINS, (DEAD, replace(DEAD, blocked=1)), "n2"),
@@ -143,9 +148,9 @@ def test_a_run_without_progress_hangs_after_two_minutes(before, pair, node):
 @pytest.mark.parametrize(
     ("before", "pair"),
     [
-        (WORK, (WAITS, Activity(ranks=8, waiting=7, working=1))),
-        (WORK, (WAITS, Activity(ranks=8, waiting=8, traffic=1))), (WORK, (IDLE, IDLE)),
-        (WORK, (WAITS, None)), (WORK, (Activity(ranks=1, waiting=1), Activity())),
+        (WORK, (WAITS, JobNodeActivity(ranks=8, waiting=7, working=1))),
+        (WORK, (WAITS, JobNodeActivity(ranks=8, waiting=8, traffic=1))), (WORK, (IDLE, IDLE)),
+        (WORK, (WAITS, None)), (WORK, (JobNodeActivity(ranks=1, waiting=1), JobNodeActivity())),
         (TRAINS, (POLLS, COMPUTES)), (TRAINS, (DEAD, DEAD)), (POLLS, (POLLS, POLLS)),
     ],
 )  # fmt: skip
@@ -220,7 +225,7 @@ def test_a_time_in_which_no_one_looked_counts_for_nothing(run):
 
 
 def test_a_node_tells_of_the_jobs_that_slurm_has_put_there_alone():
-    watch, policy = HangWatch(), replace(HANGS, floor_s=60.0, start_s=60.0)
+    watch, policy = HangDetector(), replace(HANGS, floor_s=60.0, start_s=60.0)
     view = view_of(jobs=[replace(JOB, nodes=("n1",))]).scheduler
     for second in range(0, 200, 10):
         watch.hear(
@@ -237,13 +242,13 @@ def test_a_node_tells_of_the_jobs_that_slurm_has_put_there_alone():
 
 
 def test_of_several_samples_the_work_counts_and_strange_names_do_not():
-    said = of_node([
+    said = merge_node_activity([
         {"job.7.ranks": 2.0, "job.7.working": 1.0}, {"job.7.ranks": 2.0, "job.7.waiting": 2.0},
         {"job..ranks": 1.0, "job.x.ranks": 1.0, "job.7.name": 1.0, "job.7.ranks.x": 9.0},
     ])  # fmt: skip
-    assert said.get(7) == Activity(ranks=2.0, working=1.0, waiting=2.0)
+    assert said.get(7) == JobNodeActivity(ranks=2.0, working=1.0, waiting=2.0)
     assert said.get(8) is None
-    assert of_node([{"jobs": 0.0}]).get(8) == Activity()
+    assert merge_node_activity([{"jobs": 0.0}]).get(8) == JobNodeActivity()
 
 
 HANG = Hang(at(-130), "no process of it has made progress", "n1")
@@ -251,8 +256,8 @@ HANG = Hang(at(-130), "no process of it has made progress", "n1")
 
 def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
     policy = replace(OWN, mode=mode, hangs=replace(HANGS, **hangs))
-    view = view_of(jobs=[job], log=log, ruled={job.id: Ruled()}, hangs={job.id: hang})
-    found = unflawed(run_decisions(view, policy, (), at(0)))
+    view = view_of(jobs=[job], log=log, ruled={job.id: EffectivePolicy()}, hangs={job.id: hang})
+    found = unflawed(plan_failed_runs(view, policy, (), at(0)))
     assert len(found) == 1
     return found[0]
 
@@ -292,10 +297,18 @@ def test_a_job_that_cannot_run_again_is_not_requeued():
 
 def after(hang, *steps, hangs=True, works=False, state="RUNNING", seconds=1.0):
     rec = JobRecovery(
-        "j-1", Attempt(7, JOB.submit, 0), "", (), at(0), JobPhase.HIT, at(0), hang=hang, steps=steps
+        "j-1",
+        JobAttempt(7, JOB.submit, 0),
+        "",
+        (),
+        at(0),
+        JobPhase.HIT,
+        at(0),
+        hang=hang,
+        steps=steps,
     )
     facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs, works=works)
-    return advance.advance(rec, facts, OWN, at(seconds))
+    return advance.advance_job_recovery(rec, facts, OWN, at(seconds))
 
 
 def step(kind, outcome=None):
@@ -310,10 +323,10 @@ KILL = step(StepKind.SIGNAL, Outcome.accepted())
 def test_its_stacks_come_first_and_are_not_waited_for_without_end():
     for hang in ("dump", "requeue", "cancel"):
         first = after(hang)
-        assert isinstance(first, Do)
+        assert isinstance(first, StartStep)
         assert (first.kind, first.target) == (StepKind.STACKS, "7")
-        assert isinstance(after(hang, step(StepKind.STACKS)), Wait)
-        assert not isinstance(after(hang, step(StepKind.STACKS), seconds=91.0), Wait)
+        assert isinstance(after(hang, step(StepKind.STACKS)), WaitUntil)
+        assert not isinstance(after(hang, step(StepKind.STACKS), seconds=91.0), WaitUntil)
 
 
 def test_then_it_is_left_requeued_or_ended():
@@ -322,21 +335,21 @@ def test_then_it_is_left_requeued_or_ended():
     assert after("requeue", FAILED).signal is JobSignal.STOP_WANTED
     kill = after("cancel", STACKS)
     assert (kill.kind, kill.target) == (StepKind.SIGNAL, "KILL")
-    assert isinstance(after("cancel", STACKS, KILL), Wait)
+    assert isinstance(after("cancel", STACKS, KILL), WaitUntil)
     assert after("cancel", STACKS, KILL, state="FAILED").signal is JobSignal.ENDED
 
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_works_again_is_left_alone(hang):
     found = after(hang, STACKS, hangs=False, works=True)
-    assert isinstance(found, Move)
+    assert isinstance(found, PhaseMove)
     assert found.signal is JobSignal.CALLED_OFF
 
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_was_not_watched_since_a_restart_is_waited_for(hang):
     found = after(hang, STACKS, hangs=False, seconds=899.0)
-    assert isinstance(found, Wait)
+    assert isinstance(found, WaitUntil)
     assert "not known yet" in found.why
     assert after(hang, STACKS, hangs=False, seconds=901.0).signal is JobSignal.CALLED_OFF
 
@@ -347,14 +360,14 @@ OPENED = JobRecoveryOpened(
 
 
 def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
-    watch, view = HangWatch(), view_of(jobs=[JOB], log=[OPENED])
+    watch, view = HangDetector(), view_of(jobs=[JOB], log=[OPENED])
 
     def facts(second, gauges):
         for node in JOB.nodes:
             watch.hear(generation(node), {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
         hangs = watch.look(view.scheduler, at(second), HANGS, view.state)
         seen = replace(view, hangs=hangs, worked=watch.last_worked)
-        found = job_facts(view.state.jobs["j-1"], seen, OWN)
+        found = collect_job_facts(view.state.jobs["j-1"], seen, OWN)
         return found.hangs, found.works
 
     waits = {facts(second, {"job.7.waiting": 8.0}) for second in range(0, 120, 10)}
@@ -375,7 +388,7 @@ def test_one_that_was_called_off_was_not_tried():
 def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
     job = replace(JOB, start=None if start is None else at(start))
     state = replay_events([GateBlocked(at(-10), "7", "hang", "it hangs", HUNG)])
-    assert was_found_hanging(job, state) is found
+    assert has_been_found_hanging(job, state) is found
 
 
 GROUP = "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
@@ -385,8 +398,8 @@ class Node:
     """A /proc with the processes that a test puts there."""
 
     def __init__(self, root):
-        self.root, self.now, self.sweep = root, 0.0, nvml.Snapshot(0.0)
-        activity.forget_all()
+        self.root, self.now, self.sweep = root, 0.0, nvml.NvmlSnapshot(0.0)
+        activity.forget_samples()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",
@@ -406,14 +419,14 @@ class Node:
     def look(self):
         self.now += 10
         machine = CheckedMachine(self.root, nvml=lambda: self.sweep, monotonic=lambda: self.now)
-        return activity.gather(machine)
+        return activity.sample_job_processes(machine)
 
     def counted(self, **changes):
         """What is said of a process of job 7 that changes so within 10 s."""
         self.put(40)
         before = self.look()
         self.put(40, **{"cpu": 1000, **changes})
-        return activity.gauges(self.look(), before)
+        return activity.measure_job_activity(self.look(), before)
 
 
 @pytest.fixture
@@ -468,7 +481,7 @@ def test_one_that_works_but_is_no_rank_counts_as_traffic(node):
     for n, found in ((1, 0.5), (2, 1.0), (3, 1.0)):
         node.put(41, cpu=20, io=n * 700_000)
         seen = node.look()
-        assert activity.gauges(seen, before) == {"jobs": 1.0, "job.7.traffic": found}
+        assert activity.measure_job_activity(seen, before) == {"jobs": 1.0, "job.7.traffic": found}
         before = seen
 
 
@@ -478,17 +491,17 @@ def test_a_shell_does_not_work_by_what_its_children_read(node):
     before = node.look()
     node.put(41, cpu=220, io=10**7, faults=2000)
     seen = node.look()
-    assert activity.gauges(seen, before) == {"jobs": 0.0}
+    assert activity.measure_job_activity(seen, before) == {"jobs": 0.0}
     (node.root / "proc/41/exe").unlink()
     (node.root / "proc/41/exe").symlink_to("/usr/bin/python3.11")
-    assert activity.gauges(node.look(), seen)["job.7.working"] == 1.0
+    assert activity.measure_job_activity(node.look(), seen)["job.7.working"] == 1.0
 
 
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
     gpus = [nvml.GpuState(n, utilization=100, power_mw=190_000 * (n + 1),
                           processes=(nvml.GpuProcess(pid),))
             for n, pid in enumerate((40, 99))]  # fmt: skip
-    node.sweep = nvml.Snapshot(0.0, tuple(gpus))
+    node.sweep = nvml.NvmlSnapshot(0.0, tuple(gpus))
     found = node.counted()
     assert (found["job.7.gpu_busy"], found["job.7.gpu_w"]) == (1.0, 190.0)
 
@@ -506,12 +519,12 @@ def test_traffic_counts_where_one_job_has_the_node(node):
     for amount, found in ((1, 0.5), (2, 1.0), (3, 1.0), (3, None), (4, 0.5)):
         moved(amount * 10**8)
         seen = node.look()
-        assert activity.gauges(seen, before).get("job.7.traffic") == found
+        assert activity.measure_job_activity(seen, before).get("job.7.traffic") == found
         before = seen
     node.put(41, group=GROUP.replace("job_7", "job_8"))
     before = node.look()
     moved(10**9)
-    assert "job.7.traffic" not in activity.gauges(node.look(), before)
+    assert "job.7.traffic" not in activity.measure_job_activity(node.look(), before)
 
 
 def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
@@ -530,7 +543,7 @@ def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
 def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):
     for pid in range(40, 80):
         node.put(pid, group=GROUP.replace("job_7", f"job_{pid}"))
-    found = activity.gauges(node.look(), replace(node.look(), at=0.0))
+    found = activity.measure_job_activity(node.look(), replace(node.look(), at=0.0))
     assert "jobs" not in found
     assert 30 < len(found) <= activity.MOST_NUMBERS + 1
 
@@ -545,17 +558,17 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
         gpus = [nvml.GpuState(n, utilization=90, power_mw=600_000,
                               processes=(nvml.GpuProcess(40 + n),))
                 for n in range(jobs)]  # fmt: skip
-        node.sweep = nvml.Snapshot(0.0, tuple(gpus))
+        node.sweep = nvml.NvmlSnapshot(0.0, tuple(gpus))
         return node.look()
 
     before = put(8, 0)
-    found = activity.gauges(put(8, 10**6), before)
+    found = activity.measure_job_activity(put(8, 10**6), before)
     assert (found["jobs"], len(found)) == (8.0, 25)
     named = set()
     before = put(16, 0)
     for _ in range(16):
         seen = put(16, 0)
-        found, before = activity.gauges(seen, before), seen
+        found, before = activity.measure_job_activity(seen, before), seen
         assert "jobs" not in found
         named |= {name.split(".")[1] for name in found}
     assert len(named) == 16
@@ -563,5 +576,5 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
 
 def test_a_running_job_without_nodes_is_no_error():
     job = slurm_job(nodes=())
-    track = judge_job(job, {}, None, HangPolicy(), at(0))
-    assert judge_job(job, {}, track, HangPolicy(), at(9)).hang is None
+    track = judge_job_hang(job, {}, None, HangPolicy(), at(0))
+    assert judge_job_hang(job, {}, track, HangPolicy(), at(9)).hang is None

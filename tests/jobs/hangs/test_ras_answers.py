@@ -5,29 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.hangs.ras_report import Absence, CountGroup, RasError, RasMember, read_json
+from hpctl.jobs.hangs.ras_report import (
+    OperationCountGroup,
+    RankAbsenceReason,
+    RasMember,
+    RasQueryError,
+    parse_ras_report,
+)
 
 SAMPLES = Path(__file__).parent / "ras_samples"
 DOCUMENTED_JSON = (SAMPLES / "documented.json").read_bytes()
 
 
 def test_the_documented_json() -> None:
-    report = read_json(DOCUMENTED_JSON)
+    report = parse_ras_report(DOCUMENTED_JSON)
     assert report.nccl_version == "2.29.1"
     (one,) = report.communicators
     assert one.name == "0xae94423cfbb2ef4a:0xb7e7187447156001:0xb8242ed28a71381e"
     assert one.counts["AllReduce"] == (
-        CountGroup(7, (RasMember(0, "172.16.64.245", 1524344, 0, 3),)),
+        OperationCountGroup(7, (RasMember(0, "172.16.64.245", 1524344, 0, 3),)),
     )  # fmt: skip
     (missing,) = one.missing
     assert missing.member == RasMember(1, "172.16.64.245", 1524345, 1, 1)
-    assert missing.absence is Absence.UNRESPONSIVE
+    assert missing.absence is RankAbsenceReason.UNRESPONSIVE
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, -3])
 def test_a_torn_json_is_an_error(cut: int) -> None:
-    with pytest.raises(RasError, match="invalid JSON"):
-        read_json(DOCUMENTED_JSON[:cut])
+    with pytest.raises(RasQueryError, match="invalid JSON"):
+        parse_ras_report(DOCUMENTED_JSON[:cut])
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:
@@ -35,5 +41,5 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
     document["new"] = {"a": [1]}
     document["communicators"][0]["ranks"][0]["collective_counts"]["AllToAll"] = 3
     document["communicators"][0]["ranks"][0]["status"]["extra"] = 1
-    report = read_json(json.dumps(document).encode())
+    report = parse_ras_report(json.dumps(document).encode())
     assert report.communicators[0].counts["AllToAll"][0].count == 3

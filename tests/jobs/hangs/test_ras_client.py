@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.hangs.ras_report import (
-    Address,
-    RasError,
+    RasAddress,
+    RasQueryError,
     RasWithoutJsonError,
-    parse_address,
-    query_ras,
+    parse_ras_address,
+    query_ras_service,
 )
 from tests.process import free_port
 from tests.stubs.ras.job import job
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def ask(service: Service, deadline_s: float = 10.0) -> object:
-    return query_ras(Address("localhost", service.port), deadline_s=deadline_s)
+    return query_ras_service(RasAddress("localhost", service.port), deadline_s=deadline_s)
 
 
 OLDEST_WITH_JSON, NEWEST = "2.28.7", "2.30.7"
@@ -36,7 +36,7 @@ def test_each_release_with_json_is_understood(release: str) -> None:
     state = job()
     state.communicators[0].step(but=(5,))
     with Service(state, release) as service:
-        report = query_ras(Address("localhost", service.port))
+        report = query_ras_service(RasAddress("localhost", service.port))
     assert report.nccl_version == release
     groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
     assert [member.rank for member in groups[0].members] == [5]
@@ -56,7 +56,7 @@ def test_a_release_without_json_is_named_as_the_reason() -> None:
 def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault) -> None:
     with Service(job(), fault=fault) as service:
         begun = time.monotonic()
-        with pytest.raises(RasError, match="no answer in time"):
+        with pytest.raises(RasQueryError, match="no answer in time"):
             ask(service, LIMIT_S)
         assert time.monotonic() - begun < LIMIT_S + SLOW_S
 
@@ -70,7 +70,7 @@ def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault) -> None:
     ],
 )
 def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
-    with Service(job(), fault=fault) as service, pytest.raises(RasError, match=text):
+    with Service(job(), fault=fault) as service, pytest.raises(RasQueryError, match=text):
         ask(service, 5.0)
 
 
@@ -78,7 +78,7 @@ def test_an_endless_answer_is_cut(monkeypatch) -> None:
     monkeypatch.setattr("hpctl.jobs.hangs.ras_report.LARGEST_ANSWER", 1 << 20)
     with (
         Service(job(), fault=Fault.ENDLESS) as service,
-        pytest.raises(RasError, match="is longer than"),
+        pytest.raises(RasQueryError, match="is longer than"),
     ):
         ask(service)
 
@@ -87,21 +87,21 @@ def test_nothing_is_sent_to_another_host(monkeypatch) -> None:
     """No other host can be had here: the kernel's table is asked as if this one were."""
     monkeypatch.setattr("hpctl.jobs.hangs.ras_report.find_peer_uid", lambda _: None)
     with Service(job()) as service:
-        with pytest.raises(RasError, match="is not an address of this node"):
+        with pytest.raises(RasQueryError, match="is not an address of this node"):
             ask(service)
         assert service.commands == []
 
 
 def test_where_no_one_listens() -> None:
-    with pytest.raises(RasError, match="cannot query NCCL's RAS service") as caught:
-        query_ras(Address("127.0.0.1", free_port()))
+    with pytest.raises(RasQueryError, match="cannot query NCCL's RAS service") as caught:
+        query_ras_service(RasAddress("127.0.0.1", free_port()))
     assert "NCCL_RAS_ADDR" in caught.value.hint
 
 
 def test_addresses_as_nccl_has_them() -> None:
-    assert parse_address() == Address("localhost", 28028)
-    assert parse_address("localhost:9000") == Address("localhost", 9000)
-    assert parse_address("[::1]:9000") == Address("::1", 9000)
+    assert parse_ras_address() == RasAddress("localhost", 28028)
+    assert parse_ras_address("localhost:9000") == RasAddress("localhost", 9000)
+    assert parse_ras_address("[::1]:9000") == RasAddress("::1", 9000)
     for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
-        with pytest.raises(RasError, match="HOST:PORT"):
-            parse_address(wrong)
+        with pytest.raises(RasQueryError, match="HOST:PORT"):
+            parse_ras_address(wrong)

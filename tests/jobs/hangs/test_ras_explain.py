@@ -6,11 +6,11 @@ from datetime import datetime
 import pytest
 
 from hpctl.jobs.crash import NOT_COME
-from hpctl.jobs.hangs.ras_judge import RankNames, RasInquiry
-from hpctl.jobs.hangs.ras_report import Address
+from hpctl.jobs.hangs.ras_judge import JobRankNames, RasHangInquiry
+from hpctl.jobs.hangs.ras_report import RasAddress
 from hpctl.jobs.run.progress import RunProgress
-from hpctl.jobs.run.progress_notes import Note
-from hpctl.jobs.run.timeouts import Witnesses
+from hpctl.jobs.run.progress_notes import ProgressNote
+from hpctl.jobs.run.timeouts import TimeoutEvidence
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -34,7 +34,7 @@ def hung(state: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
         for rank, process in enumerate(state.processes):
             pid = process.pid if notes else None
             node = f"node-{process.host[-1]}" if notes else None
-            progress.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)
+            progress.add(ProgressNote(step=step, rank=rank, node=node, pid=pid), began + step / 100)
     return progress
 
 
@@ -55,11 +55,11 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     state.communicators[0].step(but=(5,))
     progress = hung(state)
     with Service(state) as service:
-        inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasHangInquiry(RasAddress("localhost", service.port), HOSTS, apart_s=APART_S)
         hang = inquiry.explain(progress, trouble_of(progress))
-    names = RankNames(progress.ranks, HOSTS, 8)
+    names = JobRankNames(progress.ranks, HOSTS, 8)
     trouble = explain_hang(
-        hang.trouble, RunFacts(), lambda: (Witnesses(ras=hang.finding), names), RunPolicy()
+        hang.trouble, RunFacts(), lambda: (TimeoutEvidence(ras=hang.finding), names), RunPolicy()
     )
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == NOT_COME
@@ -72,9 +72,9 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
 def test_where_nccl_names_no_rank_the_ranks_own_notes_do(state: Job) -> None:
     progress = hung(state)
     for rank in range(1, 8):
-        progress.add(Note(step=20, rank=rank), progress.started + 0.3)
+        progress.add(ProgressNote(step=20, rank=rank), progress.started + 0.3)
     with Service(state) as service:
-        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
@@ -83,7 +83,7 @@ def test_where_nccl_names_no_rank_the_ranks_own_notes_do(state: Job) -> None:
 def test_counts_that_grow_clear_the_run(state: Job) -> None:
     progress = hung(state, bound=2.0)
     with Service(state) as service:
-        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
         until(lambda: service.queries)
@@ -98,7 +98,7 @@ def test_counts_that_grow_without_end_and_without_a_step_do_not(state: Job) -> N
     progress = hung(state)
     progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
     with Service(state) as service:
-        inquiry = RasInquiry(Address("localhost", service.port), apart_s=APART_S)
+        inquiry = RasHangInquiry(RasAddress("localhost", service.port), apart_s=APART_S)
         hang = trouble_of(progress)
         inquiry.watch(progress, time.monotonic())
         inquiry._thread.join(PATIENCE_S)
@@ -112,9 +112,9 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
     progress = hung(state)
     for rank in range(8):
         if rank != 3:
-            progress.add(Note(step=20, rank=rank), progress.started + 0.3)
+            progress.add(ProgressNote(step=20, rank=rank), progress.started + 0.3)
     begun = time.monotonic()
-    inquiry = RasInquiry(Address("127.0.0.1", 1))
+    inquiry = RasHangInquiry(RasAddress("127.0.0.1", 1))
     trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
@@ -124,7 +124,7 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
 def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> None:
     progress = hung(state)
     with Service(state, "2.26.2") as service:
-        inquiry = RasInquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        inquiry = RasHangInquiry(RasAddress("localhost", service.port), HOSTS, apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress)).trouble
     assert "NCCL RAS: RAS answers no JSON before NCCL 2.28" in trouble.evidence
 
@@ -134,5 +134,5 @@ def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) 
     progress = hung(state)
     hang = trouble_of(progress)
     with Service(state, fault=fault) as service:
-        explained = RasInquiry(Address("localhost", service.port)).explain(progress, hang)
+        explained = RasHangInquiry(RasAddress("localhost", service.port)).explain(progress, hang)
     assert explained.trouble.why == hang.why

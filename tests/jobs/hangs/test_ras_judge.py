@@ -2,17 +2,23 @@
 
 import pytest
 
-from hpctl.jobs.hangs.ras_judge import APART_S, HangCause, RasFinding, RasSample, find_culprits
-from hpctl.jobs.hangs.ras_report import RasReport, read_json
+from hpctl.jobs.hangs.ras_judge import (
+    APART_S,
+    RasFinding,
+    RasHangCause,
+    RasSample,
+    find_awaited_ranks,
+)
+from hpctl.jobs.hangs.ras_report import RasReport, parse_ras_report
 from tests.stubs.ras.job import Communicator, Job, as_json, job
 
 
 def answer(state: Job) -> RasReport:
-    return read_json(as_json(state).encode())
+    return parse_ras_report(as_json(state).encode())
 
 
 def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
-    return find_culprits(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
+    return find_awaited_ranks(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
 
 
 def still(state: Job) -> RasFinding:
@@ -33,7 +39,7 @@ def test_the_rank_that_launched_fewer_is_behind() -> None:
     state = stepped(1200)
     state.communicators[0].step(but=(5,))
     finding = still(state)
-    assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.BEHIND, [5])
     assert "rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 1200" in finding.why
     assert "7 others 1201" in finding.why
 
@@ -43,7 +49,7 @@ def test_counts_that_grow_are_no_hang() -> None:
     state.communicators[0].step(but=(5,))
     first = answer(state)
     state.communicators[0].step(but=(6,))
-    assert judged(first, answer(state)).cause is HangCause.MOVING
+    assert judged(first, answer(state)).cause is RasHangCause.MOVING
 
 
 def test_a_process_that_does_not_answer_twice_is_missing() -> None:
@@ -51,7 +57,7 @@ def test_a_process_that_does_not_answer_twice_is_missing() -> None:
     state.communicators[0].step(but=(5,))
     state.processes[3].unresponsive = True
     finding = still(state)
-    assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.MISSING, [3])
     assert finding.sure
 
 
@@ -60,7 +66,7 @@ def test_one_that_was_given_up_meanwhile_is_missing() -> None:
     first = answer(state)
     state.processes[3].dead = True
     finding = judged(first, answer(state))
-    assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.MISSING, [3])
 
 
 def test_a_process_that_was_late_once_is_not_taken_for_a_movement() -> None:
@@ -70,7 +76,7 @@ def test_a_process_that_was_late_once_is_not_taken_for_a_movement() -> None:
     first = answer(state)
     state.processes[3].unresponsive = False
     finding = judged(first, answer(state))
-    assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.BEHIND, [5])
 
 
 def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sure() -> None:
@@ -78,19 +84,19 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
     first = answer(state)
     state.processes[3].unresponsive = True
     finding = judged(first, answer(state))
-    assert (finding.cause, finding.sure) == (HangCause.MISSING, False)
+    assert (finding.cause, finding.sure) == (RasHangCause.MISSING, False)
 
 
 def test_where_all_are_equal_no_one_is_named() -> None:
     finding = still(stepped(7))
-    assert (finding.cause, finding.members) == (HangCause.EQUAL, ())
+    assert (finding.cause, finding.members) == (RasHangCause.EQUAL, ())
 
 
 def test_an_error_of_ones_own_goes_before_those_of_others() -> None:
     state = stepped(7)
     state.communicators[0].errors = {1: 6, 2: 2, 3: 6}
     finding = still(state)
-    assert (finding.cause, ranks(finding)) == (HangCause.FAILED, [2])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.FAILED, [2])
     assert "system error" in finding.why
 
 
@@ -128,7 +134,7 @@ def small_tensor_groups(everyone: bool) -> Job:
 def test_victims_that_wait_in_another_group_are_not_blamed(groups) -> None:
     state = tensor_parallel() if groups is None else small_tensor_groups(groups)
     finding = still(state)
-    assert finding.cause is HangCause.BEHIND
+    assert finding.cause is RasHangCause.BEHIND
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 
 
@@ -139,11 +145,11 @@ def test_ranks_that_launched_as_many_of_other_kinds_have_diverged() -> None:
     one.step("AllGather", but=(6,))
     one.step("AllReduce", but=(0, 1, 2, 3, 4, 5, 7))
     finding = still(state)
-    assert (finding.cause, ranks(finding)) == (HangCause.DIVERGED, [6])
+    assert (finding.cause, ranks(finding)) == (RasHangCause.DIVERGED, [6])
 
 
 def test_a_communicator_that_ends_is_not_judged() -> None:
     state = job()
     state.communicators[0].step(but=(1,))
     state.communicators[0].finalizing = {0}
-    assert still(state).cause is not HangCause.BEHIND
+    assert still(state).cause is not RasHangCause.BEHIND

@@ -10,27 +10,31 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.crash import NOT_COME, classify_crash
-from hpctl.jobs.hangs.flight_files import read_dump, read_verdict
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict, align_ranks
-from hpctl.jobs.hangs.ras_judge import RankNames
+from hpctl.jobs.hangs.flight_files import read_dumps_verdict, read_flight_dump_file
+from hpctl.jobs.hangs.flight_recorder import (
+    FlightRecorderCause,
+    FlightVerdict,
+    align_rank_collectives,
+)
+from hpctl.jobs.hangs.ras_judge import JobRankNames
 from hpctl.jobs.hangs.ras_report import (
-    Absence,
-    Address,
-    RasError,
+    RankAbsenceReason,
+    RasAddress,
+    RasQueryError,
     RasReport,
     RasWithoutJsonError,
-    read_json,
+    parse_ras_report,
 )
 from hpctl.jobs.hangs.stack_groups import (
-    Frame,
     NodeStacks,
     RankStack,
+    StackFrame,
     StackVerdict,
     aggregate_stacks,
 )
-from hpctl.jobs.run.ending import Evidence, judge_end
-from hpctl.jobs.run.srun import TaskEnd
-from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
+from hpctl.jobs.run.ending import StepEvidence, judge_step_end
+from hpctl.jobs.run.srun import SrunTaskEnd
+from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry, add_absent_rank
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.run_policy import RunPolicy
@@ -47,7 +51,7 @@ SKIPS = ["nccl_skip", "nccl_skip3"]
 N1 = NodeName("n1")
 HOSTS = {"127.0.0.1": N1}
 NETWORK = Trouble(TroubleKind.NETWORK, NOW, "a collective timed out", "a collective timed out")
-NOBODY = Address("127.0.0.1", 1)
+NOBODY = RasAddress("127.0.0.1", 1)
 
 
 def printed(run: str, *ranks: int) -> list[str]:
@@ -57,11 +61,13 @@ def printed(run: str, *ranks: int) -> list[str]:
 
 def dumped(run: str) -> FlightVerdict:
     paths = sorted(NCCL.glob(f"{run}.nccl_trace_rank_*.pickle"))
-    return align_ranks([read_dump(int(path.stem[-1]), path.read_bytes()) for path in paths])
+    return align_rank_collectives(
+        [read_flight_dump_file(int(path.stem[-1]), path.read_bytes()) for path in paths]
+    )
 
 
 def reported(run: str) -> RasReport:
-    return read_json((NCCL / f"{run}.ras.json").read_bytes())
+    return parse_ras_report((NCCL / f"{run}.ras.json").read_bytes())
 
 
 def beside(folder: Path, run: str) -> str:
@@ -74,7 +80,7 @@ def beside(folder: Path, run: str) -> str:
 @pytest.mark.parametrize("run", SKIPS)
 def test_the_flight_recorder_names_the_rank_that_did_not_come(run: str) -> None:
     found = dumped(run)
-    assert (found.cause, found.ranks, found.world) == (FlightCause.ABSENT, (1,), RANKS[run])
+    assert (found.cause, found.ranks, found.world) == (FlightRecorderCause.ABSENT, (1,), RANKS[run])
     assert (
         "rank 1 did not come to collective 5 of default_pg (all_reduce of 65536 Float)"
         in found.text
@@ -85,7 +91,7 @@ def test_the_flight_recorder_names_the_rank_that_did_not_come(run: str) -> None:
 def test_a_rank_that_wrote_no_dump_is_not_named_where_half_of_them_are_missing() -> None:
     """nccl_kill: only rank 0 lived to dump."""
     found = dumped("nccl_kill")
-    assert (found.cause, found.ranks, found.dumps) == (FlightCause.NOTHING, (), 1)
+    assert (found.cause, found.ranks, found.dumps) == (FlightRecorderCause.NOTHING, (), 1)
     assert "rank 1 wrote no dump" in found.text
 
 
@@ -94,7 +100,7 @@ def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run))
     inquiry.begin([N1], HOSTS, "", RANKS[run])
     inquiry.timed_out()
-    found = name_absent(NETWORK, *inquiry.gather({}))
+    found = add_absent_rank(NETWORK, *inquiry.gather({}))
     assert (found.kind, found.rank, found.node) == (TroubleKind.HANG, 1, N1)
     assert found.signature == NOT_COME
 
@@ -102,7 +108,7 @@ def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
 def test_the_json_of_nccl_2_28_9_is_read_although_a_comma_is_missing() -> None:
     """nccl_kill.ras.json: the service forgets a comma in each missing rank."""
     (missing,) = reported("nccl_kill").communicators[0].missing
-    assert (missing.member.rank, missing.absence) == (1, Absence.UNRESPONSIVE)
+    assert (missing.member.rank, missing.absence) == (1, RankAbsenceReason.UNRESPONSIVE)
 
 
 @pytest.mark.parametrize("run", SKIPS)
@@ -117,20 +123,20 @@ def no_stacks(_nodes: object) -> StackVerdict:
 
 
 def no_ras(*_: object) -> RasReport:
-    raise RasError("nobody listens")
+    raise RasQueryError("nobody listens")
 
 
 def stacks_of(run: str) -> StackVerdict:
-    waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3068),)
-    sleeps = (Frame("load", "rank.py", 12, own=True),)
+    waits = (StackFrame("all_reduce", "torch/distributed/distributed_c10d.py", 3068),)
+    sleeps = (StackFrame("load", "rank.py", 12, own=True),)
     ranks = [RankStack(n, frames=sleeps if n == 1 else waits) for n in range(RANKS[run])]
     return aggregate_stacks([NodeStacks("n1", ranks=tuple(ranks))], ["n1"], ["n1"])
 
 
 def ended(run: str) -> Trouble:
     """What the log of rank 0 alone amounts to: it waited, and says not for whom."""
-    evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
-    trouble = judge_end(evidence, RunPolicy(), NOW, classify_crash)
+    evidence = StepEvidence(134, ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
+    trouble = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert trouble is not None
     assert (trouble.kind, trouble.rank) == (TroubleKind.NETWORK, None)
     return trouble
@@ -147,7 +153,7 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
     prefix = beside(tmp_path, run) if witness == "flight" else f"{tmp_path}/flight-"
     inquiry.begin([N1], HOSTS, prefix, RANKS[run])
     inquiry.timed_out()
-    found = name_absent(ended(run), *inquiry.gather({}))
+    found = add_absent_rank(ended(run), *inquiry.gather({}))
     if witness == "none":
         assert (found.kind, found.why) == (TroubleKind.NETWORK, "a collective timed out")
     else:
@@ -161,15 +167,15 @@ def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
     inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=without_json)
     inquiry.begin([N1], HOSTS, "", 2)
     inquiry.timed_out()
-    found = name_absent(NETWORK, *inquiry.gather({}))
+    found = add_absent_rank(NETWORK, *inquiry.gather({}))
     assert found.kind is TroubleKind.NETWORK
     assert "RAS answers no JSON before NCCL 2.28" in found.evidence
 
 
 def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
-    names = RankNames({}, HOSTS, 2)
-    said = Witnesses(dumped("nccl_skip"), None, stacks_of("nccl_skip"))
-    found = name_absent(ended("nccl_skip"), said, names)
+    names = JobRankNames({}, HOSTS, 2)
+    said = TimeoutEvidence(dumped("nccl_skip"), None, stacks_of("nccl_skip"))
+    found = add_absent_rank(ended("nccl_skip"), said, names)
     assert found.why.startswith("rank 1 did not come to collective 5 of default_pg")
     assert found.why.endswith("it is in load (rank.py:12)")
     assert found.node == N1
@@ -179,9 +185,9 @@ def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
 
 def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence() -> None:
     """nccl_kill: srun reports rank 1 first, and rank 0 prints ncclRemoteError."""
-    ends = [TaskEnd(N1, 1, 137, "Killed"), TaskEnd(N1, 0, 134, "Aborted")]
-    evidence = Evidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
-    found = judge_end(evidence, RunPolicy(), NOW, classify_crash)
+    ends = [SrunTaskEnd(N1, 1, 137, "Killed"), SrunTaskEnd(N1, 0, 134, "Aborted")]
+    evidence = StepEvidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
+    found = judge_step_end(evidence, RunPolicy(), NOW, classify_crash)
     assert (found.kind, found.rank, found.node) == (TroubleKind.KILLED, 1, N1)
     assert found.why == (
         "rank 1: it was killed by SIGKILL; the other ranks report: a peer was lost"
@@ -190,8 +196,10 @@ def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence(
 
 def test_a_rank_that_lost_its_peer_and_aborted_itself_is_not_the_cause() -> None:
     """nccl_kill.rank0.stderr, where the end of rank 1 is not known."""
-    evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed("nccl_kill", 0))
-    assert judge_end(evidence, RunPolicy(), NOW, classify_crash).kind is TroubleKind.NETWORK
+    evidence = StepEvidence(
+        134, ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], tail=printed("nccl_kill", 0)
+    )
+    assert judge_step_end(evidence, RunPolicy(), NOW, classify_crash).kind is TroubleKind.NETWORK
 
 
 def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
@@ -199,15 +207,15 @@ def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
     aborted = Trouble(
         TroubleKind.CRASH, NOW, "rank 0 died of SIGABRT", "SIGABRT", N1, 0, exit_code=134
     )
-    logged = Evidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
-    assert judge_end(logged, RunPolicy(), NOW, classify_crash).kind is TroubleKind.HANG
-    silent = Evidence(1, tail=["step 3"], account=aborted)
-    assert judge_end(silent, RunPolicy(), NOW, classify_crash).signature == "SIGABRT"
+    logged = StepEvidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
+    assert judge_step_end(logged, RunPolicy(), NOW, classify_crash).kind is TroubleKind.HANG
+    silent = StepEvidence(1, tail=["step 3"], account=aborted)
+    assert judge_step_end(silent, RunPolicy(), NOW, classify_crash).signature == "SIGABRT"
 
 
 def test_the_dumps_are_read_in_a_separate_process(tmp_path) -> None:
     """nccl_skip3, beside a file that is no dump."""
     prefix = beside(tmp_path, "nccl_skip3")
     Path(f"{prefix}7").write_bytes(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.")
-    assert read_verdict(prefix, 0.0) == dumped("nccl_skip3")
-    assert read_verdict(prefix, 4e9).dumps == 0, "dumps of an earlier attempt are left out"
+    assert read_dumps_verdict(prefix, 0.0) == dumped("nccl_skip3")
+    assert read_dumps_verdict(prefix, 4e9).dumps == 0, "dumps of an earlier attempt are left out"

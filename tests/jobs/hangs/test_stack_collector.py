@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs import daemon
 from hpctl.jobs.hangs.daemon import StackCollector
-from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.identity import JobAttempt, JobId, NodeName
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.recovery import Do, StepKind
+from hpctl.vocabulary.recovery import StartStep, StepKind
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
-from hpctl.wire.stack_request import StackAsk
+from hpctl.wire.stack_request import StackRequest
 from tests.reports import NOON, Rows
 from tests.waiting import until
 
@@ -25,9 +25,9 @@ class Agents:
     """What the agents are asked for now."""
 
     def __init__(self) -> None:
-        self.stacks: dict[NodeName, StackAsk] = {}
+        self.stacks: dict[NodeName, StackRequest] = {}
 
-    def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+    def ask_stacks(self, stacks: Mapping[NodeName, StackRequest]) -> None:
         self.stacks = dict(stacks)
 
 
@@ -42,12 +42,16 @@ def run_job(number: int, node: str) -> SlurmJob:
     return SlurmJob(JobId(number), "RUNNING", NOON, nodes=(NodeName(node),), uid=0)
 
 
-def ask_for(number: int) -> Due:
-    return Due(f"j-{number}", Do(StepKind.STACKS, str(number), 1), Attempt(JobId(number), NOON, 0))
+def ask_for(number: int) -> DueStep:
+    return DueStep(
+        f"j-{number}",
+        StartStep(StepKind.STACKS, str(number), 1),
+        JobAttempt(JobId(number), NOON, 0),
+    )
 
 
-def wait_for_two(collector: StackCollector) -> list[tuple[Due, Outcome]]:
-    ended: list[tuple[Due, Outcome]] = []
+def wait_for_two(collector: StackCollector) -> list[tuple[DueStep, Outcome]]:
+    ended: list[tuple[DueStep, Outcome]] = []
 
     def has_two() -> bool:
         ended.extend(collector.done())

@@ -13,31 +13,32 @@ from hpctl.jobs.hangs import stacks
 from hpctl.jobs.hangs.stack_groups import (
     LINE,
     MOST_RANKS,
-    Frame,
     NodeStacks,
     RankStack,
+    StackFrame,
     aggregate_stacks,
-    format_lines,
-    parse_lines,
+    format_node_stacks,
+    parse_node_stacks,
 )
-from hpctl.jobs.job_processes import JobProcess, read_process
+from hpctl.jobs.job_processes import JobProcess, read_job_process
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.vocabulary.trouble import HangPlace
 from tests.waiting import until
 
 C10D = "torch/distributed/distributed_c10d.py"
-MAIN = (Frame("train", "train.py", 30, True), Frame("<module>", "train.py", 50, True))
-REDUCE = (Frame("all_reduce", C10D, 3252), *MAIN)
-BARRIER = (Frame("barrier", C10D, 4000), Frame("evaluate", "train.py", 9, True), *MAIN)
-SEND, RECEIVE = ((Frame(name, C10D, 2753), *MAIN) for name in ("send", "recv"))
-SLEEP = (Frame("clock_nanosleep"), Frame("load", "data.py", 12, True), *MAIN)
-FSDP = (Frame("sleep_here", "model.py", 4, True), Frame("forward", "torch/nn/modules/module.py", 8),
-        Frame("forward", "torch/distributed/fsdp/_fsdp.py", 8), *MAIN)  # fmt: skip
-SYNC = (Frame("cudaStreamSynchronize"), Frame("log", "train.py", 77, True), *MAIN)
-ITEM = (Frame("log", "train.py", 77, True), *MAIN)
+MAIN = (StackFrame("train", "train.py", 30, True), StackFrame("<module>", "train.py", 50, True))
+REDUCE = (StackFrame("all_reduce", C10D, 3252), *MAIN)
+BARRIER = (StackFrame("barrier", C10D, 4000), StackFrame("evaluate", "train.py", 9, True), *MAIN)
+SEND, RECEIVE = ((StackFrame(name, C10D, 2753), *MAIN) for name in ("send", "recv"))
+SLEEP = (StackFrame("clock_nanosleep"), StackFrame("load", "data.py", 12, True), *MAIN)
+FSDP = (StackFrame("sleep_here", "model.py", 4, True), StackFrame("forward",
+        "torch/nn/modules/module.py", 8),
+        StackFrame("forward", "torch/distributed/fsdp/_fsdp.py", 8), *MAIN)  # fmt: skip
+SYNC = (StackFrame("cudaStreamSynchronize"), StackFrame("log", "train.py", 77, True), *MAIN)
+ITEM = (StackFrame("log", "train.py", 77, True), *MAIN)
 SAVE = (
-    Frame("write", "torch/distributed/checkpoint/filesystem.py", 5),
-    Frame("save", C10D, 1),
+    StackFrame("write", "torch/distributed/checkpoint/filesystem.py", 5),
+    StackFrame("save", C10D, 1),
     *MAIN,
 )
 
@@ -75,8 +76,12 @@ def test_a_verdict_names_the_jobs_own_line() -> None:
 
 
 def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart() -> None:
-    other = (Frame("wait", C10D, 1), Frame("all_reduce", C10D, 2), Frame("train", "/7/train.py", 3))
-    alike = (Frame("all_reduce", C10D, 9), Frame("train", "/b8/train.py", 4))
+    other = (
+        StackFrame("wait", C10D, 1),
+        StackFrame("all_reduce", C10D, 2),
+        StackFrame("train", "/7/train.py", 3),
+    )
+    alike = (StackFrame("all_reduce", C10D, 9), StackFrame("train", "/b8/train.py", 4))
     assert len(aggregate_stacks([node("n1", 0, other, alike)]).groups) == 1
 
 
@@ -102,16 +107,16 @@ def test_a_monitor_in_a_step_beside_is_no_rank() -> None:
 
 def test_lines_of_nodes_may_be_mixed_and_torn() -> None:
     said = [node(f"n{n}", 8 * n, *[SLEEP] * 8, ras="\x1b[2J" * 400 + str(n)) for n in range(3)]
-    told = [list(format_lines(one)) for one in said]
+    told = [list(format_node_stacks(one)) for one in said]
     assert max(len(line) for one in told for line in one) <= LINE
     mixed = [*told[2], "noise", *reversed(told[0]), "stacks n9 0 1 !!", "stacks n1 x 1 eNo="]
-    assert sorted(parse_lines(mixed), key=lambda one: one.node) == [said[0], said[2]]
-    assert parse_lines([line.replace("stacks n0", "stacks n7") for line in told[0]]) == []
+    assert sorted(parse_node_stacks(mixed), key=lambda one: one.node) == [said[0], said[2]]
+    assert parse_node_stacks([line.replace("stacks n0", "stacks n7") for line in told[0]]) == []
 
 
 def test_what_a_node_says_is_bounded_and_printable() -> None:
-    assert parse_lines(format_lines(NodeStacks("n1", ras="a" * 5_000_000))) == []
-    evil = tuple(Frame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
+    assert parse_node_stacks(format_node_stacks(NodeStacks("n1", ras="a" * 5_000_000))) == []
+    evil = tuple(StackFrame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
     many = NodeStacks("n1", 2**60, tuple(RankStack(n, 1, "0", frames=evil) for n in range(5000)))
     verdict = aggregate_stacks([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])
     assert sum(len(group.ranks) for group in verdict.groups) == MOST_RANKS + 40
@@ -160,7 +165,7 @@ def test_a_rank_whose_answer_has_no_place_on_the_disk_costs_the_others_nothing(
     assert "cannot run py-spy" in stack.error
 
 
-ENGINE = (Frame("_engine_run_backward", "torch/autograd/graph.py", 979), *MAIN)
+ENGINE = (StackFrame("_engine_run_backward", "torch/autograd/graph.py", 979), *MAIN)
 
 
 def test_a_rank_that_sleeps_in_the_backward_pass_waits_for_the_others() -> None:
@@ -193,7 +198,11 @@ def test_what_the_kernel_waits_for_tells_a_file(wchan, waits) -> None:
 
 @pytest.mark.parametrize("file", ["torch/serialization.py", "torch/utils/data/dataloader.py"])
 def test_library_code_above_a_rank_s_place_is_named(file) -> None:
-    inside = (Frame("_recv", "multiprocessing/connection.py", 378), Frame("f", file, 5), *MAIN)
+    inside = (
+        StackFrame("_recv", "multiprocessing/connection.py", 378),
+        StackFrame("f", file, 5),
+        *MAIN,
+    )
     (one,) = aggregate_stacks([node("n1", 0, REDUCE, inside)]).suspects
     assert f"called by {file.removesuffix('/dataloader.py')}" in one.why
 
@@ -228,8 +237,8 @@ def test_a_dump_is_the_rank_s_only_if_it_is_its_user_s_and_younger(
 def test_the_start_of_a_process_is_known() -> None:
     child = subprocess.Popen(["sleep", "60"], env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]})
     try:
-        until(lambda: read_process(child.pid, None, "7") is not None, seconds=10)
-        assert abs(read_process(child.pid, None, "7").started - time.time()) < 15
+        until(lambda: read_job_process(child.pid, None, "7") is not None, seconds=10)
+        assert abs(read_job_process(child.pid, None, "7").started - time.time()) < 15
     finally:
         child.kill()
         child.wait()
@@ -245,13 +254,14 @@ def test_missing_ranks_are_named_where_most_ranks_are_there(there, missing) -> N
     assert (said in verdict.errors) == (missing == 0)
 
 
-LOCK = (Frame("_poll_until_acquired", "filelock/_acquire.py", 177), Frame("acquire",
-        "filelock/_lock.py", 195), Frame("load", "data.py", 12, True), *MAIN)  # fmt: skip
-LOADER = (Frame("_try_get_data", "torch/utils/data/dataloader.py", 1251), *MAIN)
-COPY = (Frame("copyfile", "shutil.py", 256), Frame("stage", "data.py", 9, True), *MAIN)
-QUEUE = (Frame("_poll", "multiprocessing/connection.py", 440), Frame("get",
-         "multiprocessing/queues.py", 113), Frame("feed", "data.py", 9, True), *MAIN)  # fmt: skip
-PATH = (Frame("Path.open", "pathlib.py", 1045), Frame("read", "data.py", 9, True), *MAIN)
+LOCK = (StackFrame("_poll_until_acquired", "filelock/_acquire.py", 177), StackFrame("acquire",
+        "filelock/_lock.py", 195), StackFrame("load", "data.py", 12, True), *MAIN)  # fmt: skip
+LOADER = (StackFrame("_try_get_data", "torch/utils/data/dataloader.py", 1251), *MAIN)
+COPY = (StackFrame("copyfile", "shutil.py", 256), StackFrame("stage", "data.py", 9, True), *MAIN)
+QUEUE = (StackFrame("_poll", "multiprocessing/connection.py", 440), StackFrame("get",
+         "multiprocessing/queues.py", 113), StackFrame("feed", "data.py", 9, True),
+         *MAIN)  # fmt: skip
+PATH = (StackFrame("Path.open", "pathlib.py", 1045), StackFrame("read", "data.py", 9, True), *MAIN)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +313,7 @@ def test_a_command_of_hpctl_is_no_rank(command, own, monkeypatch) -> None:
     processes it would be rank 0."""
     env = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
     one = JobProcess(pid=1, owner=0, parent=0, state="S", env=env, python=True, command=command)
-    monkeypatch.setattr(stacks, "list_pids", lambda: [1])
-    monkeypatch.setattr(stacks, "read_process", lambda *_: one)
+    monkeypatch.setattr(stacks, "list_process_ids", lambda: [1])
+    monkeypatch.setattr(stacks, "read_job_process", lambda *_: one)
     assert one.is_hpctl is own
-    assert (stacks.find_ranks("7", None, "n1", "") == {}) is own
+    assert (stacks.find_rank_processes("7", None, "n1", "") == {}) is own

@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.engine.clock import SystemClock
-from hpctl.engine.kinds import Due
+from hpctl.engine.kinds import DueStep
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.jobs.hangs import stacks
 from hpctl.jobs.hangs.daemon import StackCollector
-from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_lines
-from hpctl.vocabulary.identity import Attempt, JobId
+from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_node_stacks
+from hpctl.vocabulary.identity import JobAttempt, JobId
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.recovery import Do, StepKind
+from hpctl.vocabulary.recovery import StartStep, StepKind
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.vocabulary.trouble import HangPlace
 from tests.agent_process import AgentProcess
@@ -178,7 +178,7 @@ def _looked() -> StackVerdict:
     ask = [[*COLLECTOR, "--job=77", f"--node={node}"] for node in nodes]
     made = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in ask]
     text = "".join(one.communicate(timeout=60)[0] for one in made)
-    return aggregate_stacks(parse_lines(text.splitlines()), nodes)
+    return aggregate_stacks(parse_node_stacks(text.splitlines()), nodes)
 
 
 def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> None:
@@ -189,8 +189,8 @@ def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> Non
         ranks(command, 2, lambda rank: "n0", SLURM_CLUSTER_NAME="theirs", SLURM_STEP_ID="1"),
         ranks(command, 2, lambda rank: "n0", HPCTL_HELPER="fast", SLURM_STEP_ID="2"),
     ):
-        until(lambda: stacks.find_ranks("77", None, "n0", ""), seconds=10)
-        found = stacks.find_ranks("77", None, "n0", "")
+        until(lambda: stacks.find_rank_processes("77", None, "n0", ""), seconds=10)
+        found = stacks.find_rank_processes("77", None, "n0", "")
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
@@ -203,9 +203,9 @@ def test_slurmds_configuration_tells_clusters_apart_in_a_step_without_a_name(mon
         ranks(command, 1, SLURM_CONF="/mine/slurm.conf", SLURM_CLUSTER_NAME="mine") as mine,
         ranks(command, 2, lambda rank: "n0", SLURM_CONF="/theirs/slurm.conf", SLURM_STEP_ID="1"),
     ):
-        until(lambda: len(stacks.find_ranks("77", None, "n0", "3")) == 3, seconds=10)
+        until(lambda: len(stacks.find_rank_processes("77", None, "n0", "3")) == 3, seconds=10)
         monkeypatch.setenv("SLURM_CONF", "/mine/slurm.conf")
-        found = stacks.find_ranks("77", None, "n0", "3")
+        found = stacks.find_rank_processes("77", None, "n0", "3")
         assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
@@ -239,7 +239,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     asks = {}
     head = Head(munges, asks=asks)
     head.accept, head.heard = health.accept, health.heard
-    attempt = Attempt(JobId(77), NOON, 0)
+    attempt = JobAttempt(JobId(77), NOON, 0)
     job = SlurmJob(JobId(77), "RUNNING", NOON, nodes=("n1",), uid=os.geteuid())
     slurm = SimpleNamespace(slurm=SimpleNamespace(jobs={77: job}))
     line = SimpleNamespace(ask_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
@@ -247,7 +247,7 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     (tmp_path / "agent").mkdir()
     head.server.start()
     agent = AgentProcess(tmp_path / "agent", head.server.url, munges.n1)
-    due = Due("j-1", Do(StepKind.STACKS, "77", 1), attempt)
+    due = DueStep("j-1", StartStep(StepKind.STACKS, "77", 1), attempt)
     ended = []
     with ranks([sys.executable, str(program), str(tmp_path)], 4, lambda _: "n1"):
         try:

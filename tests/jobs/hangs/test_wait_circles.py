@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.hangs.wait_circles import find_circle
+from hpctl.jobs.hangs.wait_circles import find_circular_wait
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_rank_of_every_circle_is_named(
     waits: dict[int, set[int]], circle: tuple[int, ...], common: int | None
 ) -> None:
     fixed = {rank: frozenset(others) for rank, others in waits.items()}
-    assert find_circle(fixed) == (circle, common)
+    assert find_circular_wait(fixed) == (circle, common)
 
 
 @given(st.dictionaries(st.integers(0, 6), st.integers(0, 9)))
@@ -33,7 +33,7 @@ def test_ranks_that_call_in_one_order_wait_in_no_circle(places: dict[int, int]) 
         rank: frozenset(other for other, behind in places.items() if behind < place)
         for rank, place in places.items()
     }
-    assert find_circle(waits) == ((), None)
+    assert find_circular_wait(waits) == ((), None)
 
 
 def find_common_slowly(waits: dict[int, frozenset[int]]) -> int | None:
@@ -63,13 +63,13 @@ def test_the_rank_of_every_circle_is_the_one_that_all_paths_show(
     waits: dict[int, frozenset[int]],
 ) -> None:
     others = {rank: waited - {rank} for rank, waited in waits.items()}
-    assert find_circle(others)[1] == find_common_slowly(others)
+    assert find_circular_wait(others)[1] == find_common_slowly(others)
 
 
 def test_two_groups_of_thousands_that_wait_for_each_other_take_no_time() -> None:
     half = 8192
     first, second = frozenset(range(half)), frozenset(range(half, 2 * half))
     waits = dict.fromkeys(first, second) | dict.fromkeys(second, first)
-    circle, common = find_circle(waits)
+    circle, common = find_circular_wait(waits)
     assert len(circle) == 2 * half
     assert common is None

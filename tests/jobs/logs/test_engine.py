@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hpctl.jobs.logs.engine import SHOWN, Engine, RuleVerdict
-from hpctl.jobs.logs.rules import LogRule, RuleSet
+from hpctl.jobs.logs.engine import SHOWN, LogRuleEngine, LogRuleVerdict
+from hpctl.jobs.logs.rules import LogRule, LogRuleSet
 
 pytestmark = pytest.mark.integration
 
@@ -15,15 +15,15 @@ def rule(**keys) -> LogRule:
     return LogRule(**{"name": "r", "logPattern": r"loss: (\S+)", **keys})
 
 
-def engine(*rules: LogRule, started: float = 0.0) -> Engine:
-    return Engine(RuleSet(rules), started)
+def engine(*rules: LogRule, started: float = 0.0) -> LogRuleEngine:
+    return LogRuleEngine(LogRuleSet(rules), started)
 
 
 def block(*values) -> bytes:
     return "".join(f"loss: {value}\n" for value in values).encode()
 
 
-def list_verdicts(verdicts: list[RuleVerdict]) -> list[tuple[str, int, str]]:
+def list_verdicts(verdicts: list[LogRuleVerdict]) -> list[tuple[str, int, str]]:
     return [(v.what, v.line_number, v.value) for v in verdicts]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.engine import LONGEST_LINE, LineCutter, LogFollower, NotALog
+from hpctl.jobs.logs.engine import LONGEST_LINE, LineSplitter, LogFollower, NotALogFileError
 from hpctl.toolkit.errors import Unavailable
 
 pytestmark = pytest.mark.integration
@@ -85,7 +85,7 @@ def test_a_hole_that_a_truncation_leaves_under_a_writer_is_no_line(log: Path) ->
 def test_what_is_no_file_is_refused_without_blocking(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
-        with pytest.raises(NotALog):
+        with pytest.raises(NotALogFileError):
             LogFollower(path).read()
 
 
@@ -102,7 +102,7 @@ def test_unopenable_path_is_reported_and_tried_again(tmp_path) -> None:
 
 
 def cut(data: bytes, at: list[int]) -> bytes:
-    cutter, made = LineCutter(), b""
+    cutter, made = LineSplitter(), b""
     for begin, end in zip([0, *at], [*at, len(data)], strict=True):
         made += cutter.cut(data[begin:end])
     return made + cutter.finish()
@@ -121,7 +121,7 @@ def test_carriage_returns_end_lines_and_nul_bytes_are_dropped() -> None:
 
 @pytest.mark.parametrize("step", [4096, 1 << 20])
 def test_a_huge_line_is_cut_at_the_bound_and_its_rest_passed_over(step: int) -> None:
-    cutter, made = LineCutter(), []
+    cutter, made = LineSplitter(), []
     data = b"x" * (3 * LONGEST_LINE) + b"rest\nnext\n"
     for begin in range(0, len(data), step):
         made.append(cutter.cut(data[begin : begin + step]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.engine import Replay, replay_file
+from hpctl.jobs.logs.engine import LogReplay, replay_log_file
 from hpctl.vocabulary import log_presets
 from tests.tables import beside
 
@@ -21,8 +21,8 @@ SAMPLES = Path(__file__).parent / "samples"
 EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
-def replay_preset(name: str) -> Replay:
-    return replay_file(rules.load_preset(name), SAMPLES / f"{name}.txt")
+def replay_preset(name: str) -> LogReplay:
+    return replay_log_file(rules.load_rule_preset(name), SAMPLES / f"{name}.txt")
 
 
 def test_every_preset_has_a_sample_and_the_other_way_round() -> None:

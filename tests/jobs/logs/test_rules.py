@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.logs.rules import RulesError, parse_rules
+from hpctl.jobs.logs.rules import LogRulesError, parse_log_rules
 from tests.tables import beside
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ def indented(text: str, spaces: int) -> str:
 
 
 def test_the_operators_block_is_read_as_it_is() -> None:
-    start, hang, slow = parse_rules(OPERATOR).rules
+    start, hang, slow = parse_log_rules(OPERATOR).rules
     assert (start.expectedStartCutOffInSeconds, start.judges) == (120, None)
     assert hang.expectedRecurringFrequencyInSeconds == 300
     assert hang.stopPattern == ".*Training done.*"
@@ -30,16 +30,18 @@ def test_the_operators_block_is_read_as_it_is() -> None:
 def test_the_block_is_found_where_the_job_has_it_and_a_bare_list_too() -> None:
     whole = "kind: HyperPodPyTorchJob\nspec:\n  nprocPerNode: '8'\n  runPolicy:\n"
     whole += "    cleanPodPolicy: None\n" + indented(OPERATOR, 4)
-    assert parse_rules(whole) == parse_rules(OPERATOR)
-    assert parse_rules(OPERATOR.replace("logMonitoringConfiguration:", "rules:")) == parse_rules(
+    assert parse_log_rules(whole) == parse_log_rules(OPERATOR)
+    assert parse_log_rules(
+        OPERATOR.replace("logMonitoringConfiguration:", "rules:")
+    ) == parse_log_rules(OPERATOR)
+    assert parse_log_rules(OPERATOR.replace("logMonitoringConfiguration:", "")) == parse_log_rules(
         OPERATOR
     )
-    assert parse_rules(OPERATOR.replace("logMonitoringConfiguration:", "")) == parse_rules(OPERATOR)
 
 
 def test_the_example_in_the_documentation_is_read() -> None:
     page = (Path(__file__).parents[3] / "docs" / "logs.md").read_text()
-    assert len(parse_rules(page.split("```yaml\n")[1].split("```")[0]).rules) == 4
+    assert len(parse_log_rules(page.split("```yaml\n")[1].split("```")[0]).rules) == 4
 
 
 def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
@@ -56,8 +58,8 @@ def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
     kind: spike
   - logPattern: '(?=x)'
 """
-    with pytest.raises(RulesError) as caught:
-        parse_rules(text, "r.yaml")
+    with pytest.raises(LogRulesError) as caught:
+        parse_log_rules(text, "r.yaml")
     message = caught.value.problems
     assert "rules.0.logPatern (line 3): no such key; did you mean 'logPattern'?" in message
     assert "rules.0.logPattern (line 2): is required" in message
@@ -71,11 +73,11 @@ def test_all_errors_are_listed_with_place_and_nearest_word() -> None:
 
 @pytest.mark.parametrize(("keys", "says"), CASES["rules"])
 def test_rules_that_make_no_sense_are_refused(keys: str, says: str) -> None:
-    with pytest.raises(RulesError, match=says):
-        parse_rules(f"[{{name: r, logPattern: 'loss: (.*)', {keys}}}]")
+    with pytest.raises(LogRulesError, match=says):
+        parse_log_rules(f"[{{name: r, logPattern: 'loss: (.*)', {keys}}}]")
 
 
 @pytest.mark.parametrize(("text", "says"), [*CASES["files"], ("[" * 5000, ".")])
 def test_files_that_are_no_rules_are_refused(text: str, says: str) -> None:
-    with pytest.raises(RulesError, match=says):
-        parse_rules(text)
+    with pytest.raises(LogRulesError, match=says):
+        parse_log_rules(text)

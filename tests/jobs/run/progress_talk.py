@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.run.progress_notes import Note, NoteFileReader, NoteListener, ReceivedNote
+from hpctl.jobs.run.progress_notes import NoteFileReader, NoteListener, ProgressNote, ReceivedNote
 from tests.process import run_text
 from tests.waiting import PATIENCE_S
 
@@ -30,7 +30,7 @@ def python(code: str, address: str, **more: str) -> str:
 
 def heard(
     source: NoteListener | NoteFileReader, many: int, timeout: float = PATIENCE_S
-) -> list[Note]:
+) -> list[ProgressNote]:
     found: list[ReceivedNote] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < many and time.monotonic() < deadline:

@@ -4,24 +4,26 @@ from collections.abc import Callable
 from unittest.mock import Mock
 
 from hpctl.jobs.crash import classify_crash
-from hpctl.jobs.run.allocation import AllocationState, Fitness
-from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.allocation import AllocationState, NodeFitness
+from hpctl.jobs.run.ending import StepEvidence
 from hpctl.jobs.run.history import JobHistory
-from hpctl.jobs.run.settings import RunSettings, read_settings
-from hpctl.jobs.run.srun import RunningStep, StepLauncher, parse_srun
-from hpctl.jobs.run.steps import Steps
+from hpctl.jobs.run.settings import RunSettings, read_run_settings
+from hpctl.jobs.run.srun import RunningStep, StepLauncher, parse_srun_command
+from hpctl.jobs.run.steps import StepRunner
 from hpctl.jobs.run.supervise import StepSupervisor
-from hpctl.jobs.run.timeouts import Witnesses
+from hpctl.jobs.run.timeouts import TimeoutEvidence
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.jobs.run_failure import RunFacts
 
 
 def make_settings(nodes: str = "n[1-2]") -> RunSettings:
     """Return the settings of a run of job 7 without a checkpoint directory."""
-    return read_settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
+    return read_run_settings(
+        parse_srun_command(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes}
+    )
 
 
-def make_allocation(fit: Fitness, *, recoverable: bool = True) -> Mock:
+def make_allocation(fit: NodeFitness, *, recoverable: bool = True) -> Mock:
     """Return an allocation that is alive and whose nodes are as given."""
     return Mock(
         spec=AllocationState, alive=True, recoverable=recoverable, healed=set(), gpus=0,
@@ -37,16 +39,16 @@ def make_handler(
     return TroubleHandler(make_settings(nodes), allocation, known, launcher, say)
 
 
-def make_supervisor(fit: Fitness, *, recoverable: bool = True, nodes: str = "n[1-2]"):
+def make_supervisor(fit: NodeFitness, *, recoverable: bool = True, nodes: str = "n[1-2]"):
     """Return a supervisor; what a step leaves is what a test puts into `steps.evidence`."""
     launcher = Mock(spec=StepLauncher, runner=Mock())
     one = StepSupervisor(make_settings(nodes), launcher, classify_crash, Mock())
     one.allocation = make_allocation(fit, recoverable=recoverable)
-    one.steps = Mock(spec=Steps, asked_to_end=False)
+    one.steps = Mock(spec=StepRunner, asked_to_end=False)
     one.steps.facts.side_effect = lambda known, _: RunFacts(
         tail=known.tail, ends=known.ends, world=3
     )
-    one.steps.ask_witnesses.return_value = (Witnesses(), {})
+    one.steps.ask_witnesses.return_value = (TimeoutEvidence(), {})
     one.handler = make_handler(one.allocation, Mock(), nodes)
     return one
 
@@ -56,7 +58,7 @@ def make_step(*nodes: str) -> RunningStep:
     return RunningStep(1, nodes, Mock(), 0.0)
 
 
-def end_step(one: StepSupervisor, step: RunningStep, evidence: Evidence):
+def end_step(one: StepSupervisor, step: RunningStep, evidence: StepEvidence):
     """Return what a supervisor answers to the end of a step that left this."""
     one.steps.evidence.return_value = evidence
     return one.handle_end(step, evidence.code, {})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.run import script_end
-from hpctl.jobs.run.log_cause import find_cause
+from hpctl.jobs.run.log_cause import find_script_end_cause
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.process import run_text
@@ -24,7 +24,7 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 
 def cause(code: int, text: str, **environ: str) -> Trouble | None:
-    return find_cause(code, text.encode(), {**JOB, **environ}, NOW)
+    return find_script_end_cause(code, text.encode(), {**JOB, **environ}, NOW)
 
 
 @pytest.mark.parametrize(("log", "code", "kind", "node", "rank", "why"), CASES["recorded"])
@@ -160,7 +160,7 @@ def test_what_srun_writes_between_the_lines_of_a_traceback_is_none_of_it():
 )
 def test_a_hostile_log_harms_nothing(text):
     block = text.encode("utf-8", "surrogatepass")
-    found = find_cause(1, block * 3, JOB, NOW)
+    found = find_script_end_cause(1, block * 3, JOB, NOW)
     assert found is None or len(found.why) < 2000
 
 
@@ -207,7 +207,7 @@ def test_of_a_large_log_the_end_is_read(tmp_path):
         log.write(RAISED)
     with (tmp_path / "job.log").open() as log:
         fd = log.fileno()
-        assert len(script_end.read_output("", (fd, fd))) == script_end.MOST_BYTES
+        assert len(script_end.read_script_output("", (fd, fd))) == script_end.MOST_BYTES
     assert "KeyError" in read(tmp_path, 0)
 
 
@@ -216,17 +216,17 @@ def test_a_start_that_means_nothing_is_no_start(tmp_path, began):
     path = tmp_path / "log"
     path.write_text("a line without an end")
     with path.open() as log:
-        assert script_end.read_output(began, (log.fileno(),)) == b"a line without an end\n"
+        assert script_end.read_script_output(began, (log.fileno(),)) == b"a line without an end\n"
 
 
 def test_what_is_no_file_is_not_read():
     ends = os.pipe()
     try:
-        assert script_end.read_output("", ends) == b""
+        assert script_end.read_script_output("", ends) == b""
     finally:
         for fd in ends:
             os.close(fd)
-    assert script_end.read_output("", (10**6,)) == b""
+    assert script_end.read_script_output("", (10**6,)) == b""
     assert (
         run_text([sys.executable, "-m", "hpctl.jobs.run.script_end", "no number"]).returncode == 0
     )

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import NOT_COME
-from hpctl.jobs.run.log_cause import find_cause
-from hpctl.jobs.run.post_mortem import PostMortem, RunRemains, judge_run
-from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run.log_cause import find_script_end_cause
+from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, judge_run_end
+from hpctl.jobs.run.srun import SrunTaskEnd
 from hpctl.vocabulary.failure import Confidence, FailureCause
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.model import Verdict
+from hpctl.vocabulary.model import DeviceVerdict
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import TroubleKind
 from tests.fakes.values import T0 as NOW
@@ -34,12 +34,12 @@ def copy_dumps(folder: Path, run: str) -> str:
     return f"{folder}/fr-"
 
 
-def remains(run: str, prefix: str = "", **more: object) -> RunRemains:
+def remains(run: str, prefix: str = "", **more: object) -> RunEndEvidence:
     """A run of two nodes of which only rank 0's output is known: it waited."""
-    return RunRemains(
+    return RunEndEvidence(
         exit_code=134,
         tail=recorded(f"nccl/{run}.rank0.stderr").splitlines(),
-        ends=[TaskEnd(N1, 0, 134, "Aborted")],
+        ends=[SrunTaskEnd(N1, 0, 134, "Aborted")],
         flight_prefix=prefix,
         world=2,
         rank_nodes={0: N1, 1: N2},
@@ -47,8 +47,8 @@ def remains(run: str, prefix: str = "", **more: object) -> RunRemains:
     )
 
 
-def judge(left: RunRemains) -> PostMortem:
-    found = judge_run(left, RunPolicy(), NOW)
+def judge(left: RunEndEvidence) -> RunEndVerdict:
+    found = judge_run_end(left, RunPolicy(), NOW)
     assert found.trouble is not None
     assert found.verdict is not None
     return found
@@ -85,8 +85,8 @@ def test_ras_names_the_rank_where_there_is_no_dump() -> None:
 
 
 def test_a_rank_that_was_killed_is_named_by_the_order_of_the_ends() -> None:
-    ends = [TaskEnd(N2, 1, 137, "Killed"), TaskEnd(N1, 0, 134, "Aborted")]
-    left = RunRemains(
+    ends = [SrunTaskEnd(N2, 1, 137, "Killed"), SrunTaskEnd(N1, 0, 134, "Aborted")]
+    left = RunEndEvidence(
         exit_code=137,
         rank_stderr={
             rank: recorded(f"nccl/nccl_kill.rank{rank}.stderr").splitlines() for rank in (0, 1)
@@ -105,7 +105,7 @@ def test_a_run_without_progress_asks_the_dumps(tmp_path) -> None:
 
 
 def test_a_run_that_is_done_has_no_verdict() -> None:
-    assert judge_run(RunRemains(exit_code=0), RunPolicy(), NOW) == PostMortem(None, None)
+    assert judge_run_end(RunEndEvidence(exit_code=0), RunPolicy(), NOW) == RunEndVerdict(None, None)
 
 
 @pytest.mark.parametrize("prefix", ["", "missing"])
@@ -118,7 +118,7 @@ def test_a_script_s_end_reads_the_dumps_of_its_ranks(tmp_path, prefix: str) -> N
         "HPCTL_RUN_START": "1",
     }
     block = recorded("nccl/nccl_skip.rank0.stderr").encode()
-    found = find_cause(134, block, environ, NOW)
+    found = find_script_end_cause(134, block, environ, NOW)
     assert found is not None
     if prefix:
         assert (found.kind, found.rank) == (TroubleKind.NETWORK, None)
@@ -132,13 +132,13 @@ CLOSED = (
 )
 
 
-def left_early(*ends: TaskEnd, tail: tuple[str, ...] = ()) -> RunRemains:
+def left_early(*ends: SrunTaskEnd, tail: tuple[str, ...] = ()) -> RunEndEvidence:
     """A run of three ranks over gloo, of which ranks 0 and 1 lost a peer."""
     tail = (*tail, CLOSED.format(0), CLOSED.format(1))
-    return RunRemains(exit_code=1, tail=tail, ends=ends, world=3, rank_nodes={2: N2})
+    return RunEndEvidence(exit_code=1, tail=tail, ends=ends, world=3, rank_nodes={2: N2})
 
 
-ENDS = [TaskEnd(N1, rank, 1, "Exited with exit code 1") for rank in (0, 1)]
+ENDS = [SrunTaskEnd(N1, rank, 1, "Exited with exit code 1") for rank in (0, 1)]
 
 
 def test_a_rank_that_ended_without_an_error_before_the_others_is_named() -> None:
@@ -155,7 +155,7 @@ def test_no_rank_has_left_where_srun_reports_too_few_ends_or_a_launcher_s() -> N
 
 
 def test_no_rank_has_left_where_one_of_the_others_aborted() -> None:
-    aborted = TaskEnd(N1, 1, 134, "Aborted")
+    aborted = SrunTaskEnd(N1, 1, 134, "Aborted")
     assert judge(left_early(ENDS[0], aborted)).verdict.rank is None
 
 
@@ -168,18 +168,18 @@ def test_no_rank_has_left_where_one_of_the_others_aborted() -> None:
     ],
 )
 def test_a_kill_is_memory_where_the_node_s_kernel_killed_for_memory(check, seconds, cause) -> None:
-    oom = replace(finding(seconds=seconds), check=check, verdict=Verdict.NOTE)
-    ends = [TaskEnd(N2, 1, 137, "Killed")]
-    found = judge(RunRemains(exit_code=137, ends=ends, findings={N2: [oom]}))
+    oom = replace(finding(seconds=seconds), check=check, verdict=DeviceVerdict.NOTE)
+    ends = [SrunTaskEnd(N2, 1, 137, "Killed")]
+    found = judge(RunEndEvidence(exit_code=137, ends=ends, findings={N2: [oom]}))
     assert (found.verdict.cause, found.verdict.rank) == (cause, 1)
 
 
 def test_a_killed_data_loader_worker_is_memory_by_a_finding_only() -> None:
     said = "[rank1]: RuntimeError: DataLoader worker (pid 30) is killed by signal: Killed. "
-    oom = replace(finding(), check="kernel.oom", verdict=Verdict.NOTE)
+    oom = replace(finding(), check="kernel.oom", verdict=DeviceVerdict.NOTE)
     for findings, cause in (({}, FailureCause.DATA), ({N2: [oom]}, FailureCause.MEMORY)):
-        ends = [TaskEnd(N2, 1, 1, "Exited with exit code 1")]
-        left = RunRemains(exit_code=1, tail=[said], ends=ends, findings=findings)
+        ends = [SrunTaskEnd(N2, 1, 1, "Exited with exit code 1")]
+        left = RunEndEvidence(exit_code=1, tail=[said], ends=ends, findings=findings)
         assert judge(left).verdict.cause is cause
 
 
@@ -197,7 +197,9 @@ def write_sizes(folder: Path, sizes: dict[int, int], op: str, *, retired: bool) 
 
 
 SAID = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
-ABORTED = RunRemains(exit_code=134, tail=[SAID], ends=[TaskEnd(N1, 0, 134, "Aborted")], world=4)
+ABORTED = RunEndEvidence(
+    exit_code=134, tail=[SAID], ends=[SrunTaskEnd(N1, 0, 134, "Aborted")], world=4
+)
 
 
 def test_the_rank_whose_tensor_differs_is_named_by_the_dumps(tmp_path) -> None:

@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.run.progress_notes import Note, in_log, parse_note
+from hpctl.jobs.run.progress_notes import ProgressNote, find_notes_in_log, parse_progress_note
 from hpctl.progress import quoted
 
 
 @pytest.mark.parametrize(
     ("line", "note"),
     [
-        (b"step=12", Note(step=12)),
+        (b"step=12", ProgressNote(step=12)),
         (b"step=12 loss=0.5 rank=3 node=n-1 pid=77 gpu=5 lost=2\n",
-         Note(step=12, loss=0.5, rank=3, node="n-1", pid=77, gpu="5", lost=2)),
-        (b"saving=0", Note(saving=False)),
-        (b"done=1 rank=0", Note(rank=0, done=True)),
-        (b"phase=eval lr=0.5", Note(phase="eval")),
+         ProgressNote(step=12, loss=0.5, rank=3, node="n-1", pid=77, gpu="5", lost=2)),
+        (b"saving=0", ProgressNote(saving=False)),
+        (b"done=1 rank=0", ProgressNote(rank=0, done=True)),
+        (b"phase=eval lr=0.5", ProgressNote(phase="eval")),
         (b"checkpoint=/a%20b/c step=10 seconds=2.5",
-         Note(step=10, checkpoint="/a b/c", seconds=2.5)),
+         ProgressNote(step=10, checkpoint="/a b/c", seconds=2.5)),
     ],
 )  # fmt: skip
-def test_what_a_line_says(line: bytes, note: Note) -> None:
-    assert parse_note(line) == note
+def test_what_a_line_says(line: bytes, note: ProgressNote) -> None:
+    assert parse_progress_note(line) == note
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ def test_what_a_line_says(line: bytes, note: Note) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_note(line: bytes) -> None:
-    assert parse_note(line) is None
+    assert parse_progress_note(line) is None
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "-inf", "Infinity"])
 def test_a_loss_may_be_no_number(text: str) -> None:
-    note = parse_note(f"step=1 loss={text}".encode())
+    note = parse_progress_note(f"step=1 loss={text}".encode())
     assert note.loss is not None
     assert not abs(note.loss) < float("inf")
 
 
 def test_names_that_slurm_cannot_have_are_no_nodes() -> None:
-    assert parse_note(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == Note(step=1)
+    assert parse_progress_note(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == ProgressNote(step=1)
 
 
 def test_the_notes_of_a_log() -> None:
@@ -58,8 +58,9 @@ def test_the_notes_of_a_log() -> None:
         b"hpctl-progress nonsense\n"
         b"2026-11-21 INFO hpctl-progress done=1"
     )
-    assert in_log(block) == [
-        Note(step=12, loss=0.3), Note(step=13, rank=3), Note(step=13, rank=9), Note(done=True),
+    assert find_notes_in_log(block) == [
+        ProgressNote(step=12, loss=0.3), ProgressNote(step=13, rank=3), ProgressNote(step=13,
+        rank=9), ProgressNote(done=True),
     ]  # fmt: skip
 
 
@@ -67,4 +68,6 @@ def test_the_notes_of_a_log() -> None:
     st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=80)
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
-    assert parse_note(f"checkpoint={quoted(path)} step=3".encode()) == Note(step=3, checkpoint=path)
+    assert parse_progress_note(f"checkpoint={quoted(path)} step=3".encode()) == ProgressNote(
+        step=3, checkpoint=path
+    )

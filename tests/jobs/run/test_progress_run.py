@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpctl.jobs.run.progress import RunProgress
-from hpctl.jobs.run.progress_notes import Note
+from hpctl.jobs.run.progress_notes import ProgressNote
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -34,8 +34,10 @@ def run(b, steps, every, ranks=1, at=1000.0, start=1):
     return at
 
 
-def note_of(rank: int, step: int | None = None, **more) -> Note:
-    return Note(step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more)
+def note_of(rank: int, step: int | None = None, **more) -> ProgressNote:
+    return ProgressNote(
+        step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
+    )
 
 
 def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
@@ -135,7 +137,7 @@ def test_at_equal_steps_the_rank_in_another_phase_is_named() -> None:
 def test_what_a_rank_did_before_the_run_went_back_is_not_compared() -> None:
     b = new_run()
     last = run(b, 100, 1.0, ranks=4)
-    b.add(Note(step=90, rank=0, pid=900), last + 5)
+    b.add(ProgressNote(step=90, rank=0, pid=900), last + 5)
     assert hang(b, last + 5 + 2000).rank is None
 
 
@@ -246,7 +248,7 @@ def test_slow_first_steps_may_be_slow_again() -> None:
 
 
 NOTES = st.builds(
-    Note, step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
+    ProgressNote, step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
     loss=st.none() | st.floats(), tokens=st.none() | st.floats(), seconds=st.none() | st.floats(),
     rank=st.none() | st.integers(0, 5), pid=st.none() | st.integers(1, 3),
     phase=st.sampled_from(["", "-", "data", "eval"]), checkpoint=st.sampled_from(["", "/c"]),
@@ -256,7 +258,7 @@ NOTES = st.builds(
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 
-def play_notes(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
+def play_notes(talk: list[tuple[ProgressNote, float]]) -> tuple[RunProgress, list[object]]:
     progress, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
     for note, pause in talk:
         at += pause
@@ -269,7 +271,9 @@ def play_notes(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object
 
 @given(TALK)
 @settings(deadline=None)
-def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note, float]]) -> None:
+def test_whatever_is_said_it_ends_in_one_hang_and_no_error(
+    talk: list[tuple[ProgressNote, float]],
+) -> None:
     progress, troubles = play_notes(talk)
     hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is TroubleKind.HANG]
     assert len(hangs) <= 1
@@ -281,7 +285,9 @@ def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note
 
 @given(TALK, st.floats(0.0, 59.9))
 @settings(deadline=None)
-def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait: float) -> None:
+def test_nothing_is_a_hang_within_the_floor(
+    talk: list[tuple[ProgressNote, float]], wait: float
+) -> None:
     progress, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for note, pause in talk:
         at += pause
@@ -297,7 +303,7 @@ def test_hang_of_a_steady_run_is_reported_within_three_steps_or_the_floor(
     progress, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for step in range(steps):
         at += step_s
-        progress.add(Note(step=step, rank=0), at)
+        progress.add(ProgressNote(step=step, rank=0), at)
         assert progress.trouble(at) is None
     bound = max(60.0, 3 * step_s)
     assert progress.hang(at + bound * 0.99) is None

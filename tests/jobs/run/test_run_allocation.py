@@ -10,9 +10,9 @@ from hpctl.jobs.run.allocation import (
     AWAY_S,
     AllocationQueries,
     AllocationState,
-    NoSuchJob,
-    choose_nodes,
-    sort_nodes,
+    NoSuchJobError,
+    choose_step_nodes,
+    sort_nodes_by_fitness,
 )
 from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import SlurmRunner
@@ -40,9 +40,9 @@ def asked(directory, message):
 
 def test_missing_job_differs_from_a_controller_that_is_away(tmp_path):
     unknown = asked(tmp_path, "slurm_load_jobs error: Invalid job id specified")
-    assert isinstance(unknown, NoSuchJob)
+    assert isinstance(unknown, NoSuchJobError)
     away = asked(tmp_path, "slurm_load_jobs error: Unable to contact slurm controller")
-    assert not isinstance(away, NoSuchJob)
+    assert not isinstance(away, NoSuchJobError)
 
 
 A, B, C, D = (f"n{number}" for number in range(1, 5))
@@ -58,25 +58,25 @@ def test_each_way_of_being_unfit():
         B: node(B, "ALLOCATED", "NOT_RESPONDING"),
         C: node(C, "ALLOCATED", "DRAIN", reason="hpctl:r2 ecc"),
     }
-    fit = sort_nodes((A, B, C, D), states, {})
+    fit = sort_nodes_by_fitness((A, B, C, D), states, {})
     assert (fit.healthy, set(fit.unfit)) == ((), {A, B, C, D})
     assert "hpctl:r1" in fit.unfit[A]
 
 
 def test_an_operators_drain_lets_the_job_finish_on_the_node():
     states = {A: node(A, "ALLOCATED", "DRAIN", reason="maintenance on Friday"), B: node(B)}
-    assert sort_nodes((A, B), states, {}).healthy == (A, B)
+    assert sort_nodes_by_fitness((A, B), states, {}).healthy == (A, B)
 
 
 def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
-    assert choose_nodes((A, B, C), 2, before=(B, D)) == (A, B)
-    assert choose_nodes((A, B, C), 2, before=(B, C)) == (B, C)
-    assert choose_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
-    assert choose_nodes((A, B, C), 3, avoid={A}) == (A, B, C)
-    assert choose_nodes((A, B, C), 3, exclude={B}) == (A, C)
+    assert choose_step_nodes((A, B, C), 2, before=(B, D)) == (A, B)
+    assert choose_step_nodes((A, B, C), 2, before=(B, C)) == (B, C)
+    assert choose_step_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
+    assert choose_step_nodes((A, B, C), 3, avoid={A}) == (A, B, C)
+    assert choose_step_nodes((A, B, C), 3, exclude={B}) == (A, C)
     leaves = {A: "s0", B: "s1", C: "s0"}
     for known, spare in ((leaves, C), ({}, B)):
-        assert choose_nodes((A, B, C), 2, before=(A, D), leaves=known) == (A, spare)
+        assert choose_step_nodes((A, B, C), 2, before=(A, D), leaves=known) == (A, spare)
 
 
 OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
@@ -140,8 +140,8 @@ def test_a_signal_ends_the_wait_for_slurmctld():
 
 def test_a_job_that_was_never_known_is_not_waited_for():
     message: list[str] = []
-    with pytest.raises(NoSuchJob):
-        AllocationState(Slurmctld(NoSuchJob("no job 999")), message.append).look()
+    with pytest.raises(NoSuchJobError):
+        AllocationState(Slurmctld(NoSuchJobError("no job 999")), message.append).look()
     assert message == []
 
 

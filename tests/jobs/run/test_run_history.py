@@ -12,13 +12,13 @@ from hpctl.checkpoints.run_records import (
 from hpctl.jobs.run import history as run_history
 from hpctl.jobs.run.history import JobHistory
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.run_policy import RunAction
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TROUBLE = Trouble(TroubleKind.NODE, AT, "node n2 is lost", signature="node lost", node="n2")
 START = AttemptStarted(1, 0, AT, "n[1-2]", "/ck/step-7", 7)
-TREATED = TroubleTreated(1, TROUBLE, Action.STEP, "go on")
+TREATED = TroubleTreated(1, TROUBLE, RunAction.STEP, "go on")
 END = AttemptEnded(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
 
 
@@ -29,7 +29,7 @@ def test_what_was_added_is_read_back(tmp_path) -> None:
         first.add(record)
     again = JobHistory.open(path)
     assert again.records == [START, TREATED, END]
-    assert [(past.trouble, past.action) for past in again.past] == [(TROUBLE, Action.STEP)]
+    assert [(past.trouble, past.action) for past in again.past] == [(TROUBLE, RunAction.STEP)]
     assert again.attempts == 1
     assert not again.broken
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path) -> Non
 
 def test_the_table_tells_each_attempt() -> None:
     unfinished = AttemptStarted(2, 1, AT + timedelta(minutes=2), "n[1,3]")
-    lines = run_history.summarize_attempts([START, TREATED, END, unfinished])
+    lines = run_history.format_attempts_table([START, TREATED, END, unfinished])
     assert len(lines) == 3
     assert all(line.startswith("hpctl: ") for line in lines)
     assert "1 min 15 s" in lines[1]
@@ -90,7 +90,7 @@ def test_the_end_of_a_run_that_had_to_end_is_named_by_the_next() -> None:
     history.add(AttemptStarted(3, 1, AT, "n[1-2]", "/ck/step-9", 9))
     history.correct_end(0, "its node n2: GPU fell off the bus")
     history.correct_end(1, "of nothing that is known")
-    rows = run_history.summarize_attempts(history.records)
+    rows = run_history.format_attempts_table(history.records)
     assert rows[1].endswith("node n2 is lost -> step")
     assert rows[2].endswith("it was asked to end: its node n2: GPU fell off the bus")
     assert rows[3].endswith("no end was recorded: the supervisor was lost")

@@ -4,14 +4,14 @@ import os
 import time
 from typing import Any
 
-from hpctl.jobs.logs.engine import RuleVerdict
-from hpctl.jobs.logs.rules import parse_rules
+from hpctl.jobs.logs.engine import LogRuleVerdict
+from hpctl.jobs.logs.rules import parse_log_rules
 from hpctl.jobs.run.output import OutputReader
-from hpctl.jobs.run.srun import SrunLine, TaskEnd
+from hpctl.jobs.run.srun import SrunLine, SrunTaskEnd
 from tests.waiting import until
 
 CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
-RULES = parse_rules("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
+RULES = parse_log_rules("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
 
 
 class Heard:
@@ -19,14 +19,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.lines: list[SrunLine] = []
-        self.verdicts: list[RuleVerdict] = []
+        self.verdicts: list[LogRuleVerdict] = []
         self.notes: list[Any] = []
         self.timeouts = 0
 
     def hear_line(self, line: SrunLine) -> None:
         self.lines.append(line)
 
-    def hear_verdict(self, verdict: RuleVerdict) -> None:
+    def hear_verdict(self, verdict: LogRuleVerdict) -> None:
         self.verdicts.append(verdict)
 
     def hear_note(self, note: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_pipe_gets_every_byte(tmp_path):
         got += block
     os.close(read)
     assert sorted(got) == sorted(b"half a line" + CRASH)
-    assert any(isinstance(line, TaskEnd) and line.code == 5 for line in seen)
+    assert any(isinstance(line, SrunTaskEnd) and line.code == 5 for line in seen)
     assert heard.ends[0].rank == 3
 
 
@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
     clock, listener = Clock(), Heard()
     verdicts = listener.verdicts
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
-    rule = parse_rules("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
+    rule = parse_log_rules("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(rule, listener, fds=(file.fileno(),) * 2)
         output.begin()

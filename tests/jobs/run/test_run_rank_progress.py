@@ -8,11 +8,11 @@ import pytest
 
 from hpctl import progress
 from hpctl.jobs.hangs.ras_judge import ExplainedHang
-from hpctl.jobs.hangs.ras_report import Address
-from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack
-from hpctl.jobs.hangs.stacks import read_stacks
-from hpctl.jobs.run.output import RankProgress
-from hpctl.jobs.run.progress_notes import in_log
+from hpctl.jobs.hangs.ras_report import RasAddress
+from hpctl.jobs.hangs.stack_groups import NodeStacks, RankStack, StackFrame
+from hpctl.jobs.hangs.stacks import read_step_stacks
+from hpctl.jobs.run.output import RankProgressListener
+from hpctl.jobs.run.progress_notes import find_notes_in_log
 from hpctl.jobs.run.timeouts import TimeoutInquiry
 from hpctl.jobs.run_failure import RunFacts, explain_hang
 from hpctl.toolkit.errors import HpctlError
@@ -20,13 +20,13 @@ from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from tests.waiting import PATIENCE_S, until
 
-NOBODY = Address("127.0.0.1", 1)
+NOBODY = RasAddress("127.0.0.1", 1)
 HERE = {"127.0.0.1": "n1"}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 
 def looked(
-    ranks: RankProgress, troubles: list[Trouble], seconds: float = PATIENCE_S
+    ranks: RankProgressListener, troubles: list[Trouble], seconds: float = PATIENCE_S
 ) -> list[Trouble]:
     limit = time.monotonic() + seconds
     while not troubles and time.monotonic() < limit:
@@ -39,7 +39,7 @@ def looked(
 @pytest.mark.parametrize("here", [True, False])
 def test_silence_after_steps_is_a_hang(here):
     troubles: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, troubles.append)
+    ranks = RankProgressListener(EAGER, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=here), "RANK": "3"})
     for step in range(3):
         rank.step(step, None, None, {})
@@ -54,7 +54,7 @@ def test_a_supervisor_that_was_stopped_itself_finds_no_hang(monkeypatch):
     troubles: list[Trouble] = []
     # A machine that is slow for less than a minute is no reason for a hang either.
     patient = RunPolicy(hang_floor_s=60.0, hang_factor=1.0, hang_start_s=60.0)
-    ranks = RankProgress(patient, NOBODY, troubles.append)
+    ranks = RankProgressListener(patient, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=True), "RANK": "0"})
     rank.step(1, None, None, {})
     rank.close()
@@ -67,7 +67,7 @@ def test_a_supervisor_that_was_stopped_itself_finds_no_hang(monkeypatch):
 
 
 def test_an_older_steps_ranks_are_not_heard():
-    ranks = RankProgress(EAGER, NOBODY, lambda _: None)
+    ranks = RankProgressListener(EAGER, NOBODY, lambda _: None)
     old = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=False), "RANK": "0"})
     ranks.begin(HERE, here=False)
     old.step(99, None, None, {})
@@ -80,9 +80,9 @@ def test_an_older_steps_ranks_are_not_heard():
 
 def test_silence_after_steps_in_the_log_is_a_hang():
     troubles: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, troubles.append)
+    ranks = RankProgressListener(EAGER, NOBODY, troubles.append)
     ranks.begin(HERE, here=True)
-    for note in in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
+    for note in find_notes_in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
         ranks.add_log_note(note)
     (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (TroubleKind.HANG, 2)
@@ -99,7 +99,7 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     troubles: list[Trouble] = []
     file = tmp_path / "progress"
     file.write_text("step=99\n")
-    ranks = RankProgress(EAGER, NOBODY, troubles.append)
+    ranks = RankProgressListener(EAGER, NOBODY, troubles.append)
     address = ranks.begin(HERE, here=False, file=file)
     assert address == f"file:{file}"
     assert ranks.look() is None
@@ -115,25 +115,25 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
 def collect_stacks(job, nodes, **_):
     """What the nodes' collectors say of three ranks, of which the last reads its data."""
     assert job == 7
-    waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)
-    stacks = [waits, waits, (Frame("load", "data.py", 9, own=True),)]
+    waits = (StackFrame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)
+    stacks = [waits, waits, (StackFrame("load", "data.py", 9, own=True),)]
     ranks = [RankStack(n, frames=frames) for n, frames in enumerate(stacks)]
     return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
 
 
 def watch_hang(monkeypatch, collect, prefix: str) -> Trouble:
     """The hang that a supervisor finds, by stacks from `collect` and dumps at `prefix`."""
-    monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_stacks", collect)
-    inquiry = TimeoutInquiry(NOBODY, lambda nodes: read_stacks(7, nodes, None))
+    monkeypatch.setattr("hpctl.jobs.hangs.stacks.collect_job_stacks", collect)
+    inquiry = TimeoutInquiry(NOBODY, lambda nodes: read_step_stacks(7, nodes, None))
     inquiry.begin(("n1",), HERE, prefix, 3)
     troubles: list[Trouble] = []
 
     def explain(hang: ExplainedHang) -> Trouble:
         return explain_hang(hang.trouble, RunFacts(), lambda: inquiry.look(hang.finding, {}), EAGER)
 
-    ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
+    ranks = RankProgressListener(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.add_log_note(in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=1\n")[0])
     (trouble,) = looked(ranks, troubles)
     ranks.end()
     return trouble
@@ -152,12 +152,12 @@ def test_a_run_that_moves_while_its_stacks_are_read_is_not_ended():
     steps = iter(range(2, 1_000_000))
 
     def explain(hang: ExplainedHang) -> Trouble:
-        ranks.add_log_note(in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
+        ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=%d\n" % next(steps))[0])
         return hang.trouble
 
-    ranks = RankProgress(EAGER, NOBODY, troubles.append, explain)
+    ranks = RankProgressListener(EAGER, NOBODY, troubles.append, explain)
     ranks.begin(HERE, here=True)
-    ranks.add_log_note(in_log(b"hpctl-progress step=1\n")[0])
+    ranks.add_log_note(find_notes_in_log(b"hpctl-progress step=1\n")[0])
     until(lambda: ranks.look() is None and (ranks.step or 0) >= 3)
     assert troubles == []
     ranks.end()

@@ -3,26 +3,26 @@
 import pytest
 
 from hpctl.jobs.run.srun import (
-    NotLaunched,
-    TaskEnd,
+    SrunLaunchFailure,
+    SrunTaskEnd,
+    build_step_arguments,
+    find_failed_rank_node,
+    find_root_cause_end,
     find_step_id,
-    is_blocked,
-    node_of,
-    parse_lines,
-    parse_srun,
-    root_end,
-    step_arguments,
-    task_layout,
-    with_step_nodes,
+    find_task_layout,
+    is_step_blocked_by,
+    parse_srun_command,
+    parse_srun_lines,
+    restrict_to_step_nodes,
 )
-from hpctl.slurm.step_environment import step_environment
+from hpctl.slurm.step_environment import make_step_environment
 from hpctl.toolkit.errors import HpctlError
 
 AB = ("n1", "n2")
 
 
 def test_options_end_where_the_command_begins():
-    parsed = parse_srun(
+    parsed = parse_srun_command(
         ["-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2", "train", "-x", "1"]
     )
     assert parsed.command == ("train", "-x", "1")
@@ -35,7 +35,7 @@ def test_options_end_where_the_command_begins():
 )
 def test_a_step_pinned_to_nodes_is_refused(pin):
     with pytest.raises(HpctlError, match="pins the step"):
-        parse_srun([*pin, "train"])
+        parse_srun_command([*pin, "train"])
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,20 @@ def test_a_step_pinned_to_nodes_is_refused(pin):
     [(["-un", "4"], "4"), (["-luln4"], "4"), (["-lQn", "4", "-K"], "4"), (["-lK0"], None)],
 )
 def test_letters_in_one_word_are_read_as_srun_does(options, given):
-    parsed = parse_srun([*options, "train", "a"])
+    parsed = parse_srun_command([*options, "train", "a"])
     assert (parsed.command, parsed.options) == (("train", "a"), tuple(options))
     assert (parsed.given.get("ntasks"), parsed.lives_on) == (given, given is None)
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
-    line = step_arguments(parse_srun(["-K1", "train", "a"]), 8, AB, overlap=False)
+    line = build_step_arguments(parse_srun_command(["-K1", "train", "a"]), 8, AB, overlap=False)
     assert line == [
         "-K1", "--kill-on-bad-exit=0", "--nodes=2", "--nodelist=n[1-2]", "--ntasks=16",
         "--ntasks-per-node=8", "train", "a",
     ]  # fmt: skip
-    assert "--overlap" in step_arguments(parse_srun(["train"]), None, AB, overlap=True)
+    assert "--overlap" in build_step_arguments(
+        parse_srun_command(["train"]), None, AB, overlap=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,12 +70,12 @@ def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
     ],
 )
 def test_tasks_of_the_allocation_become_tasks_of_a_node(options, environ, expected):
-    assert task_layout(parse_srun([*options, "x"]), environ, 5, 4) == expected
+    assert find_task_layout(parse_srun_command([*options, "x"]), environ, 5, 4) == expected
 
 
 def test_tasks_that_do_not_come_out_even_are_refused():
     with pytest.raises(HpctlError, match="evenly"):
-        task_layout(parse_srun(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
+        find_task_layout(parse_srun_command(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
 
 
 def test_what_goes_stale_is_taken_out_of_the_environment():
@@ -81,18 +83,20 @@ def test_what_goes_stale_is_taken_out_of_the_environment():
         "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_NNODES": "3", "PATH": "/bin",
         "MASTER_ADDR": "n0",
     }  # fmt: skip
-    env = step_environment(environ, AB, ("n0", *AB))
+    env = make_step_environment(environ, AB, ("n0", *AB))
     assert env == {"SLURM_JOB_ID": "1", "PATH": "/bin", "MASTER_ADDR": "n1"}
-    env = step_environment({"MASTER_ADDR": "login1"}, AB, AB)
+    env = make_step_environment({"MASTER_ADDR": "login1"}, AB, AB)
     assert env["MASTER_ADDR"] == "login1"
 
 
 def test_ranks_see_the_nodes_of_their_step():
-    command = with_step_nodes(parse_srun(["train"]), AB).command
+    command = restrict_to_step_nodes(parse_srun_command(["train"]), AB).command
     assert command[0] == "/usr/bin/env"
     assert "SLURM_NODELIST=n[1-2]" in command
     assert "SLURM_NNODES=2" in command
-    assert with_step_nodes(parse_srun(["--multi-prog", "file"]), AB).command == ("file",)
+    assert restrict_to_step_nodes(parse_srun_command(["--multi-prog", "file"]), AB).command == (
+        "file",
+    )
 
 
 BLOCK = b"""loss 3.2
@@ -108,32 +112,32 @@ not srun: error: x: task 1: Killed
 
 
 def test_the_lines_in_their_order():
-    found = list(parse_lines(BLOCK))
-    ends = [(e.node, e.rank, e.code) for e in found if isinstance(e, TaskEnd)]
+    found = list(parse_srun_lines(BLOCK))
+    ends = [(e.node, e.rank, e.code) for e in found if isinstance(e, SrunTaskEnd)]
     assert ends == [
         ("ip-10-0-0-2", 1, 93), ("ip-10-0-0-3", 8, 137), ("ip-10-0-0-3", 3, 139),
         ("ip-10-0-0-4", 30, 137),
     ]  # fmt: skip
-    assert [e.node for e in found if isinstance(e, NotLaunched)] == ["ip-10-0-0-5", None]
+    assert [e.node for e in found if isinstance(e, SrunLaunchFailure)] == ["ip-10-0-0-5", None]
 
 
 def test_the_node_of_a_rank_is_where_its_end_was_reported():
-    ends = [one for one in parse_lines(BLOCK) if isinstance(one, TaskEnd)]
-    assert [node_of(rank, ends) for rank in (1, 9, 12, 30)] == [
+    ends = [one for one in parse_srun_lines(BLOCK) if isinstance(one, SrunTaskEnd)]
+    assert [find_failed_rank_node(rank, ends) for rank in (1, 9, 12, 30)] == [
         "ip-10-0-0-2", "ip-10-0-0-3", "ip-10-0-0-3", "ip-10-0-0-4",
     ]  # fmt: skip
-    assert node_of(10, ends) is None
+    assert find_failed_rank_node(10, ends) is None
 
 
-def end(code: int, rank: int = 0) -> TaskEnd:
-    return TaskEnd("n1", rank, code, "")
+def end(code: int, rank: int = 0) -> SrunTaskEnd:
+    return SrunTaskEnd("n1", rank, code, "")
 
 
 def test_the_root_is_the_first_unless_a_code_says_more():
-    assert root_end([end(1, 4), end(143, 2)], (93,), (16, 17)) == end(1, 4)
-    assert root_end([end(1, 4), end(93, 2)], (93,), (16, 17)) == end(93, 2)
-    assert root_end([end(1), end(17, 2)], (93,), (16, 17)) == end(17, 2)
-    assert root_end([], (93,), ()) is None
+    assert find_root_cause_end([end(1, 4), end(143, 2)], (93,), (16, 17)) == end(1, 4)
+    assert find_root_cause_end([end(1, 4), end(93, 2)], (93,), (16, 17)) == end(93, 2)
+    assert find_root_cause_end([end(1), end(17, 2)], (93,), (16, 17)) == end(17, 2)
+    assert find_root_cause_end([], (93,), ()) is None
 
 
 def test_a_step_is_found_by_its_sruns_process():
@@ -149,7 +153,7 @@ def test_a_step_is_found_by_its_sruns_process():
 def test_a_step_that_waits_for_a_dead_one_is_seen():
     old = "StepId=21.0 UserId=0 State=RUNNING Name=env SrunHost:Pid=vm:2095 TresPerNode=x\n"
     new = "StepId=21.TBD UserId=0 State=PENDING Name=(null) SrunHost:Pid=vm:3027\n"
-    assert is_blocked(old + new, 3027, {2095})
-    assert not is_blocked(new, 3027, {2095})
-    assert not is_blocked(old + new, 3027, set())
-    assert not is_blocked(old + new.replace("PENDING", "RUNNING"), 3027, {2095})
+    assert is_step_blocked_by(old + new, 3027, {2095})
+    assert not is_step_blocked_by(new, 3027, {2095})
+    assert not is_step_blocked_by(old + new, 3027, set())
+    assert not is_step_blocked_by(old + new.replace("PENDING", "RUNNING"), 3027, {2095})

@@ -6,26 +6,26 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from hpctl.jobs.decide import PastTrouble
+from hpctl.jobs.decide import TreatedTrouble
 from hpctl.jobs.run import trouble_handler
-from hpctl.jobs.run.allocation import AllocationState, Fitness
-from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.allocation import AllocationState, NodeFitness
+from hpctl.jobs.run.ending import StepEvidence
 from hpctl.jobs.run.history import JobHistory
-from hpctl.jobs.run.settings import RunSettings, read_settings
-from hpctl.jobs.run.srun import NotLaunched, parse_srun
+from hpctl.jobs.run.settings import RunSettings, read_run_settings
+from hpctl.jobs.run.srun import SrunLaunchFailure, parse_srun_command
 from hpctl.jobs.run.supervise import (
     MOST_NO_GRES,
     MOST_REFUSALS,
     REFUSED_S,
     REQUEUE_S,
-    GrowthRoom,
+    GrowthCapacity,
     StepTimers,
-    plan_growth,
+    plan_step_growth,
 )
-from hpctl.jobs.run.trouble_handler import PAUSES, find_offenders, retry_report
+from hpctl.jobs.run.trouble_handler import PAUSES, find_recently_bad_nodes, retry_supervisor_report
 from hpctl.vocabulary.job_recovery import JobReport, RequestedAction
 from hpctl.vocabulary.policy_file import PolicyFile
-from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunDecision, RunPolicy
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
 from hpctl.wire.job_report_client import DaemonReply
 from tests.fakes.values import T0 as NOW
@@ -39,12 +39,12 @@ from tests.jobs.run.supervisors import (
 from tests.waiting import until
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
-HOUR = GrowthRoom(have=6, inside=8, left_s=3600, restart_s=60)
+HOUR = GrowthCapacity(have=6, inside=8, left_s=3600, restart_s=60)
 
 
 def test_a_node_that_is_back_is_used_where_it_pays():
-    answer = plan_growth(ELASTIC, 8, HOUR)
-    assert (answer.action, answer.size) == (Action.STEP, 8)
+    answer = plan_step_growth(ELASTIC, 8, HOUR)
+    assert (answer.action, answer.size) == (RunAction.STEP, 8)
 
 
 @pytest.mark.parametrize(
@@ -57,23 +57,23 @@ def test_a_node_that_is_back_is_used_where_it_pays():
     ],
 )
 def test_run_continues_unchanged_otherwise(room):
-    assert plan_growth(ELASTIC, 8, room) is None
+    assert plan_step_growth(ELASTIC, 8, room) is None
 
 
 def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
     outside = replace(HOUR, inside=6, idle=2, missing=2, left_s=4 * 3 * (60 + REQUEUE_S))
-    assert plan_growth(ELASTIC, 8, outside).action is Action.REQUEUE
-    assert plan_growth(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
+    assert plan_step_growth(ELASTIC, 8, outside).action is RunAction.REQUEUE
+    assert plan_step_growth(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
 
 NODES = ("n1", "n2")
 STEP = make_step(*NODES)
-FIT = Fitness(NODES, {})
+FIT = NodeFitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
 
 
-def refused(text: str) -> Evidence:
-    return Evidence(1, failed=[NotLaunched(None, text)])
+def refused(text: str) -> StepEvidence:
+    return StepEvidence(1, failed=[SrunLaunchFailure(None, text)])
 
 
 def handler(lines=None, *, nodes="n[1-2]"):
@@ -89,10 +89,10 @@ def test_the_allocation_is_given_up_for_another_one(text, most):
     one = make_supervisor(FIT)
     for _ in range(most):
         again = end_step(one, STEP, refused(text))
-        assert (again.trouble, again.answer.action) == (None, Action.STEP)
+        assert (again.trouble, again.answer.action) == (None, RunAction.STEP)
         assert (again.answer.after_s, again.answer.size) == (REFUSED_S, 2)
     last = end_step(one, STEP, refused(text))
-    assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, Action.REQUEUE)
+    assert (last.trouble.kind, last.answer.action) == (TroubleKind.NODE, RunAction.REQUEUE)
     assert last.why == f"Slurm no longer creates steps in this allocation: {text}"
 
 
@@ -100,13 +100,13 @@ def test_a_step_that_ran_starts_the_count_afresh():
     one = make_supervisor(FIT)
     for _ in range(MOST_NO_GRES):
         assert end_step(one, STEP, refused(NO_GRES)).trouble is None
-    assert end_step(one, STEP, Evidence(1)).trouble.kind is TroubleKind.CRASH
-    assert end_step(one, STEP, refused(NO_GRES)).answer.action is Action.STEP
+    assert end_step(one, STEP, StepEvidence(1)).trouble.kind is TroubleKind.CRASH
+    assert end_step(one, STEP, refused(NO_GRES)).answer.action is RunAction.STEP
 
 
-def past(kind: TroubleKind, node: str | None, hours: float) -> PastTrouble:
+def past(kind: TroubleKind, node: str | None, hours: float) -> TreatedTrouble:
     at = NOW - timedelta(hours=hours)
-    return PastTrouble(Trouble(kind, at, "", node=node), Action.STEP)
+    return TreatedTrouble(Trouble(kind, at, "", node=node), RunAction.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
@@ -115,13 +115,13 @@ def test_who_proved_bad_within_the_window_is_avoided():
         past(TroubleKind.HANG, "n3", 1),
         past(TroubleKind.CORRUPTION, "n4", 2), past(TroubleKind.NODE, None, 1),
     ]  # fmt: skip
-    assert find_offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
+    assert find_recently_bad_nodes(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
 def waits_of(*replies: DaemonReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
-    retry_report(JobReport(7, 0), lambda _: left.pop(0), waits.append)
+    retry_supervisor_report(JobReport(7, 0), lambda _: left.pop(0), waits.append)
     assert not left
     return waits
 
@@ -151,11 +151,11 @@ def test_loss_of_a_spare_is_reported_once(monkeypatch):
     ]
     assert lines == whys
     assert [(r.job, r.restarts, r.trouble, r.action, r.why) for r in reports] == [
-        (7, 0, None, Action.NONE, why) for why in whys
+        (7, 0, None, RunAction.NONE, why) for why in whys
     ]
 
 
-@pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
+@pytest.mark.parametrize(("refused", "action"), [("", RunAction.PROCESS), ("deaf", RunAction.STEP)])
 def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
     lines, history = list[str](), JobHistory(None)
     one = make_handler(make_allocation(FIT), lines.append, "n[1-2]", history)
@@ -171,9 +171,9 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     monkeypatch.setattr(trouble_handler, "send_report", lambda report, **_: sent.append(report))
     one = handler()
     late = JobReport(7, 0, progress=4)
-    assert one._send(late) is None
-    one.request_action(None, RunDecision(Action.REQUEUE, "no spare is left"))
-    assert one._send(late) == DaemonReply(ok=False)
+    assert one._send_report(late) is None
+    one.request_action(None, RunDecision(RunAction.REQUEUE, "no spare is left"))
+    assert one._send_report(late) == DaemonReply(ok=False)
     assert [report.wish for report in sent] == [RequestedAction.NONE, RequestedAction.REQUEUE]
 
 
@@ -186,7 +186,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
     if saves:
         environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)
-    return read_settings(parse_srun(["x"]), environ, [PolicyFile(save_grace_s=60)])
+    return read_run_settings(parse_srun_command(["x"]), environ, [PolicyFile(save_grace_s=60)])
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,26 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.jobs.crash import CALLS_DIFFER, NOT_COME
-from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
-from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
-from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
-from hpctl.jobs.hangs.stack_groups import StackGroup, StackVerdict, Suspect
-from hpctl.jobs.run.allocation import Fitness
-from hpctl.jobs.run.ending import Evidence
-from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
+from hpctl.jobs.hangs.flight_recorder import FlightRecorderCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import JobRankNames, RasFinding, RasHangCause
+from hpctl.jobs.hangs.ras_report import RasAddress, RasMember, RasQueryError, RasReport
+from hpctl.jobs.hangs.stack_groups import StackGroup, StackVerdict, SuspectRank
+from hpctl.jobs.run.allocation import NodeFitness
+from hpctl.jobs.run.ending import StepEvidence
+from hpctl.jobs.run.flight import (
+    BUFFER,
+    build_flight_environment,
+    delete_old_dumps,
+    make_flight_prefix,
+)
 from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
-from hpctl.jobs.run.progress import TrackedRank
-from hpctl.jobs.run.settings import read_settings
-from hpctl.jobs.run.srun import TaskEnd, parse_srun
-from hpctl.jobs.run.steps import Steps
-from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
+from hpctl.jobs.run.progress import TrackedRankProgress
+from hpctl.jobs.run.settings import read_run_settings
+from hpctl.jobs.run.srun import SrunTaskEnd, parse_srun_command
+from hpctl.jobs.run.steps import StepRunner
+from hpctl.jobs.run.timeouts import TimeoutEvidence, TimeoutInquiry, add_absent_rank
 from hpctl.jobs.run_failure import RunFacts, explain_hang
-from hpctl.vocabulary.run_policy import Action, RunPolicy, Treatment
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy, TroubleTreatment
 from hpctl.vocabulary.trouble import HangPlace, Trouble, TroubleKind
 from tests.fakes.values import T0 as NOW
 from tests.jobs.run.supervisors import end_step, make_step, make_supervisor
@@ -35,7 +40,7 @@ NETWORK = Trouble(TroubleKind.NETWORK, NOW, "a collective timed out", "a collect
 
 
 def test_ranks_dump_next_to_the_history_in_every_release() -> None:
-    found = flight_environment({}, "/shared/.hpctl/run-7.2.flight-")
+    found = build_flight_environment({}, "/shared/.hpctl/run-7.2.flight-")
     assert found[NEW] == found[OLD] == "/shared/.hpctl/run-7.2.flight-"
     assert found["TORCH_FR_BUFFER_SIZE"] == found["TORCH_NCCL_TRACE_BUFFER_SIZE"] == BUFFER
     assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
@@ -51,28 +56,28 @@ def test_ranks_dump_next_to_the_history_in_every_release() -> None:
     ],
 )
 def test_timeouts_of_the_user_are_kept(environ, left) -> None:
-    found = flight_environment({**environ, "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "/ours-")
+    found = build_flight_environment({**environ, "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "/ours-")
     assert set(found) == left
 
 
 def test_the_users_own_place_is_where_dumps_are_looked_for(tmp_path, monkeypatch) -> None:
     history = tmp_path / "run-c-7.jsonl"
-    assert flight_prefix({}, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
-    assert flight_prefix({}, None, 3) == ""
+    assert make_flight_prefix({}, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
+    assert make_flight_prefix({}, None, 3) == ""
     monkeypatch.chdir(tmp_path)
-    assert flight_prefix({OLD: "traces/rank_"}, history, 3) == f"{tmp_path}/traces/rank_"
-    assert flight_prefix({NEW: "/new-", OLD: "/old-"}, history, 3) == "/new-"
+    assert make_flight_prefix({OLD: "traces/rank_"}, history, 3) == f"{tmp_path}/traces/rank_"
+    assert make_flight_prefix({NEW: "/new-", OLD: "/old-"}, history, 3) == "/new-"
 
 
 def test_the_path_of_a_script_is_no_choice_of_the_users(tmp_path) -> None:
     """A script whose lines did not know that it calls `hpctl run`."""
     script = {"HPCTL_FLIGHT_PREFIX": "/script-", NEW: "/script-", OLD: "/script-"}
     history = tmp_path / "run-c-7.jsonl"
-    assert flight_prefix(script, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
-    assert flight_environment(script, "/ours-")[NEW] == "/ours-"
+    assert make_flight_prefix(script, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
+    assert build_flight_environment(script, "/ours-")[NEW] == "/ours-"
     own = {**script, NEW: "/own-"}
-    assert flight_prefix(own, history, 3) == "/own-"
-    assert NEW not in flight_environment(own, "/ours-")
+    assert make_flight_prefix(own, history, 3) == "/own-"
+    assert NEW not in build_flight_environment(own, "/ours-")
 
 
 def test_only_the_last_attempts_dumps_are_kept(tmp_path) -> None:
@@ -80,16 +85,18 @@ def test_only_the_last_attempts_dumps_are_kept(tmp_path) -> None:
     gone = {"run-7.1.flight-0", "run-7.1.flight-11", "run-7.3.flight-0", "run-7.4.flight-0"}
     for name in kept | gone:
         (tmp_path / name).touch()
-    clear_dumps(tmp_path / "run-7.jsonl", 3)
+    delete_old_dumps(tmp_path / "run-7.jsonl", 3)
     assert {path.name for path in tmp_path.iterdir()} == kept
-    clear_dumps(tmp_path / "gone" / "run-7.jsonl", 3)
+    delete_old_dumps(tmp_path / "gone" / "run-7.jsonl", 3)
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 
 
 def test_the_settings_say_where_an_attempt_dumps(tmp_path) -> None:
-    one = read_settings(parse_srun(["x"]), {**JOB, "HPCTL_CHECKPOINT_DIR": str(tmp_path)})
+    one = read_run_settings(
+        parse_srun_command(["x"]), {**JOB, "HPCTL_CHECKPOINT_DIR": str(tmp_path)}
+    )
     assert one.flight(2) == f"{tmp_path}/.hpctl/run-7.2.flight-"
 
 
@@ -110,19 +117,19 @@ def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
 def supervised(tail: list[str], ask) -> tuple[Trouble, object]:
     """What the supervisor answers to the end of a step with this log."""
     ends = [
-        TaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
-        TaskEnd("n2", 1, 137, "Killed", ((1, 1), (4, 7))),
+        SrunTaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
+        SrunTaskEnd("n2", 1, 137, "Killed", ((1, 1), (4, 7))),
     ]
-    one = make_supervisor(Fitness(("n1",), {}), nodes="n1")
+    one = make_supervisor(NodeFitness(("n1",), {}), nodes="n1")
     one.steps.ask_witnesses.side_effect = ask
-    outcome = end_step(one, make_step("n1"), Evidence(134, ends=ends, tail=tail))
+    outcome = end_step(one, make_step("n1"), StepEvidence(134, ends=ends, tail=tail))
     return outcome.trouble, outcome
 
 
 def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:
-    absent = FlightVerdict(FlightCause.ABSENT, "rank 1 did not come to it", (1,), 1, 2)
+    absent = FlightVerdict(FlightRecorderCause.ABSENT, "rank 1 did not come to it", (1,), 1, 2)
     line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
-    answered, outcome = supervised([line], lambda: (Witnesses(absent), NAMES))
+    answered, outcome = supervised([line], lambda: (TimeoutEvidence(absent), NAMES))
     assert (answered.kind, answered.rank) == (TroubleKind.HANG, 1)
     assert answered.node == "n2", "srun says where rank 1 ran"
     assert outcome.trouble == answered
@@ -133,10 +140,10 @@ def test_the_rank_whose_tensor_has_another_size_is_named_by_the_dumps() -> None:
     """gloo's check fails in the rank whose message is too long for another one's buffer, and
     either of the two may be wrong."""
     line = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4."
-    differs = FlightVerdict(FlightCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3)
-    answered, _ = supervised([line], lambda: (Witnesses(differs), NAMES))
+    differs = FlightVerdict(FlightRecorderCause.DIFFERENT, "rank 1 sends 8 Float", (1,), 3, 3)
+    answered, _ = supervised([line], lambda: (TimeoutEvidence(differs), NAMES))
     assert (answered.kind, answered.rank, answered.node) == (TroubleKind.CRASH, 1, "n2")
-    silent, _ = supervised([line], lambda: (Witnesses(), NAMES))
+    silent, _ = supervised([line], lambda: (TimeoutEvidence(), NAMES))
     assert silent.rank == 0, "the rank that reports it, where no dump shows another"
 
 
@@ -145,38 +152,38 @@ def test_another_end_asks_no_witness() -> None:
     assert answered.kind is TroubleKind.CRASH
 
 
-def ras(cause: HangCause, *members: int) -> RasFinding:
+def ras(cause: RasHangCause, *members: int) -> RasFinding:
     return RasFinding(cause, "as it is", tuple(RasMember(n, "10.0.0.1", 100 + n) for n in members))
 
 
-NAMES = RankNames({5: TrackedRank(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
+NAMES = JobRankNames({5: TrackedRankProgress(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
 
 
 @pytest.mark.parametrize(
     ("finding", "kind", "rank", "node"),
     [
-        (ras(HangCause.BEHIND, 1), TroubleKind.HANG, 5, "n2"),
-        (ras(HangCause.MISSING, 1), TroubleKind.HANG, 5, "n2"),
-        (ras(HangCause.MISSING, 1, 2), TroubleKind.HANG, None, "n2"),
-        (ras(HangCause.FAILED, 1), TroubleKind.NETWORK, 5, "n2"),
-        (ras(HangCause.DIVERGED, 1), TroubleKind.CRASH, 5, "n2"),
+        (ras(RasHangCause.BEHIND, 1), TroubleKind.HANG, 5, "n2"),
+        (ras(RasHangCause.MISSING, 1), TroubleKind.HANG, 5, "n2"),
+        (ras(RasHangCause.MISSING, 1, 2), TroubleKind.HANG, None, "n2"),
+        (ras(RasHangCause.FAILED, 1), TroubleKind.NETWORK, 5, "n2"),
+        (ras(RasHangCause.DIVERGED, 1), TroubleKind.CRASH, 5, "n2"),
     ],
 )
 def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, rank, node) -> None:
     """RAS counts ranks by communicator; process 101 is the job's rank 5."""
-    found = name_absent(NETWORK, Witnesses(ras=finding), NAMES)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(ras=finding), NAMES)
     assert (found.kind, found.rank, found.node) == (kind, rank, node)
 
 
 def test_ranks_that_differ_are_a_crash_that_names_no_node() -> None:
-    flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
-    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    flight = FlightVerdict(FlightRecorderCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(flight), NAMES)
     assert (found.kind, found.signature, found.rank) == (TroubleKind.CRASH, CALLS_DIFFER, 5)
 
 
 def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
-    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    flight = FlightVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(flight), NAMES)
     assert (found.kind, found.why) == (
         TroubleKind.NETWORK,
         "a collective timed out: all 8 ranks came",
@@ -185,20 +192,22 @@ def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
 
 def test_what_the_log_says_of_a_rank_goes_before_ras() -> None:
     logged = Trouble(TroubleKind.HANG, NOW, "rank 3 did not come", rank=3)
-    found = name_absent(logged, Witnesses(ras=ras(HangCause.BEHIND, 1)), NAMES)
+    found = add_absent_rank(logged, TimeoutEvidence(ras=ras(RasHangCause.BEHIND, 1)), NAMES)
     assert (found.rank, found.why) == (3, "rank 3 did not come")
 
 
 def test_a_rank_that_is_behind_only_because_others_ran_ahead_is_not_named() -> None:
     """All wait in one collective. Hosts run ahead of their GPUs, so counts and stacks differ."""
-    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "is in forward"),))
-    for finding in (ras(HangCause.BEHIND, 1), ras(HangCause.DIVERGED, 1)):
-        found = name_absent(NETWORK, Witnesses(flight, finding, stacks), NAMES)
+    flight = FlightVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    stacks = StackVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "is in forward"),))
+    for finding in (ras(RasHangCause.BEHIND, 1), ras(RasHangCause.DIVERGED, 1)):
+        found = add_absent_rank(NETWORK, TimeoutEvidence(flight, finding, stacks), NAMES)
         assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
         assert found.why == "a collective timed out: all 8 ranks came"
     # A rank's own error may be its network's.
-    found = name_absent(NETWORK, Witnesses(flight, ras(HangCause.FAILED, 1), stacks), NAMES)
+    found = add_absent_rank(
+        NETWORK, TimeoutEvidence(flight, ras(RasHangCause.FAILED, 1), stacks), NAMES
+    )
     assert (found.kind, found.rank) == (TroubleKind.NETWORK, 5)
 
 
@@ -207,8 +216,8 @@ def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> 
     logged = replace(
         NETWORK, kind=TroubleKind.HANG, why="rank 1 did not come", rank=1, signature="hang"
     )
-    flight = FlightVerdict(FlightCause.TOGETHER, "all 2 ranks came", (), 8, 8)
-    found = name_absent(logged, Witnesses(flight), NAMES)
+    flight = FlightVerdict(FlightRecorderCause.TOGETHER, "all 2 ranks came", (), 8, 8)
+    found = add_absent_rank(logged, TimeoutEvidence(flight), NAMES)
     assert (found.kind, found.rank, found.node) == (TroubleKind.NETWORK, None, None)
     assert (found.why, found.signature) == (
         "a collective timed out: all 2 ranks came",
@@ -235,7 +244,7 @@ def stand(*groups: tuple[tuple[int, ...], bool]) -> StackVerdict:
 )
 def test_dumps_show_who_waits_where_stacks_do_not(waiting, groups, rank) -> None:
     flight = FlightVerdict(text="the dumps name nobody", dumps=1, waiting=waiting)
-    found = name_absent(NETWORK, Witnesses(flight, stacks=stand(*groups)), NAMES)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(flight, stacks=stand(*groups)), NAMES)
     assert found.rank == rank
     assert ("is in call_1 (t.py:7)" in found.why) == (rank is not None)
 
@@ -249,40 +258,46 @@ HUNG = Trouble(TroubleKind.HANG, NOW, "no step for 600 s", "hang: no step", node
 )
 @pytest.mark.parametrize("witness", ["dumps", "stacks"])
 def test_a_hang_of_several_ranks_of_one_node_names_the_node(places, node, witness) -> None:
-    names = RankNames({n: TrackedRank(n, 0.0, node=where) for n, where in places.items()}, {}, 8)
+    names = JobRankNames(
+        {n: TrackedRankProgress(n, 0.0, node=where) for n, where in places.items()}, {}, 8
+    )
     flight, stacks = FlightVerdict(), None
     if witness == "dumps":
-        flight = FlightVerdict(FlightCause.ABSENT, "ranks 6-7 did not come", (6, 7), 8, 8)
+        flight = FlightVerdict(FlightRecorderCause.ABSENT, "ranks 6-7 did not come", (6, 7), 8, 8)
     else:
-        stacks = StackVerdict("ranks 6-7 are stopped", (Suspect(6, "", ""), Suspect(7, "", "")))
+        stacks = StackVerdict(
+            "ranks 6-7 are stopped", (SuspectRank(6, "", ""), SuspectRank(7, "", ""))
+        )
     hung = HUNG if witness == "dumps" else replace(HUNG, node=None)
-    found = name_absent(hung, Witnesses(flight, stacks=stacks), names)
+    found = add_absent_rank(hung, TimeoutEvidence(flight, stacks=stacks), names)
     assert (found.rank, found.node) == (None, node if places or witness == "dumps" else None)
 
 
-@pytest.mark.parametrize("ladder", [(Action.NOTIFY,), (Action.NONE,), (Action.STEP, Action.END)])
+@pytest.mark.parametrize(
+    "ladder", [(RunAction.NOTIFY,), (RunAction.NONE,), (RunAction.STEP, RunAction.END)]
+)
 def test_a_job_that_wants_no_restart_for_a_hang_gets_none_for_its_cause(ladder) -> None:
-    policy = RunPolicy(treatments={TroubleKind.HANG: Treatment(ladder)})
-    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
-    found = explain_hang(HUNG, RunFacts(), lambda: (Witnesses(flight), NAMES), policy)
-    restarts = Action.STEP in ladder
+    policy = RunPolicy(treatments={TroubleKind.HANG: TroubleTreatment(ladder)})
+    flight = FlightVerdict(FlightRecorderCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    found = explain_hang(HUNG, RunFacts(), lambda: (TimeoutEvidence(flight), NAMES), policy)
+    restarts = RunAction.STEP in ladder
     assert found.kind is (TroubleKind.NETWORK if restarts else TroubleKind.HANG)
     assert "all 8 ranks came" in found.why
 
 
 def test_a_program_that_may_still_move_is_not_called_wrong() -> None:
     member = RasMember(1)
-    ras = RasFinding(HangCause.DIVERGED, "they differ", (member,), sure=False)
-    assert name_absent(HUNG, Witnesses(ras=ras), NAMES).kind is TroubleKind.HANG
+    ras = RasFinding(RasHangCause.DIVERGED, "they differ", (member,), sure=False)
+    assert add_absent_rank(HUNG, TimeoutEvidence(ras=ras), NAMES).kind is TroubleKind.HANG
     unplaced = replace(HUNG, node=None)
-    assert name_absent(unplaced, Witnesses(ras=ras), NAMES).kind is TroubleKind.HANG
+    assert add_absent_rank(unplaced, TimeoutEvidence(ras=ras), NAMES).kind is TroubleKind.HANG
     sure = replace(ras, sure=True)
-    assert name_absent(unplaced, Witnesses(ras=sure), NAMES).kind is TroubleKind.CRASH
+    assert add_absent_rank(unplaced, TimeoutEvidence(ras=sure), NAMES).kind is TroubleKind.CRASH
 
 
 def test_a_rank_that_came_late_is_a_hang_of_that_rank() -> None:
-    flight = FlightVerdict(FlightCause.LATE, "rank 5 did not come until", (5,), 8, 8)
-    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    flight = FlightVerdict(FlightRecorderCause.LATE, "rank 5 did not come until", (5,), 8, 8)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(flight), NAMES)
     assert (found.kind, found.rank, found.signature) == (TroubleKind.HANG, 5, NOT_COME)
 
 
@@ -291,50 +306,56 @@ def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail("asked"))
+    inquiry = TimeoutInquiry(RasAddress(), lambda _: pytest.fail("asked"))
     inquiry.begin(("n1",), {}, "", 2)
     inquiry.timed_out()
-    assert name_absent(NETWORK, *inquiry.gather({})) == NETWORK
+    assert add_absent_rank(NETWORK, *inquiry.gather({})) == NETWORK
 
 
 def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
     """A launcher's new ranks live for hours after a timeout of the old ones."""
-    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "sleeps"),))
+    stacks = StackVerdict("rank 1 stands elsewhere", (SuspectRank(1, "n2", "sleeps"),))
     since = list[float]()
 
     def read(_prefix: str, began: float) -> FlightVerdict:
         since.append(began)
         return FlightVerdict()
 
-    def refuse(_where: Address, _seconds: float) -> RasReport:
-        raise RasError("no service", "")
+    def refuse(_where: RasAddress, _seconds: float) -> RasReport:
+        raise RasQueryError("no service", "")
 
-    inquiry = TimeoutInquiry(Address(), lambda _: stacks, flight=read, ask=refuse)
+    inquiry = TimeoutInquiry(RasAddress(), lambda _: stacks, flight=read, ask=refuse)
     inquiry.begin(("n1",), {}, "/dumps-", 2)
     inquiry.timed_out()
-    assert name_absent(NETWORK, *inquiry.gather({})).rank == 1
+    assert add_absent_rank(NETWORK, *inquiry.gather({})).rank == 1
     output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
     dump.touch()
     given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
     step = SimpleNamespace(
         ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
     )
-    Steps._renew(step)
-    assert name_absent(NETWORK, *inquiry.gather({})) == NETWORK
+    StepRunner._discard_rank_reports(step)
+    assert add_absent_rank(NETWORK, *inquiry.gather({})) == NETWORK
     assert since[1] > since[0]
     assert not dump.exists()
 
 
 @pytest.mark.parametrize(
-    "cause", [FlightCause.ABSENT, FlightCause.TOGETHER, FlightCause.NOTHING, FlightCause.SILENT]
+    "cause",
+    [
+        FlightRecorderCause.ABSENT,
+        FlightRecorderCause.TOGETHER,
+        FlightRecorderCause.NOTHING,
+        FlightRecorderCause.SILENT,
+    ],
 )
 def test_a_rank_that_a_signal_has_stopped_is_named_whatever_the_dumps_show(cause) -> None:
     """A rank that gave up waiting for it in one group is missing in another."""
     flight = FlightVerdict(cause, "rank 1 did not come", (1,), 8, 7)
-    stopped = Suspect(3, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
+    stopped = SuspectRank(3, "n2", "is stopped by a signal", hang_place=HangPlace.STOPPED)
     stacks = StackVerdict("rank 3 on n2 is stopped by a signal", (stopped,))
-    found = name_absent(NETWORK, Witnesses(flight, None, stacks), NAMES)
+    found = add_absent_rank(NETWORK, TimeoutEvidence(flight, None, stacks), NAMES)
     assert (found.kind, found.rank) == (TroubleKind.HANG, 3)
     assert found.hang_place is HangPlace.STOPPED
     two = replace(stacks, suspects=(stopped, replace(stopped, rank=4)))
-    assert name_absent(NETWORK, Witnesses(flight, None, two), NAMES).rank != 3
+    assert add_absent_rank(NETWORK, TimeoutEvidence(flight, None, two), NAMES).rank != 3

@@ -1,5 +1,5 @@
 """Failures of the corpus as real steps: `hpctl run` and the end of a script say of each
-what `judge_run` says of what it left.
+what `judge_run_end` says of what it left.
 
 A rank prints what the recorded rank printed, writes its dump, and ends as it did, in that order.
 """
@@ -17,13 +17,13 @@ import msgspec
 import pytest
 
 from hpctl.jobs.run import srun
-from hpctl.jobs.run.output import without_own
-from hpctl.jobs.run.post_mortem import PostMortem, RunRemains, judge_run
-from hpctl.jobs.verdict import judge_failure
+from hpctl.jobs.run.output import remove_hpctl_lines
+from hpctl.jobs.run.post_mortem import RunEndEvidence, RunEndVerdict, judge_run_end
+from hpctl.jobs.verdict import judge_run_failure
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.failure import FailureVerdict
 from hpctl.vocabulary.identity import NodeName
-from hpctl.vocabulary.run_policy import Action, RunPolicy
+from hpctl.vocabulary.run_policy import RunAction, RunPolicy
 from hpctl.vocabulary.trouble import Trouble
 from tests.jobs.run.test_run_live import Job
 from tests.jobs.verdict_corpus.evidence import PREFIX, shell_code
@@ -102,13 +102,13 @@ def wait_for_file(path: Path) -> str:
     return f"until [ -e {path} ]; do sleep {POLL_S}; done\n"
 
 
-def judge_left(folder: Path, log: str, dumps: str, name: str) -> PostMortem:
+def judge_left(folder: Path, log: str, dumps: str, name: str) -> RunEndVerdict:
     """The verdict by what a run left: its log, with srun's lines, and its dumps."""
-    block = without_own(log.encode())
-    ends = [one for one in srun.parse_lines(block) if isinstance(one, srun.TaskEnd)]
+    block = remove_hpctl_lines(log.encode())
+    ends = [one for one in srun.parse_srun_lines(block) if isinstance(one, srun.SrunTaskEnd)]
     record = json.loads(RUNS[name]["run.json"])
     world = count_ranks(name)
-    left = RunRemains(
+    left = RunEndEvidence(
         exit_code=max((shell_code(end["code"]) for end in record["ends"]), default=1),
         tail=block.decode(errors="replace").splitlines(),
         ends=ends,
@@ -117,7 +117,7 @@ def judge_left(folder: Path, log: str, dumps: str, name: str) -> PostMortem:
         rank_nodes={rank: read_node(folder, rank) for rank in range(world)},
         hung=record["hung"],
     )
-    return judge_run(left, RunPolicy(restarts=0), NOW)
+    return judge_run_end(left, RunPolicy(restarts=0), NOW)
 
 
 def read_node(folder: Path, rank: int) -> NodeName:
@@ -131,14 +131,14 @@ def job(slurm, shared):
     slurm.run(["scancel", str(one.id)], check=False)
 
 
-def run_case(job: Job, name: str) -> tuple[Trouble, Action]:
+def run_case(job: Job, name: str) -> tuple[Trouble, RunAction]:
     """Have `hpctl run` simulate a run; return the trouble that it acted on, and its answer."""
     program = write_case(job.dir / name, name)
     run = f"--policy {job.dir}/{name}/policy.yaml"
     job.submit_command(str(program), run=run, nodes=count_ranks(name))
     until(lambda: bool(list_treated(job)), 90, "the end is answered")
     (treated,) = list_treated(job)
-    return msgspec.convert(treated["trouble"], Trouble), Action(treated["action"])
+    return msgspec.convert(treated["trouble"], Trouble), RunAction(treated["action"])
 
 
 def list_treated(job: Job) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ def describe(found: FailureVerdict) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", ENDED)
 def test_hpctl_run_says_what_is_said_of_what_a_run_left(job: Job, name: str) -> None:
     trouble, answer = run_case(job, name)
-    verdict = judge_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
+    verdict = judge_run_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
     answered = f"{trouble.kind} -> {answer}: "
     until(
         lambda: f" ({verdict.text})" in job.log().partition(answered)[2],
@@ -175,7 +175,7 @@ def test_hpctl_run_says_what_is_said_of_what_a_run_left(job: Job, name: str) -> 
 
 def test_hpctl_run_names_the_rank_of_a_hang_as_what_it_left_does(job: Job) -> None:
     trouble, answer = run_case(job, HUNG)
-    verdict = judge_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
+    verdict = judge_run_failure(trouble, (), {}, RunPolicy(restarts=0), NOW, answer)
     log = job.log().partition(f"{trouble.kind} -> {answer}: ")[0]
     left = judge_left(job.dir / HUNG, log, find_dumps(job), HUNG)
     assert describe(verdict) == describe(left.verdict), log

@@ -12,9 +12,9 @@ import pytest
 
 from hpctl.checkpoints.marks import CheckpointMark, write_mark
 from hpctl.jobs.sbatch import preamble
-from hpctl.jobs.sbatch.context import Runtime
+from hpctl.jobs.sbatch.context import PythonRuntime
 from hpctl.toolkit.compat import UTC
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import NOT_FOUND_EXIT_CODE, STOP_EXIT_CODE
 from tests.checkpoints.checkpoint_files import generic
@@ -40,7 +40,7 @@ class Job:
         parts = {"ckpt": directory or str(self.root), **self.parts}
         resume = parts.pop("resume", True)
         text = preamble.render_preamble(
-            Runtime(self.python, ROOT), Registration(**parts), resume=resume
+            PythonRuntime(self.python, ROOT), Registration(**parts), resume=resume
         )
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
@@ -224,7 +224,7 @@ def test_ranks_keep_a_flight_recorder_unless_the_user_says_otherwise(job, shell,
 @pytest.mark.parametrize("shell", SHELLS)
 def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     newest = generic(job.root, "step-3", 3)
-    job.parts = {"fast": FastSaves(f"{job.tmp}/nvme", flush_s=60)}
+    job.parts = {"fast": FastSaveOptions(f"{job.tmp}/nvme", flush_s=60)}
     tail = 'echo "${HPCTL_FAST_DIR-unset} $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
     code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")

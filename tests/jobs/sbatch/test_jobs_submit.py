@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from hpctl.jobs.sbatch import options as sbatch_options
-from hpctl.jobs.sbatch.context import Runtime, SubmitContext
-from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
+from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
+from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
 from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.registration import Registration, read_comment
@@ -19,13 +19,13 @@ CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text()
 
 @pytest.mark.parametrize(("options", "script", "arguments"), CASES["command lines"])
 def test_the_script_is_found(options, script, arguments):
-    line = parse_command_line(options.split())
+    line = parse_sbatch_command_line(options.split())
     assert (line.script, list(line.arguments)) == (script, arguments)
 
 
 def test_words_go_through_untouched_but_hpctls_own():
     options = ["-N2", "--checkpoint-dir=/c", "--mem", "3G", "--dry-run", "-J", "a b", "job.sh", "x"]
-    line = parse_command_line(options)
+    line = parse_sbatch_command_line(options)
     assert line.passed == ["-N2", "--mem", "3G", "-J", "a b"]
     assert {name: [each.value for each in found] for name, found in line.own.items()} == {
         "checkpoint-dir": ["/c"],
@@ -35,27 +35,29 @@ def test_words_go_through_untouched_but_hpctls_own():
 
 
 def test_wrapped_command_is_kept_separate():
-    line = parse_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
+    line = parse_sbatch_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
     assert (line.passed, line.given["wrap"]) == (["-N2", "--mem=3G"], "srun a b")
 
 
 def test_abbreviations_count():
-    assert "requeue" in parse_command_line(["--requ"]).given
-    assert "open-mode" in parse_command_line(["--open", "truncate"]).given
-    assert parse_command_line(["--nt", "2"]).given == {"nt": ""}  # ambiguous: sbatch will say so
+    assert "requeue" in parse_sbatch_command_line(["--requ"]).given
+    assert "open-mode" in parse_sbatch_command_line(["--open", "truncate"]).given
+    assert parse_sbatch_command_line(["--nt", "2"]).given == {
+        "nt": ""
+    }  # ambiguous: sbatch will say so
 
 
 @pytest.mark.parametrize("typo", ["--checkpoint-dri", "--chekpoint-dir=/c", "--dryrun"])
 def test_hpctls_own_typos_are_not_sbatchs_business(typo):
     with pytest.raises(HpctlError) as caught:
-        parse_command_line([typo, "job.sh"])
+        parse_sbatch_command_line([typo, "job.sh"])
     assert "Did you mean" in caught.value.hint
 
 
 @pytest.mark.parametrize("options", [["--checkpoint-dir"], ["--checkpoint-dir="]])
 def test_a_missing_value_is_named(options):
     with pytest.raises(HpctlError, match="needs a value"):
-        parse_command_line(options)
+        parse_sbatch_command_line(options)
 
 
 RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
@@ -65,11 +67,11 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
-    line = parse_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
-    script = None if "wrap" in line.given else sbatch_options.read_script("job.sh", text)
-    asked = hpctl_options(line.own, script.own if script else {}, "/home/u")
+    line = parse_sbatch_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
+    script = None if "wrap" in line.given else sbatch_options.parse_batch_script("job.sh", text)
+    asked = collect_hpctl_options(line.own, script.own if script else {}, "/home/u")
     return plan_submission(
-        line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around)
+        line, script, asked, SubmitContext(PythonRuntime("/py"), environment or {}, **around)
     )
 
 
@@ -158,13 +160,15 @@ def test_job_that_cannot_resume_is_refused(options, text, message, hint):
 
 @pytest.mark.parametrize(("first", "shell"), CASES["shells"])
 def test_the_shell_is_seen(first, shell):
-    assert sbatch_options.read_script("job.sh", first + "\n").shell == shell
+    assert sbatch_options.parse_batch_script("job.sh", first + "\n").shell == shell
 
 
 @pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
 def test_only_a_newline_ends_a_line(odd):
     # Form feeds are in old scripts, and line separators in what was pasted from a web page.
-    script = sbatch_options.read_script("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
+    script = sbatch_options.parse_batch_script(
+        "j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n"
+    )
     assert script.given == {"nodes": "4"}
     text = f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\nx\ntrue\n"
     assert script.with_inserted("x\n") == text

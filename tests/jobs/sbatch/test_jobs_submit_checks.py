@@ -9,10 +9,15 @@ from msgspec.structs import replace
 
 from hpctl.jobs.sbatch import context, submit
 from hpctl.jobs.sbatch import options as sbatch_options
-from hpctl.jobs.sbatch.options import HpctlOptions, hpctl_options, parse_command_line, read_script
-from hpctl.jobs.sbatch.submit import EffectiveOptions
+from hpctl.jobs.sbatch.options import (
+    HpctlOptions,
+    collect_hpctl_options,
+    parse_batch_script,
+    parse_sbatch_command_line,
+)
+from hpctl.jobs.sbatch.submit import EffectiveSbatchOptions
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.fast_saves import FastSaveOptions
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_check_cases.yaml").read_text())
 
@@ -21,7 +26,7 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n"
 
 
 def of_text(body: str, head: str = STRICT) -> list[str]:
-    return submit.script_warnings(sbatch_options.read_script("job.sh", head + body))
+    return submit.list_script_warnings(sbatch_options.parse_batch_script("job.sh", head + body))
 
 
 @pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
@@ -43,7 +48,7 @@ def test_hung_job_agent_of_hyperpod_raises_a_warning():
         ("NONE", rules, False),
         (None, {}, False),
     ]:
-        assert bool(submit.hang_rule_warnings(export, environment)) is warned, export
+        assert bool(submit.list_hang_rule_warnings(export, environment)) is warned, export
 
 
 @pytest.mark.parametrize(("body", "line"), CASES["ends that hide what happened"])
@@ -58,9 +63,11 @@ def test_lines_and_an_end_that_resume(head, body):
 
 
 def of_options(options: str, text: str = PLAIN, spares: int = 0, **variables: str) -> list[str]:
-    line = parse_command_line([*options.split(), "job.sh"])
-    asked = EffectiveOptions(line, sbatch_options.read_script("job.sh", text), variables)
-    return submit.option_warnings(asked, spares, resumes=True)
+    line = parse_sbatch_command_line([*options.split(), "job.sh"])
+    asked = EffectiveSbatchOptions(
+        line, sbatch_options.parse_batch_script("job.sh", text), variables
+    )
+    return submit.list_option_warnings(asked, spares, resumes=True)
 
 
 @pytest.mark.parametrize(("options", "hint"), CASES["options that break resuming"])
@@ -99,9 +106,9 @@ def test_every_place_where_a_user_speaks_counts():
     ],
 )
 def test_the_directories_of_a_job_s_logs(options, found):
-    line = parse_command_line([*options.split(), "job.sh"])
-    asked = EffectiveOptions(line, sbatch_options.read_script("job.sh", PLAIN), {})
-    assert submit.log_directories(asked, "/home/u") == found
+    line = parse_sbatch_command_line([*options.split(), "job.sh"])
+    asked = EffectiveSbatchOptions(line, sbatch_options.parse_batch_script("job.sh", PLAIN), {})
+    assert submit.list_log_directories(asked, "/home/u") == found
 
 
 @pytest.mark.parametrize(
@@ -150,22 +157,22 @@ def test_the_jobs_of_a_dependency_that_may_run_again(tmp_path, dependency, asked
     rows.write_text(ROWS)
     squeue.write_text(f'#!/bin/sh\nfor last; do :; done\necho "$last" >{log}\ncat {rows}\n')
     squeue.chmod(0o755)
-    assert context.find_restarted(dependency, str(squeue)) == found
+    assert context.find_restartable_dependencies(dependency, str(squeue)) == found
     assert (log.read_text().strip() if log.exists() else "") == (asked and f"--jobs={asked}")
-    assert context.find_restarted(dependency, str(tmp_path / "none")) == ()
+    assert context.find_restartable_dependencies(dependency, str(tmp_path / "none")) == ()
 
 
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text, seconds):
-    assert submit.time_limit_s(text) == seconds
+    assert submit.parse_time_limit_s(text) == seconds
 
 
 @pytest.mark.parametrize(("directory", "filesystem", "word"), CASES["storage of one node"])
 def test_storage_that_other_nodes_do_not_have(directory, filesystem, word):
-    (warning,) = submit.storage_warnings(directory, filesystem, ())
+    (warning,) = submit.list_storage_warnings(directory, filesystem, ())
     assert word in warning
     assert "--tier" in warning
-    assert submit.storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
+    assert submit.list_storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
 
 
 def test_where_declared_files_are_not_looked_for_is_said():
@@ -173,17 +180,20 @@ def test_where_declared_files_are_not_looked_for_is_said():
         checkpoint_dir="/fsx/c",
         checkpoint_files=("w_{step}.bin",),
         tiers=("/nvme", "s3://b/run"),
-        fast=FastSaves(dir="/nvme/run"),
+        fast=FastSaveOptions(dir="/nvme/run"),
     )
-    fast, stored = submit.declared_warnings(declared)
+    fast, stored = submit.list_declared_file_warnings(declared)
     assert "--fast-dir does not copy the files" in fast
     assert "not looked for in s3://b/run" in stored
-    assert list(submit.declared_warnings(replace(declared, checkpoint_files=()))) == []
-    assert list(submit.declared_warnings(replace(declared, tiers=("/nvme",), fast=None))) == []
+    assert list(submit.list_declared_file_warnings(replace(declared, checkpoint_files=()))) == []
+    assert (
+        list(submit.list_declared_file_warnings(replace(declared, tiers=("/nvme",), fast=None)))
+        == []
+    )
 
 
 def test_a_tier_on_a_local_disk_that_does_not_say_so():
-    (warning,) = submit.storage_warnings(
+    (warning,) = submit.list_storage_warnings(
         "/fsx/c", "lustre", ("/opt/dlami/nvme/c", "/fsx/d", "s3://b")
     )
     assert "say --tier local:/opt/dlami/nvme/c" in warning
@@ -194,7 +204,7 @@ def test_a_tier_on_a_local_disk_that_does_not_say_so():
     [("/fsx/c", "lustre"), ("/tmp/c", "nfs4"), ("/s3/c", "fuse.mount-s3"), ("/shared", "")],
 )
 def test_storage_that_they_have(directory, filesystem):
-    assert submit.storage_warnings(directory, filesystem, ()) == []
+    assert submit.list_storage_warnings(directory, filesystem, ()) == []
 
 
 def test_the_mount_table_is_read(tmp_path):
@@ -208,20 +218,20 @@ def test_the_mount_table_is_read(tmp_path):
         "5 1 0:8 / /over rw - nfs4 h:/ rw\n"
     )
     kinds = ["/fsx x/c", "/fsx x/deep/c", "/fsx", "/over/c"]
-    assert [context.find_filesystem(each, table) for each in kinds] == [
+    assert [context.find_file_system_type(each, table) for each in kinds] == [
         "lustre", "tmpfs", "ext4", "nfs4",
     ]  # fmt: skip
-    assert context.find_filesystem("/x", tmp_path / "none") == ""
-    assert context.find_filesystem("/proc/self") == "proc"
+    assert context.find_file_system_type("/x", tmp_path / "none") == ""
+    assert context.find_file_system_type("/proc/self") == "proc"
 
 
 RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, operator: gt}\n"
 
 
 def compact(tmp_path, directives: str, **environment: str) -> dict[str, object]:
-    script = read_script("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
-    return context.job_policy(
-        hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)
+    script = parse_batch_script("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
+    return context.load_job_policy(
+        collect_hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.sbatch import options
-from hpctl.jobs.sbatch.context import Runtime, SubmitContext
-from hpctl.jobs.sbatch.options import hpctl_options, parse_command_line
+from hpctl.jobs.sbatch.context import PythonRuntime, SubmitContext
+from hpctl.jobs.sbatch.options import collect_hpctl_options, parse_sbatch_command_line
 from hpctl.jobs.sbatch.submit import plan_submission
 from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.registration import LONGEST_COMMENT, write_comment
@@ -75,12 +75,15 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path) -> None:
         if name == "no-requeue":
             del expected["requeue"]
         for form in forms:
-            line = parse_command_line([*form, str(job), "an argument"])
+            line = parse_sbatch_command_line([*form, str(job), "an argument"])
             assert (line.script, line.arguments) == (str(job), ["an argument"]), form
             assert set(line.given) == {name}, form
-            script = options.read_script("job.sh", job.read_text())
+            script = options.parse_batch_script("job.sh", job.read_text())
             asked = plan_submission(
-                line, script, hpctl_options({}, {}, "/"), SubmitContext(Runtime("/py"))
+                line,
+                script,
+                collect_hpctl_options({}, {}, "/"),
+                SubmitContext(PythonRuntime("/py")),
             )
             comment = write_comment(asked.registered, expected.get("comment", ""))
             wanted = expected if "refused" in expected else {**expected, "comment": comment}

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from hpctl.detection.kernel.log import KernelJudge
-from hpctl.detection.kmsg import KERNEL_FACILITY, Record
-from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_lines
-from hpctl.jobs.run.post_mortem import RunRemains
-from hpctl.jobs.run.srun import TaskEnd
+from hpctl.detection.kernel.log import KernelLineJudge
+from hpctl.detection.kmsg import KERNEL_FACILITY, KernelRecord
+from hpctl.jobs.hangs.stack_groups import StackVerdict, aggregate_stacks, parse_node_stacks
+from hpctl.jobs.run.post_mortem import RunEndEvidence
+from hpctl.jobs.run.srun import SrunTaskEnd
 from hpctl.vocabulary.identity import NodeName
 from hpctl.vocabulary.model import Finding
 from tests.fakes.values import T0
@@ -39,7 +39,7 @@ def read_case(files: Mapping[str, bytes]) -> Case:
     return msgspec.json.decode(files["case.json"], type=Case)
 
 
-def read_remains(files: Mapping[str, bytes], folder: Path) -> RunRemains:
+def read_remains(files: Mapping[str, bytes], folder: Path) -> RunEndEvidence:
     """Return what a run left. `folder` gets its dumps of the flight recorder.
 
     Of the case only what a scheduler knows is used: how many ranks run, and where.
@@ -50,7 +50,7 @@ def read_remains(files: Mapping[str, bytes], folder: Path) -> RunRemains:
         if name.startswith("flight/"):
             (folder / name.removeprefix("flight/")).write_bytes(raw)
     alone = record["ends"][: record["ended_alone"]]
-    return RunRemains(
+    return RunEndEvidence(
         exit_code=max((shell_code(end["code"]) for end in record["ends"]), default=1),
         tail=files["job.log"].decode(errors="replace").splitlines(),
         ends=[make_end(end) for end in alone if end["code"]],
@@ -69,14 +69,14 @@ def shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def make_end(end: Mapping[str, Any]) -> TaskEnd:
+def make_end(end: Mapping[str, Any]) -> SrunTaskEnd:
     """Return how srun reports the end of a task."""
     code = int(end["code"])
     text = f"Exited with exit code {code}"
     if code < 0:
         name = signal.Signals(-code).name
         text = SIGNALS.get(name, name)
-    return TaskEnd(NodeName(end["node"]), int(end["task"]), shell_code(code), text)
+    return SrunTaskEnd(NodeName(end["node"]), int(end["task"]), shell_code(code), text)
 
 
 def read_stacks(
@@ -86,7 +86,9 @@ def read_stacks(
     if "stacks.txt" not in files:
         return None
     nodes = sorted(set(rank_nodes.values()))
-    return aggregate_stacks(parse_lines(files["stacks.txt"].decode().splitlines()), nodes, nodes)
+    return aggregate_stacks(
+        parse_node_stacks(files["stacks.txt"].decode().splitlines()), nodes, nodes
+    )
 
 
 def read_findings(lines: list[str], case: Case) -> dict[NodeName, list[Finding]]:
@@ -94,6 +96,6 @@ def read_findings(lines: list[str], case: Case) -> dict[NodeName, list[Finding]]
     the control group, which is the culprit's."""
     if not lines:
         return {}
-    records = [Record(KERNEL_FACILITY, n, T0, text) for n, text in enumerate(lines)]
+    records = [KernelRecord(KERNEL_FACILITY, n, T0, text) for n, text in enumerate(lines)]
     node = NodeName(f"n{case.find_node(case.rank) + 1}")
-    return {node: KernelJudge(lambda pid, at: "").findings(records)}
+    return {node: KernelLineJudge(lambda pid, at: "").findings(records)}

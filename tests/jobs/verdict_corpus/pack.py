@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpctl.jobs.hangs.stack_groups import NodeStacks, format_lines, parse_lines
+from hpctl.jobs.hangs.stack_groups import NodeStacks, format_node_stacks, parse_node_stacks
 from hpctl.jobs.log_end import LogEnd
 from hpctl.jobs.run.output import LONGEST
 from tests.gpu.redact import Redactor
@@ -50,7 +50,7 @@ def read_run(folder: Path) -> dict[str, bytes]:
         text = redactor.text(path.read_text(errors="replace"))
         found[path.name] = text.encode()[-LARGEST_LOG:]
     if (folder / "stacks.txt").exists():
-        nodes = parse_lines((folder / "stacks.txt").read_text().splitlines())
+        nodes = parse_node_stacks((folder / "stacks.txt").read_text().splitlines())
         found["stacks.txt"] = "\n".join(redact_stacks(nodes, redactor)).encode()
     for path in sorted((folder / "flight").glob("nccl_trace_rank_?")):
         # Written by this very run.
@@ -70,7 +70,7 @@ def redact_stacks(nodes: Iterable[NodeStacks], redactor: Redactor) -> Iterator[s
     """Yield the lines of what nodes reported, with every text in it redacted."""
     for node in nodes:
         plain = redactor.value(msgspec.to_builtins(node))
-        yield from format_lines(msgspec.convert(plain, type=NodeStacks))
+        yield from format_node_stacks(msgspec.convert(plain, type=NodeStacks))
 
 
 def write_archive(path: Path, runs: dict[str, dict[str, bytes]]) -> None:

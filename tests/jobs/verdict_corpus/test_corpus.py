@@ -8,8 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from hpctl.jobs.hangs.flight_files import read_dump
-from hpctl.jobs.hangs.stack_groups import parse_lines
+from hpctl.jobs.hangs.flight_files import read_flight_dump_file
+from hpctl.jobs.hangs.stack_groups import parse_node_stacks
 from tests.jobs.verdict_corpus.__main__ import PARTS
 from tests.jobs.verdict_corpus.cases import CAUSES
 from tests.jobs.verdict_corpus.pack import archive_of, load_truth, read_archive
@@ -31,7 +31,7 @@ def read_log(files):
 
 def list_ranks(files):
     lines = files.get("stacks.txt", b"").decode().splitlines()
-    return {rank.rank: rank for node in parse_lines(lines) for rank in node.ranks}
+    return {rank.rank: rank for node in parse_node_stacks(lines) for rank in node.ranks}
 
 
 def test_the_parts_hold_every_case():
@@ -68,7 +68,7 @@ def test_an_archive_names_no_path_of_a_machine(part):
 def decode(file, raw):
     """The bytes that a reader of the evidence sees: stacks are packed into their lines."""
     if file == "stacks.txt":
-        return repr(parse_lines(raw.decode().splitlines())).encode()
+        return repr(parse_node_stacks(raw.decode().splitlines())).encode()
     return raw
 
 
@@ -85,7 +85,7 @@ def test_dumps_and_stacks_are_read(name):
     files, world = EVERY[name], sum(json.loads(EVERY[name]["case.json"])["nodes"])
     for file, raw in files.items():
         if file.startswith("flight/"):
-            dump = read_dump(int(file[-1]), raw)
+            dump = read_flight_dump_file(int(file[-1]), raw)
             assert dump.entries or name in RECEIVE_ONLY, file
             assert pickle.loads(raw)["version"].startswith("2.")
     if "stacks.txt" in files:

@@ -14,7 +14,7 @@ that know it.
 
 So of a run that no rule has seen the cause is right in 170 of 192 (89 %) and the rank in 160
 (83 %), and the test below holds rules to what they have seen. No rule has been changed since the
-sixth part was met (ADR 0127). The rates are those of `judge_run`, which gets all evidence of a
+sixth part was met (ADR 0127). The rates are those of `judge_run_end`, which gets all evidence of a
 run at once; `tests/jobs/run/test_verdict_live.py` has `hpctl run` judge real steps that end as some
 of the runs did.
 

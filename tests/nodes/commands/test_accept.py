@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
-from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Verdict
+from hpctl.vocabulary.model import TEST_SUMMARY, DeviceVerdict, Finding
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli import worlds
 from tests.cli.worlds import OK, at, seen, step
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 RID = "n-11111111"
 
 
-def result(name: str, verdict: Verdict, code: str = "", evidence: str = "") -> Finding:
+def result(name: str, verdict: DeviceVerdict, code: str = "", evidence: str = "") -> Finding:
     detail = "GPU 3 at 71 of 80" if code else ""
     return Finding(name, verdict, at(60), at(62), f"{RID}-1", code, detail, evidence)
 
@@ -25,9 +25,9 @@ def a_test() -> list:
     """As `worlds.healed`, but for a test that fails before the node serves."""
     *before, _resume, _resumed, _end = worlds.healed()
     found = (
-        result("acceptance.gemm", Verdict.FAIL, "replace", '{"tflops":71.5}'),
-        result("acceptance.efa", Verdict.UNKNOWN),
-        result("acceptance.run", Verdict.OK, "quick"),
+        result("acceptance.gemm", DeviceVerdict.FAIL, "replace", '{"tflops":71.5}'),
+        result("acceptance.efa", DeviceVerdict.UNKNOWN),
+        result("acceptance.run", DeviceVerdict.OK, "quick"),
     )
     failed = SignalSeen(at(62.5), RID, "test_asks_replace", "gemm: GPU 3 at 71 of 80", None, found)
     return [
@@ -67,13 +67,13 @@ def test_the_history_names_every_test_and_a_node_without_one_is_an_error(head) -
     assert [r["id"] for r in rows] == [f"{RID}-1"]
     wrong = head.run("acceptance", "show", "ip-10-1-0-3")
     assert wrong.exception is not None
-    assert "hpctl does not know" in str(wrong.exception)
+    assert "lists no" in str(wrong.exception)
 
 
 def test_the_baseline_names_the_card_its_floor_and_who_measured_it(head) -> None:
-    speed = result("acceptance.gpu.speed", Verdict.OK, evidence='{"bf16_tflops":600.0}')
+    speed = result("acceptance.gpu.speed", DeviceVerdict.OK, evidence='{"bf16_tflops":600.0}')
     card = '{"name":"NVIDIA H200","power_limit_w":500.0,"default_power_limit_w":700.0}'
-    closing = result(TEST_SUMMARY, Verdict.OK, evidence=card)
+    closing = result(TEST_SUMMARY, DeviceVerdict.OK, evidence=card)
     *before, last = a_test()
     head.write([*before, replace(last, tests=(speed, closing))])
     shown = json.loads(head.run("acceptance", "baseline", "--json").stdout)

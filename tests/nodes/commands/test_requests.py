@@ -13,11 +13,11 @@ from hpctl.engine import request_client
 from hpctl.engine.instance_resolver import join_once
 from hpctl.engine.journal.state import replay_events
 from hpctl.engine.view import View
-from hpctl.engine.wake import Waker
+from hpctl.engine.wake import LoopWaker
 from hpctl.nodes import orders_command
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.node_recovery import NodeRecovery
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode, RecoveryPolicy
 from tests.cli import worlds
 from tests.fakes.engine import take
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 @contextmanager
 def consumer(head):
     """Take requests as the daemon does: woken through the FIFO, decided by the core."""
-    waker, stop = Waker(head.dir), threading.Event()
+    waker, stop = LoopWaker(head.dir), threading.Event()
 
     def serve() -> None:
         while not stop.is_set():
@@ -37,7 +37,7 @@ def consumer(head):
                 state = replay_events(store.events())
                 cloud, joined = join_once(worlds.cloud(), worlds.slurm())
                 view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
-                store.append(take(request, view, Policy(mode=Mode.OWN), worlds.NOW))
+                store.append(take(request, view, RecoveryPolicy(mode=Mode.OWN), worlds.NOW))
             store.close()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -53,7 +53,7 @@ def consumer(head):
 
 def test_a_daemon_with_many_connections_is_woken(head):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    waker = Waker(head.dir)
+    waker = LoopWaker(head.dir)
     low = waker._fd
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
     try:
@@ -215,9 +215,9 @@ def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history):
 def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
     monkeypatch.setenv("SUDO_USER", "carol")
     monkeypatch.setattr("os.getuid", lambda: 0)
-    assert request_client.invoking_user() == "carol"
+    assert request_client.find_invoking_user() == "carol"
     monkeypatch.setattr("os.getuid", lambda: 65534)
-    assert request_client.invoking_user() == "nobody"
+    assert request_client.find_invoking_user() == "nobody"
 
 
 def test_who_may_not_write_reads_so_and_nothing_is_created(head, monkeypatch):

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from hpctl.engine.config import ClusterSection, Config
 from hpctl.nodes.evidence import bucket as bucket_module
 from hpctl.nodes.evidence import gather
-from hpctl.nodes.evidence.bucket import EvidenceBucket, send_archive
+from hpctl.nodes.evidence.bucket import EvidenceBucket, upload_archive
 from hpctl.nodes.evidence.daemon import EvidenceRetention
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import BadArchive, check_members
+from hpctl.nodes.evidence.store import InvalidArchiveError, check_archive_members
 from hpctl.sagemaker.objects import S3Bucket
-from hpctl.vocabulary.evidence import KeptArchive, describe_archive, parse_trail
-from hpctl.vocabulary.policy import EvidencePolicy, Policy
+from hpctl.vocabulary.evidence import KeptArchive, describe_archive, parse_kept_archive
+from hpctl.vocabulary.policy import EvidencePolicy, RecoveryPolicy
 from tests.fakes.values import OWN, Clock, at
 from tests.nodes.evidence.test_gather import SAYS, SECRETS, install, keep, machine
 from tests.nodes.evidence.test_store import member, pack
@@ -41,7 +41,7 @@ PLACE = f"s3://{BUCKET}/evidence"
 class LiveSettings:
     """What the daemon's configuration is now."""
 
-    policy: Policy
+    policy: RecoveryPolicy
     config: Config
 
 
@@ -65,12 +65,14 @@ def test_a_node_writes_an_archive_without_secrets_and_the_head_reads_it(machine,
     assert result.why == ""
     assert list_keys(s3) == ["evidence/n-1.tar.gz"]
     assert list_left(machine) == []
-    archive = parse_trail(f"{PLACE}/n-1.tar.gz, {describe_archive(result.size, result.sha256)}")
+    archive = parse_kept_archive(
+        f"{PLACE}/n-1.tar.gz, {describe_archive(result.size, result.sha256)}"
+    )
     assert archive is not None
     come: list[int] = []
     reader = ArchiveReader(progress=lambda more, total: come.append(more))
     with reader.open(archive) as file:
-        assert {text.name for text in check_members(file)} == {"order.txt", "dmesg.txt"}
+        assert {text.name for text in check_archive_members(file)} == {"order.txt", "dmesg.txt"}
     assert sum(come) == archive.size
     (tmp_path / "to").mkdir()
     copy = reader.fetch(archive, tmp_path / "to")
@@ -91,10 +93,10 @@ def test_an_object_that_is_not_what_the_node_reported_is_refused(s3):
     archive = store(s3, good)
     for body, why in ((good + b"x", "bytes"), (good[:-1] + b"x", "SHA-256")):
         store(s3, body)
-        with pytest.raises(BadArchive, match=why), ArchiveReader().open(archive):
+        with pytest.raises(InvalidArchiveError, match=why), ArchiveReader().open(archive):
             pass
     s3.delete_object(Bucket=BUCKET, Key="evidence/n-1.tar.gz")
-    with pytest.raises(BadArchive, match="no such object"), ArchiveReader().open(archive):
+    with pytest.raises(InvalidArchiveError, match="no such object"), ArchiveReader().open(archive):
         pass
 
 
@@ -117,7 +119,7 @@ def test_what_is_left_on_a_node_is_bounded(machine, s3, monkeypatch):
         path = folder / f"n-a{number}.tar.gz"
         path.write_bytes(b"x" * 1000)
         os.utime(path, (time.time() - 100 + number,) * 2)
-    gather.prepare_folder(machine / "spool")
+    gather.prepare_spool_folder(machine / "spool")
     assert list_left(machine) == ["n-a1.tar.gz", "n-a2.tar.gz", "n-a3.tar.gz"]
 
 
@@ -182,7 +184,7 @@ def test_an_s3_that_does_not_answer_is_not_waited_for(machine, s3, monkeypatch):
     with answering(200, b"", delay_s=60) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         begun = time.monotonic()
-        assert "does not answer" in send_archive(path, PLACE, digest, begun + 60)
+        assert "does not answer" in upload_archive(path, PLACE, digest, begun + 60)
         assert time.monotonic() - begun < 40
 
 
@@ -207,13 +209,13 @@ def test_an_upload_that_is_slow_ends_with_its_time(tmp_path, s3, monkeypatch):
 
 def test_a_python_without_boto3_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "hpctl.sagemaker.objects", None)
-    assert "no S3 client" in send_archive(tmp_path / "n-1.tar.gz", PLACE, "00" * 32, 0.0)
+    assert "no S3 client" in upload_archive(tmp_path / "n-1.tar.gz", PLACE, "00" * 32, 0.0)
 
 
 def test_a_link_in_the_spool_is_not_sent(tmp_path, s3):
     (tmp_path / "secret").write_text("x")
     (tmp_path / "n-1.tar.gz").symlink_to(tmp_path / "secret")
-    assert send_archive(tmp_path / "n-1.tar.gz", PLACE, "00" * 32, time.monotonic() + 9)
+    assert upload_archive(tmp_path / "n-1.tar.gz", PLACE, "00" * 32, time.monotonic() + 9)
     assert list_keys(s3) == []
 
 

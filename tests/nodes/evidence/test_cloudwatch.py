@@ -9,8 +9,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from hpctl.nodes.evidence import cloudwatch
-from hpctl.nodes.evidence.cloudwatch import StreamReader, find_logs, write_logs
-from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
+from hpctl.nodes.evidence.cloudwatch import LogStreamReader, find_instance_logs, write_instance_logs
+from hpctl.toolkit.errors import HpctlError, ResourceNotFound, Unavailable
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.nodes.evidence.test_redact import KEY_ID, SECRET
 
@@ -46,7 +46,7 @@ class PaperAccount:
             raise self.broken
         name = f"{request['logGroupName']} {request['logStreamName']}"
         if name not in self.streams:
-            raise Absent("no such stream", code="ResourceNotFoundException")
+            raise ResourceNotFound("no such stream", code="ResourceNotFoundException")
         lines = self.streams[name]
         ends = int(request.get("nextToken") or len(lines))
         begins = max(0, ends - PAGE)
@@ -109,7 +109,7 @@ def test_an_instances_streams_are_copied_in_order_and_without_secrets(account, t
     account.write(group, "LifecycleConfig/workers/i-1", *lines)
     account.write(group, "LifecycleConfig/workers/i-2", "of another instance")
     account.write(group, "SagemakerHealthMonitoringAgent/workers/i-1", "HealthEvent one", "two\nx")
-    path = write_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+    path = write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
     assert path == tmp_path / "n-1-cloudwatch.tar.gz"
     assert path.stat().st_mode & 0o777 == 0o600
     texts = read_texts(path)
@@ -124,14 +124,14 @@ def test_an_instances_streams_are_copied_in_order_and_without_secrets(account, t
     assert not any(secret in said for secret in (KEY_ID, SECRET, "hunter2xyz", "another"))
     assert "HealthEvent one" in texts["n-1-cloudwatch/health-agent.txt"]
     with pytest.raises(HpctlError, match="File exists"):
-        write_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+        write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
 
 
 def test_an_instance_without_streams_leaves_no_file(account, tmp_path):
     with pytest.raises(
         HpctlError, match=r"no log of instance i-9 in the log group /aws/sagemaker/Clusters/"
     ):
-        write_logs(account, CLUSTER, "i-9", "n-9", tmp_path)
+        write_instance_logs(account, CLUSTER, "i-9", "n-9", tmp_path)
     assert not any(tmp_path.iterdir())
 
 
@@ -139,12 +139,12 @@ def test_a_service_that_does_not_answer_leaves_no_file(tmp_path):
     account = PaperAccount()
     account.broken = Unavailable("logs:GetLogEvents: not authorized", "allow it")
     with pytest.raises(Unavailable, match="not authorized"):
-        write_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
+        write_instance_logs(account, CLUSTER, "i-1", "n-1", tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def read_stream(account, ends: float = 1.0) -> bytes:
-    reader = StreamReader(account, "g", ends, monotonic=lambda: 0.0)
+    reader = LogStreamReader(account, "g", ends, monotonic=lambda: 0.0)
     return b"".join(reader.read_first(("LifecycleConfig/workers/i-1",)))
 
 
@@ -171,18 +171,18 @@ def test_a_stream_is_bounded_in_bytes_requests_and_time(monkeypatch):
     ],
 )
 def test_an_event_of_any_shape_is_a_line(event):
-    line = cloudwatch.format_event(event)
+    line = cloudwatch.format_log_event(event)
     assert line.endswith(b"\n")
     assert line.startswith((b"(no time)", b"9000-01-01T"))
 
 
 def test_an_event_begins_with_its_time():
     event = {"timestamp": 1000, "message": "x"}
-    assert cloudwatch.format_event(event) == b"1970-01-01T00:00:01Z x\n"
+    assert cloudwatch.format_log_event(event) == b"1970-01-01T00:00:01Z x\n"
 
 
 def test_the_streams_are_those_of_every_group(account):
-    found = find_logs(account, CLUSTER, "i-1")
+    found = find_instance_logs(account, CLUSTER, "i-1")
     assert found.group == f"/aws/sagemaker/Clusters/{CLUSTER}/{account.id}"
     assert "LifecycleConfig/workers/i-1" in found.streams["lifecycle"]
     assert found.streams["deep-health-check"] == ("DeepHealthCheckResults/i-1",)

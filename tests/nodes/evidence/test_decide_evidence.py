@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from hpctl.engine.journal.state import replay_events
 from hpctl.faults.health import ORDER_S
-from hpctl.nodes.advance import advance
-from hpctl.nodes.evidence.decide import EVIDENCE, find_turns
+from hpctl.nodes.advance import advance_node_recovery
+from hpctl.nodes.evidence.decide import EVIDENCE, find_next_recoveries
 from hpctl.nodes.testing import NO_TESTING
 from hpctl.vocabulary.assessment import Remedy
 from hpctl.vocabulary.evidence import (
@@ -15,13 +15,13 @@ from hpctl.vocabulary.evidence import (
     MOST_BYTES,
     NOT_KEPT,
     describe_archive,
-    parse_trail,
+    parse_kept_archive,
 )
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.policy import EvidencePolicy, Mode
-from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
+from hpctl.vocabulary.recovery import PhaseMove, StartStep, StepKind, StepRecord, Trail, WaitUntil
 from tests.fakes.values import OWN, at, does, generation, moves, opened, view_of
 from tests.nodes.test_node_recovery import FACTS, OURS, rec
 
@@ -34,10 +34,10 @@ ARCHIVE = describe_archive(1234, DIGEST)
 
 
 def next_of(recovery=VACATED, facts=ANSWERS, seconds=2, policy=KEEPS):
-    return advance(recovery, facts, policy, at(seconds), NO_TESTING, EVIDENCE)
+    return advance_node_recovery(recovery, facts, policy, at(seconds), NO_TESTING, EVIDENCE)
 
 
-def said(code=KEPT, evidence=ARCHIVE, detail="dmesg", verdict=Verdict.OK):
+def said(code=KEPT, evidence=ARCHIVE, detail="dmesg", verdict=DeviceVerdict.OK):
     return Finding(EVIDENCE_CHECK, verdict, at(9), at(9), "n-1", code, detail, evidence)
 
 
@@ -51,15 +51,15 @@ def test_evidence_is_ordered_once_the_node_is_empty_and_before_its_remedy():
     assert (order.remedy, "GPU fell off the bus" in order.why) == ("reboot", True)
     for phase in (NodePhase.OPEN, NodePhase.CORDONED):
         answer = next_of(rec(phase))
-        assert not (isinstance(answer, Do) and answer.kind is StepKind.EVIDENCE)
+        assert not (isinstance(answer, StartStep) and answer.kind is StepKind.EVIDENCE)
 
 
 def test_the_remedy_follows_at_once_when_the_archive_is_reported():
     waiting = replace(VACATED, steps=(OFFERED,))
-    assert isinstance(next_of(waiting, seconds=60), Wait)
+    assert isinstance(next_of(waiting, seconds=60), WaitUntil)
     move = moves(next_of(waiting, replace(ANSWERS, evidence=said()), 60))
     assert move.signal is NodeSignal.EVIDENCE_KEPT
-    archive = parse_trail(move.why)
+    archive = parse_kept_archive(move.why)
     assert (archive.path, archive.size, archive.sha256) == (
         "/fsx/hpctl/evidence/n-1.tar.gz", 1234, DIGEST,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def test_the_remedy_follows_at_once_when_the_archive_is_reported():
 def test_every_remedy_that_destroys_waits_and_others_do_not(remedy):
     assert does(next_of(replace(VACATED, ladder=(remedy,)))).kind is StepKind.EVIDENCE
     for harmless in (Remedy.NONE, Remedy.ASK_HUMAN, Remedy.AWAIT):
-        assert isinstance(next_of(replace(VACATED, ladder=(harmless,))), Move)
+        assert isinstance(next_of(replace(VACATED, ladder=(harmless,))), PhaseMove)
 
 
 def test_no_evidence_is_kept_where_nothing_is_destroyed_or_no_directory_is_set():
@@ -83,19 +83,19 @@ def test_no_evidence_is_kept_where_nothing_is_destroyed_or_no_directory_is_set()
         replace(KEEPS, attended=True),
     ):
         answer = next_of(policy=policy, seconds=61)
-        assert not (isinstance(answer, Do) and answer.kind is StepKind.EVIDENCE), policy.mode
+        assert not (isinstance(answer, StartStep) and answer.kind is StepKind.EVIDENCE), policy.mode
 
 
 def test_a_remedy_waits_no_longer_than_the_deadline_for_an_answer():
     due = KEEPS.evidence.deadline_s
     for outcome in (Outcome.accepted(), Outcome.ambiguous("lost"), None):
         waiting = replace(VACATED, steps=(replace(OFFERED, outcome=outcome),))
-        assert isinstance(next_of(waiting, seconds=due), Wait)
+        assert isinstance(next_of(waiting, seconds=due), WaitUntil)
         move = moves(next_of(waiting, seconds=due + 1))
         assert (move.signal, "did not answer within 120 s" in move.why) == (
             NodeSignal.NO_EVIDENCE, True,
         )  # fmt: skip
-    assert isinstance(next_of(facts=replace(ANSWERS, turn=False), seconds=due), Wait)
+    assert isinstance(next_of(facts=replace(ANSWERS, turn=False), seconds=due), WaitUntil)
     late = moves(next_of(facts=replace(ANSWERS, turn=False), seconds=due + 1))
     assert (late.signal, "other nodes kept theirs" in late.why) == (NodeSignal.NO_EVIDENCE, True)
 
@@ -108,7 +108,7 @@ def test_a_remedy_waits_no_longer_than_the_deadline_for_an_answer():
     ],
 )
 def test_a_node_that_cannot_answer_delays_its_remedy_by_nothing(facts, why):
-    assert isinstance(next_of(facts=facts, seconds=59), Wait)
+    assert isinstance(next_of(facts=facts, seconds=59), WaitUntil)
     move = moves(next_of(facts=facts, seconds=60))
     assert (move.signal, move.why) == (NodeSignal.NO_EVIDENCE, why)
     after = VACATED.on(move.signal, at(60), move.why)
@@ -126,24 +126,24 @@ def test_a_node_that_boots_while_it_keeps_evidence_is_not_waited_for():
 @pytest.mark.parametrize(
     "answer",
     [
-        said(NOT_KEPT, "", "no directory /fsx", Verdict.WARN),
+        said(NOT_KEPT, "", "no directory /fsx", DeviceVerdict.WARN),
         said(evidence=f"{MOST_BYTES + 1} bytes, sha256 {DIGEST}"),
         said(evidence=f"12 bytes, sha256 {DIGEST}\nkept elsewhere"),
         said(evidence="../../etc/shadow"),
         said(evidence=""),
-        said(verdict=Verdict.FAIL),
+        said(verdict=DeviceVerdict.FAIL),
     ],
 )
 def test_an_answer_that_names_no_possible_archive_is_no_evidence(answer):
     move = moves(next_of(replace(VACATED, steps=(OFFERED,)), replace(ANSWERS, evidence=answer), 9))
     assert move.signal is NodeSignal.NO_EVIDENCE
-    assert parse_trail(move.why) is None
+    assert parse_kept_archive(move.why) is None
 
 
 def test_what_was_offered_to_no_agent_is_offered_again_and_then_given_up():
     refused = Outcome.rejected("unavailable", "no munged", transient=True)
     step = replace(OFFERED, outcome=refused)
-    assert isinstance(next_of(replace(VACATED, steps=(step,)), seconds=2), Wait)
+    assert isinstance(next_of(replace(VACATED, steps=(step,)), seconds=2), WaitUntil)
     again = does(next_of(replace(VACATED, steps=(step,)), seconds=12))
     assert (again.attempt, again.evidence.recovery) == (2, "n-1")
     never = replace(OFFERED, outcome=Outcome.rejected("no_agents"))
@@ -169,15 +169,18 @@ def look(recoveries, seconds=2, silent=()):
     view.state.nodes.update({r.id: r for r in recoveries})
     view.state.open_nodes.update({r.node: r.id for r in recoveries})
     for node in silent:
-        view.health[node] = Health(generation(node), at(seconds - 1000))
+        view.health[node] = NodeHealth(generation(node), at(seconds - 1000))
     return view
 
 
 def test_only_so_many_nodes_keep_evidence_at_once_and_the_longest_empty_first():
     many = [empty(n) for n in (3, 1, 2, 4)]
-    assert find_turns(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
+    assert find_next_recoveries(look(many), (), KEEPS, at(2)) == {"n-1", "n-2"}
     busy = empty(9, steps=(OFFERED,))
-    assert find_turns(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
-    assert find_turns(look([*many, busy], 122), (), KEEPS, at(122)) == {"n-1", "n-2"}
+    assert find_next_recoveries(look([*many, busy]), (), KEEPS, at(2)) == {"n-1"}
+    assert find_next_recoveries(look([*many, busy], 122), (), KEEPS, at(122)) == {"n-1", "n-2"}
     # What a gate holds, or cannot answer, takes no turn from the others.
-    assert find_turns(look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)) == {"n-3", "n-4"}
+    assert find_next_recoveries(look(many, silent=("n1",)), ("n-2",), KEEPS, at(2)) == {
+        "n-3",
+        "n-4",
+    }

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from hpctl.detection.service import is_recalled_elsewhere
+from hpctl.detection.service import is_kept_by_other_source
 from hpctl.engine.config import Config
 from hpctl.nodes.evidence import check
-from hpctl.nodes.evidence.check import check_evidence, compare_places
+from hpctl.nodes.evidence.check import check_evidence, compare_evidence_places
 from hpctl.vocabulary.evidence import PLACE_CHECK
-from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding, NodeHealth
 from hpctl.vocabulary.policy import EvidencePolicy
 from tests.agent_process import AgentProcess
 from tests.fakes.values import at, finding, generation
@@ -26,19 +26,19 @@ PLACE = "/fsx/hpctl/evidence"
 class Heard:
     """What is read of the world here."""
 
-    health: Mapping[str, Health]
+    health: Mapping[str, NodeHealth]
 
 
-def health(place: str, minutes_ago: float = 0.0) -> Health:
+def health(place: str, minutes_ago: float = 0.0) -> NodeHealth:
     found = [finding()]
     if place:
-        found.append(Finding(PLACE_CHECK, Verdict.OK, at(0), at(0), detail=place))
-    return Health(generation(), at(-minutes_ago * 60), tuple(found))
+        found.append(Finding(PLACE_CHECK, DeviceVerdict.OK, at(0), at(0), detail=place))
+    return NodeHealth(generation(), at(-minutes_ago * 60), tuple(found))
 
 
 def compare(place: str, **nodes: str) -> list[tuple[str, str, str]]:
     heard = {name: health(where) for name, where in nodes.items()}
-    return [(view.verdict, view.what, view.fix) for view in compare_places(place, heard)]
+    return [(view.verdict, view.what, view.fix) for view in compare_evidence_places(place, heard)]
 
 
 def test_agents_that_name_the_heads_place_are_in_order():
@@ -74,14 +74,14 @@ def test_a_head_without_a_place_is_the_one_to_change():
 
 def test_agents_that_are_silent_are_not_judged(monkeypatch):
     heard = {"n1": health("", minutes_ago=60), "n2": health(PLACE)}
-    monkeypatch.setattr(check, "gather_world", lambda *_: Heard(heard))
+    monkeypatch.setattr(check, "read_world_once", lambda *_: Heard(heard))
     config = Config(evidence=EvidencePolicy(directory=PLACE))
     assert [view.verdict for view in check_evidence(config, at(0))] == ["ok"]
 
 
 @pytest.mark.integration
 def test_a_bucket_that_the_head_cannot_read_is_a_failure(monkeypatch, s3):
-    monkeypatch.setattr(check, "gather_world", lambda *_: Heard({}))
+    monkeypatch.setattr(check, "read_world_once", lambda *_: Heard({}))
     config = Config(evidence=EvidencePolicy(directory="s3://no-such-bucket/x"))
     (view,) = check_evidence(config, at(0))
     assert (view.verdict, "there is no bucket no-such-bucket" in view.what) == ("fail", True)
@@ -109,4 +109,4 @@ def test_an_agent_names_its_place_in_each_report(tmp_path):
 
 
 def test_what_a_place_was_is_not_recalled():
-    assert is_recalled_elsewhere(PLACE_CHECK)
+    assert is_kept_by_other_source(PLACE_CHECK)

@@ -41,7 +41,7 @@ def world(tmp_path, monkeypatch):
     recoveries = [empty(1, trail=(first,)), empty(2, trail=(second,)), empty(3)]
     state = State(nodes={r.id: r for r in recoveries})
     seen = World(at(60), OWN, state, "train")
-    monkeypatch.setattr(command, "gather_world", lambda *_, **__: seen)
+    monkeypatch.setattr(command, "read_world_once", lambda *_, **__: seen)
     config = Config(cluster=ClusterSection(name="train", region="us-east-1"))
     monkeypatch.setattr(command.config_loading, "load_config", lambda _: config)
     return seen

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpctl.nodes.evidence.fetch import ArchiveReader
-from hpctl.nodes.evidence.store import check_members
-from hpctl.vocabulary.evidence import name_archive, parse_trail
+from hpctl.nodes.evidence.store import check_archive_members
+from hpctl.vocabulary.evidence import name_archive, parse_kept_archive
 from hpctl.vocabulary.job_recovery import JobSignal
 from hpctl.vocabulary.node_recovery import FELT, NodeSignal
 from tests.daemon.chaos import Chaos, cluster
@@ -72,11 +72,11 @@ def check_kept(recoveries: list, directory: Path) -> None:
     for rec in recoveries:
         kept = [m for m in rec.trail if m.signal == NodeSignal.EVIDENCE_KEPT]
         assert len(kept) == 1, rec.trail
-        archive = parse_trail(kept[0].why)
+        archive = parse_kept_archive(kept[0].why)
         assert archive is not None, kept[0].why
         assert archive.path == str(directory / name_archive(rec.id))
         with ArchiveReader().open(archive) as file:
-            assert check_members(file)
+            assert check_archive_members(file)
         remedies = [s.started for s in rec.steps if s.kind in FELT]
         assert remedies
         assert kept[0].at <= min(remedies)

@@ -38,7 +38,7 @@ from hpctl.detection.config import AgentConfig, EvidenceConfig
 from hpctl.detection.settings import AgentSettings
 from hpctl.nodes.evidence.agent import EvidenceKeeper
 from hpctl.vocabulary.evidence import EvidenceOrder
-from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.identity import NodeGeneration
 
 answers = {}
 commands = {"ethtool": ["/usr/local/bin/read-counters"]}
@@ -50,7 +50,8 @@ for recovery, place in (("n-1", "/fsx/hpctl/evidence"), ("n-2", "s3://no-such-bu
         answers[found[0].device] = [found[0].code, found[0].detail, found[0].evidence]
         done.set()
     order = EvidenceOrder(
-        recovery, Generation("n1", "i-1", "boot-1"), 2e9, 1.7e9, "reboot", "xid-79:\\noff the bus"
+        recovery, NodeGeneration("n1", "i-1", "boot-1"), 2e9, 1.7e9, "reboot",
+        "xid-79:\\noff the bus",
     )
     EvidenceKeeper(settings, report, ()).begin(order)
     assert done.wait(100)

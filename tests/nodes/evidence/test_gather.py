@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from hpctl.detection.config import AgentConfig, EvidenceConfig
 from hpctl.detection.settings import AgentSettings
-from hpctl.detection.spool import Spool
+from hpctl.detection.spool import FindingsSpool
 from hpctl.nodes.evidence import agent, archive, collect, gather
-from hpctl.nodes.evidence.gather import GatherRequest, decode_result, encode_request
+from hpctl.nodes.evidence.gather import GatherRequest, decode_gather_result, encode_gather_request
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.vocabulary.evidence import (
     EVIDENCE_CHECK,
@@ -26,9 +26,9 @@ from hpctl.vocabulary.evidence import (
     MOST_BYTES,
     NOT_KEPT,
     EvidenceOrder,
-    is_well_formed,
+    is_valid_answer,
 )
-from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.vocabulary.model import AgentReport, DeviceVerdict, Finding
 from tests.fakes.values import at, finding, generation
 from tests.nodes.evidence.test_redact import KEY_ID, SECRET
 from tests.waiting import until
@@ -68,10 +68,10 @@ def keep(machine: Path, **changes):
     """Gather in a separate process, as the agent does."""
     done = subprocess.run(
         [sys.executable, *SAFE_PATH, agent.MODULE],
-        input=encode_request(request(machine, **changes)), capture_output=True, timeout=120,
+        input=encode_gather_request(request(machine, **changes)), capture_output=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return decode_result(done.stdout)
+    return decode_gather_result(done.stdout)
 
 
 def read(machine: Path, name: str = "n-1.tar.gz") -> dict[str, str]:
@@ -99,8 +99,10 @@ def test_an_archive_holds_what_the_machine_says_without_secrets(machine, monkeyp
     counters = machine / "root/sys/class/infiniband/efa0/ports/1/hw_counters"
     counters.mkdir(parents=True)
     (counters / "rx_drops").write_text("7\n")
-    found = Report("n1", generation().instance, generation().boot, 1, at(1), at(0), (finding(),))
-    Spool(machine / "spool").save(found, acked=True)
+    found = AgentReport(
+        "n1", generation().instance, generation().boot, 1, at(1), at(0), (finding(),)
+    )
+    FindingsSpool(machine / "spool").save(found, acked=True)
     result = keep(machine, commands={"disks": ("/bin/echo", f"disk {SECRETS[0]}")})
     body = (machine / "evidence/n-1.tar.gz").read_bytes()
     assert (result.why, result.size) == ("", len(body))
@@ -153,7 +155,7 @@ def test_endless_huge_hanging_and_linked_sources_are_bounded(machine, monkeypatc
     wanted = request(machine)
     collector_limit = {c.name: c.limit_s for c in collect.COMMANDS}
     assert max(collector_limit.values()) <= 20
-    result = gather.gather(wanted)
+    result = gather.gather_evidence(wanted)
     assert time.monotonic() - begun < 60
     assert result.why == ""
     texts = read(machine)
@@ -230,7 +232,7 @@ def test_a_full_temporary_directory_is_an_answer(machine, monkeypatch):
     found: list[Finding] = []
     make_keeper(machine, found).begin(order())
     until(lambda: found)
-    assert (found[0].verdict, found[0].code) == (Verdict.WARN, NOT_KEPT)
+    assert (found[0].verdict, found[0].code) == (DeviceVerdict.WARN, NOT_KEPT)
     assert "No space left" in found[0].detail
 
 
@@ -246,7 +248,7 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
     time.sleep(0.1)
     (answer,) = found
     assert (answer.check, answer.device, answer.code) == (EVIDENCE_CHECK, "n-1", KEPT)
-    assert is_well_formed(answer)
+    assert is_valid_answer(answer)
     assert "order" in answer.detail
     (line,) = written
     assert line == "hpctl is about to reboot this node: recovery n-1, xid-79: off the bus"
@@ -255,7 +257,7 @@ def test_an_agent_keeps_evidence_once_a_recovery_says_so_and_tells_the_node(mach
 def test_a_line_in_the_nodes_log_is_one_line(monkeypatch):
     written: list[str] = []
     monkeypatch.setattr(agent.syslog, "syslog", lambda _level, text: written.append(text))
-    agent.announce_remedy(
+    agent.log_upcoming_remedy(
         replace(order(), remedy="replace", why="xid-79\nroot: all is well\x1b[2J")
     )
     (line,) = written
@@ -273,7 +275,7 @@ def test_an_agent_without_a_directory_or_with_a_process_that_hangs_says_so(machi
     make_keeper(machine, found).begin(order("n-2"))
     until(lambda: len(found) == 2)
     assert "took more than" in found[1].detail
-    assert not is_well_formed(found[1])
+    assert not is_valid_answer(found[1])
 
 
 def test_bytes_that_are_no_text_are_kept_as_text(machine):

@@ -12,12 +12,12 @@ from hpctl.nodes.evidence.fetch import ArchiveReader
 from hpctl.nodes.evidence.store import (
     MOST_MEMBERS,
     PART_KEPT_S,
-    BadArchive,
+    InvalidArchiveError,
     StoredFile,
-    check_members,
-    choose_expired,
-    delete_files,
-    list_files,
+    check_archive_members,
+    choose_expired_files,
+    delete_archives,
+    list_archives,
 )
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.evidence import MOST_BYTES, KeptArchive
@@ -51,7 +51,7 @@ def keep(directory, body: bytes, name: str = "n-1.tar.gz") -> KeptArchive:
 def test_an_archive_is_checked_listed_and_copied(tmp_path):
     archive = keep(tmp_path, pack(member(), member("n-1/site-up_time.txt", 5)))
     with READER.open(archive) as file:
-        assert [(m.name, m.size) for m in check_members(file)] == [
+        assert [(m.name, m.size) for m in check_archive_members(file)] == [
             ("dmesg.txt", 3), ("site-up_time.txt", 5),
         ]  # fmt: skip
     (tmp_path / "to").mkdir()
@@ -73,15 +73,15 @@ def test_a_file_that_is_not_what_the_node_reported_is_refused(tmp_path):
         path.unlink(missing_ok=True)
         if body is not None:
             path.write_bytes(body)
-        with pytest.raises(BadArchive, match=why), READER.open(archive):
+        with pytest.raises(InvalidArchiveError, match=why), READER.open(archive):
             pass
     (tmp_path / "other").write_bytes(good)
     path.symlink_to(tmp_path / "other")
-    with pytest.raises(BadArchive), READER.open(archive):
+    with pytest.raises(InvalidArchiveError), READER.open(archive):
         pass
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(BadArchive, match="not a regular file"), READER.open(archive):
+    with pytest.raises(InvalidArchiveError, match="not a regular file"), READER.open(archive):
         pass
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_not_what_the_node_reported_is_refused(tmp_path):
 def test_an_archive_with_anything_but_plain_texts_is_refused(tmp_path, members):
     archive = keep(tmp_path, pack(*members))
     (tmp_path / "to").mkdir()
-    with pytest.raises(BadArchive):
+    with pytest.raises(InvalidArchiveError):
         READER.fetch(archive, tmp_path / "to")
     assert not any((tmp_path / "to").iterdir())
 
@@ -113,21 +113,25 @@ def test_an_archive_that_unpacks_without_end_is_refused_within_bounds(tmp_path):
     pax.type, pax.size = tarfile.XHDTYPE, MOST_BYTES * 64
     for first in (header, pax.tobuf(tarfile.PAX_FORMAT)):
         bomb = gzip.compress(first + b"\0" * (MOST_BYTES * 2), compresslevel=1)
-        with READER.open(keep(tmp_path, bomb)) as file, pytest.raises(BadArchive):
-            check_members(file)
+        with READER.open(keep(tmp_path, bomb)) as file, pytest.raises(InvalidArchiveError):
+            check_archive_members(file)
     for garbage in (b"", b"no archive", pack(member())[:-20]):
-        with READER.open(keep(tmp_path, garbage)) as file, pytest.raises(BadArchive):
-            check_members(file)
+        with READER.open(keep(tmp_path, garbage)) as file, pytest.raises(InvalidArchiveError):
+            check_archive_members(file)
 
 
 def test_what_is_old_or_too_much_is_deleted_oldest_first():
     files = [StoredFile(f"n-{n}.tar.gz", 10, 100 * DAY - n * DAY) for n in range(1, 6)]
     now = 100 * DAY
-    assert choose_expired(files, now, 3.5 * DAY, 1000) == ["n-4.tar.gz", "n-5.tar.gz"]
-    assert choose_expired(files, now, 99 * DAY, 25) == ["n-3.tar.gz", "n-4.tar.gz", "n-5.tar.gz"]
-    assert choose_expired(files, now, 99 * DAY, 1000) == []
+    assert choose_expired_files(files, now, 3.5 * DAY, 1000) == ["n-4.tar.gz", "n-5.tar.gz"]
+    assert choose_expired_files(files, now, 99 * DAY, 25) == [
+        "n-3.tar.gz",
+        "n-4.tar.gz",
+        "n-5.tar.gz",
+    ]
+    assert choose_expired_files(files, now, 99 * DAY, 1000) == []
     part = StoredFile(".n-9.tar.gz.12.part", 10, now - PART_KEPT_S - 1)
-    assert choose_expired([part], now, 99 * DAY, 1000) == [part.name]
+    assert choose_expired_files([part], now, 99 * DAY, 1000) == [part.name]
 
 
 def test_only_hpctls_own_regular_files_are_listed_and_deleted(tmp_path):
@@ -136,7 +140,7 @@ def test_only_hpctls_own_regular_files_are_listed_and_deleted(tmp_path):
     keep(tmp_path, b"x", "n-2.tar.gz.bak")
     (tmp_path / "n-3.tar.gz").mkdir()
     (tmp_path / "n-4.tar.gz").symlink_to("/etc/passwd")
-    found = list_files(tmp_path)
+    found = list_archives(tmp_path)
     assert [f.name for f in found] == ["n-1.tar.gz"]
-    assert delete_files(tmp_path, [f.name for f in found]) == 1
+    assert delete_archives(tmp_path, [f.name for f in found]) == 1
     assert len(list(tmp_path.iterdir())) == 4

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.engine.instance_resolver import InstanceResolver
-from hpctl.sagemaker.provider import Details, SageMakerProvider
+from hpctl.sagemaker.provider import InstanceDetails, SageMakerProvider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
-from hpctl.sandbox.emulator.state import Allocate, Role, loopback_addresses
+from hpctl.sandbox.emulator.state import Allocate, Role, make_loopback_allocator
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.cloud_facts import Instance, ProviderView
-from hpctl.vocabulary.ports import Provider
+from hpctl.vocabulary.ports import CloudProvider
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.provider import FakeProvider
 
@@ -56,7 +56,7 @@ def cluster(name: str = CLUSTER, workers: int = 4, **more) -> dict[str, Any]:
 
 
 class _Nodes:
-    provider: Provider
+    provider: CloudProvider
     prefix = "ip-127-0-1-"
     """What the workers' names in Slurm begin with."""
 
@@ -228,7 +228,7 @@ class JoinedProvider:
 
     def forget_addresses(self) -> None:
         """And how many calls were spent on them: tests make clusters faster than anybody."""
-        self._real._details = Details(CLUSTER, self._real._read.describe_cluster_node)
+        self._real._details = InstanceDetails(CLUSTER, self._real._read.describe_cluster_node)
 
     def view(self) -> ProviderView:
         """Both as of one moment: an instance that moves between two reads is joined to nothing."""
@@ -254,7 +254,7 @@ class GroupBed(EmulatorBed):
     prefix = "gpu-compute-"
 
     def __init__(self, workers: int = 4) -> None:
-        addresses = loopback_addresses()
+        addresses = make_loopback_allocator()
 
         def allocate(name: str, role: Role) -> tuple[str, str]:
             address, host = addresses(name, role)

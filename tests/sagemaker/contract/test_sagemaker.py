@@ -8,8 +8,8 @@ import pytest
 
 from hpctl.sagemaker import provider as details
 from hpctl.sagemaker.provider import SageMakerProvider
-from hpctl.sandbox.emulator.faults import validation_error
-from hpctl.sandbox.emulator.launch import Timings
+from hpctl.sandbox.emulator.faults import make_validation_error
+from hpctl.sandbox.emulator.launch import ServiceTimings
 from hpctl.sandbox.emulator.service import CallLog
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -44,7 +44,7 @@ def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulate
 
     def refuse(request):
         if request.get("IncludeNodeLogicalIds"):
-            raise validation_error("IncludeNodeLogicalIds is not supported for this cluster.")
+            raise make_validation_error("IncludeNodeLogicalIds is not supported for this cluster.")
         return listed(request)
 
     monkeypatch.setitem(emulated.emulator.handlers, "ListClusterNodes", refuse)
@@ -52,7 +52,7 @@ def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulate
 
 
 def test_nodes_that_wait_for_an_instance_are_left_out(emulated, monkeypatch):
-    monkeypatch.setattr(emulated.emulator.launches, "timings", Timings(boot_s=0.5))
+    monkeypatch.setattr(emulated.emulator.launches, "timings", ServiceTimings(boot_s=0.5))
     emulated.add(2)
     assert len(emulated.provider.view().instances) == 5
     emulated.settle()
@@ -182,7 +182,7 @@ def test_a_host_name_that_spells_the_address_needs_no_call(emulated):
 
 @pytest.mark.parametrize("date", [None, "", "yesterday", "Fri, 31 Dec 9999 23:59:59 -2359"])
 def test_a_date_that_cannot_be_read_moves_no_launch(date):
-    assert details.measure_lead(date, datetime.now(UTC)) == timedelta()
+    assert details.measure_clock_lead(date, datetime.now(UTC)) == timedelta()
 
 
 def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(monkeypatch):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hpctl.engine.config import load
+from hpctl.engine.config import read_config_file
 from hpctl.service.checks import check_notifications
 from hpctl.toolkit import output
 from tests.fakes.command_line import run
@@ -36,10 +36,12 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     checked = run("config", "check", conf)
     assert checked.exit_code == 1
     assert f"run: chmod 0640 {tmp_path}/open" in checked.output
-    (check,) = check_notifications(load(conf), output.now())
+    (check,) = check_notifications(read_config_file(conf), output.now())
     assert check.verdict == "warn"
     assert "notification sink old: " in check.what
     hook.close()
-    (gone,) = (c for c in check_notifications(load(conf), output.now()) if "ops" in c.what)
+    (gone,) = (
+        c for c in check_notifications(read_config_file(conf), output.now()) if "ops" in c.what
+    )
     assert "does not answer" in gone.what
     assert "secret" not in gone.what

@@ -11,8 +11,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from docgen.alerts import ALERTS, RECORDS
-from hpctl.service.metrics import Metrics
-from hpctl.vocabulary.policy import Policy
+from hpctl.service.metrics import DaemonMetrics
+from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.fakes.values import view_of
 from tests.process import promtool
 
@@ -64,8 +64,8 @@ def read(registry: CollectorRegistry, used: frozenset[str], **extra: str) -> dic
 
 def healthy_head() -> dict[Series, float]:
     """A head node whose daemon has run one cycle over four nodes that are well."""
-    made = Metrics()
-    made.cycle(0.1, view_of(nodes=4), Policy())
+    made = DaemonMetrics()
+    made.cycle(0.1, view_of(nodes=4), RecoveryPolicy())
     made.take_troubles(dict.fromkeys(("configuration", "notify", "page", "lock"), ""))
     found = read(made.registry, list_used())
     found[parse("hpctl_leader")] = 1.0

@@ -14,25 +14,25 @@ from hpctl.detection.checks.host_disk import DiskSpace
 from hpctl.detection.checks.host_disk import DiskSpaceSample as Disks
 from hpctl.detection.checks.host_edac import EdacCounts
 from hpctl.detection.checks.host_mounts import MountAnswer
-from hpctl.detection.checks.host_nvme import Controller
+from hpctl.detection.checks.host_nvme import NvmeController
 from hpctl.detection.checks.neuron_reading import NeuronDevice
-from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, yield_samples
+from hpctl.detection.metrics import PREFIX, MetricsServer, list_samples, list_series, render_samples
 from hpctl.detection.nvml.snapshot import (
     ClockThrottleTimes,
-    Ecc,
+    EccCounters,
     GpuState,
     NvLink,
-    Pcie,
-    Remap,
-    Snapshot,
+    NvmlSnapshot,
+    PcieLinkState,
+    RowRemapping,
 )
-from hpctl.detection.rdma_counters import CounterReading, CounterSweep, Trace
+from hpctl.detection.rdma_counters import CounterReading, CounterSweep, CounterTrace
 from hpctl.engine.config import MetricsSection
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.cloud_facts import InstanceGroup
-from hpctl.vocabulary.model import Verdict
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.model import DeviceVerdict
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.wire.heads import AGENT_METRICS_PORT
 from tests.agent_process import AgentProcess
 from tests.fakes.values import finding, node_name, view_of
@@ -46,19 +46,20 @@ pytestmark = pytest.mark.integration
 FULL = GpuState(
     0, "GPU-1", "0000:c1:00.0", "NVIDIA H100", "96.00", utilization=97, sm_clock_mhz=1980,
     power_mw=650_000, temperature_c=61, memory_temperature_c=88,
-    throttle=ClockThrottleTimes(0, 2_500_000_000, 0), remap=Remap(1, 2, True, False),
-    ecc=Ecc(volatile_uncorrected=3, volatile_corrected=4), pcie=Pcie(5, 5, 16, 16, 7),
+    throttle=ClockThrottleTimes(0, 2_500_000_000, 0), remap=RowRemapping(1, 2, True, False),
+    ecc=EccCounters(volatile_uncorrected=3, volatile_corrected=4), pcie=PcieLinkState(5, 5, 16, 16,
+    7),
     nvlinks=(NvLink(0, True, 1, 2), NvLink(1, False, 3, None)),
 )  # fmt: skip
 SEEN = {
-    "gpu.clocks": Snapshot(9.0, (replace(FULL, temperature_c=1),)),
-    "gpu.ecc": Snapshot(10.0, (FULL, GpuState(1))),
-    "efa.errors": Trace(
+    "gpu.clocks": NvmlSnapshot(9.0, (replace(FULL, temperature_c=1),)),
+    "gpu.ecc": NvmlSnapshot(10.0, (FULL, GpuState(1))),
+    "efa.errors": CounterTrace(
         CounterSweep(1.0, {"rdmap79s0": CounterReading((1, 1), {"retrans_pkts": 12})})
     ),
     "host.disk": Disks((DiskSpace("/", False, 100, 40, 60),)),
     "host.mounts": (MountAnswer("/fsx", "lustre", 3.5),),
-    "host.nvme": (Controller("nvme0", "x", "live"), Controller("nvme1", "x", "dead")),
+    "host.nvme": (NvmeController("nvme0", "x", "live"), NvmeController("nvme1", "x", "dead")),
     "host.edac": (EdacCounts("mc0", 1, 2),),
     "neuron.errors": (NeuronDevice("neuron0", {"sram_ecc_uncorrected": 5}),),
 }
@@ -70,9 +71,11 @@ def lines(text: bytes) -> dict[str, float]:
 
 
 def test_it_prints_what_its_checks_saw_last_in_base_units():
-    notes = [replace(finding(), verdict=Verdict.NOTE, code=code, count=20) for code in ("13", "31")]
+    notes = [
+        replace(finding(), verdict=DeviceVerdict.NOTE, code=code, count=20) for code in ("13", "31")
+    ]
     found_now = [finding(), finding(), *notes]
-    text = render_samples(yield_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
+    text = render_samples(list_samples(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
@@ -100,7 +103,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
 def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render_samples(
-        yield_samples({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
+        list_samples({"host.mounts": (MountAnswer(HOSTILE * 99, "nfs"),)}, chosen, {})
     )
     assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50
@@ -109,7 +112,7 @@ def test_no_name_that_a_user_chose_makes_a_series_or_breaks_a_line():
 
 @pytest.fixture
 def endpoint():
-    made = Endpoint("127.0.0.1:0", ["127.0.0.1"], [], lambda: b"x 1\n")
+    made = MetricsServer("127.0.0.1:0", ["127.0.0.1"], [], lambda: b"x 1\n")
     made.start()
     yield made
     made.stop()
@@ -136,7 +139,7 @@ def test_it_answers_one_path_and_a_slow_client_costs_it_seconds(endpoint, monkey
 
 
 def test_it_is_for_the_head_nodes_this_host_and_the_hosts_that_are_given():
-    made = Endpoint(
+    made = MetricsServer(
         "127.0.0.1:0", ["192.0.2.7", "no.such.host.invalid"], ["198.51.100.0/24"], bytes
     )
     made.stop()
@@ -144,7 +147,7 @@ def test_it_is_for_the_head_nodes_this_host_and_the_hosts_that_are_given():
     assert [made.is_allowed(peer) for peer in peers] == [True, True, True, True, False]
     for listen, allow in (("127.0.0.1:99999", []), ("nowhere", []), ("127.0.0.1:0", ["x/y"])):
         with pytest.raises(HpctlError, match="cannot serve its metrics"):
-            Endpoint(listen, [], allow, bytes)
+            MetricsServer(listen, [], allow, bytes)
 
 
 def test_the_agent_itself_serves_within_its_memory(tmp_path):
@@ -175,7 +178,7 @@ def _up(port: int) -> bool:
 
 
 def test_prometheus_gets_every_agent_that_was_heard():
-    made, view = Metrics(agent_port=9), view_of(nodes=3)
+    made, view = DaemonMetrics(agent_port=9), view_of(nodes=3)
     assert made.targets() == []
     nodes = {
         name: replace(node, address=f"10.0.0.{n}" if n != 2 else "fd00::2", partitions=("b", "a"))
@@ -184,7 +187,9 @@ def test_prometheus_gets_every_agent_that_was_heard():
     health = {name: h for name, h in view.health.items() if name != node_name(3)}
     group = {"workers": InstanceGroup("workers", "ml.p5.48xlarge")}
     seen = {"scheduler": replace(view.scheduler, nodes=nodes), "health": health}
-    made.cycle(0.1, view_of(**seen, provider=replace(view.provider, groups=group)), Policy())
+    made.cycle(
+        0.1, view_of(**seen, provider=replace(view.provider, groups=group)), RecoveryPolicy()
+    )
     labels = {"instance_group": "workers", "instance_type": "ml.p5.48xlarge", "partition": "a,b"}
     assert made.targets() == [
         {"targets": ["10.0.0.1:9"], "labels": {"instance": "n1", **labels}},

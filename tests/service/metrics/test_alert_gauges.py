@@ -12,9 +12,9 @@ from hpctl.engine.journal.events import GateBlocked, HoldLifted, JobRecoveryOpen
 from hpctl.engine.waiting import GAVE_UP_SHOWN_S, find_waiting_jobs, find_waiting_nodes
 from hpctl.service import alert_gauges
 from hpctl.service.alert_gauges import MOST_NAMED, read_free_ratio
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.vocabulary.identity import RecoveryId, RuleId
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.fakes.values import at, attempt, node_name, opened, slurm_job, slurm_node, view_of
 from tests.service.metrics.test_metrics import Bench, moved
 
@@ -76,7 +76,7 @@ def test_a_restart_or_another_leader_changes_no_since(clock):
     node = drained(1, NODE)
     bench.fold(opened(), *moved(NODE, (30, "needs_human")), **cluster(node))
     bench.fold(GateBlocked(at(60), "n2", "offender", "thrice", RuleId("xid-79")), **cluster(node))
-    bench.metrics = Metrics()
+    bench.metrics = DaemonMetrics()
     clock.seconds = 7200.0
     bench.fold(**cluster(node))
     assert bench.value(SINCE, kind="node", name="n1") == at(30).timestamp()
@@ -163,9 +163,9 @@ def test_a_pause_and_the_kill_switch_count_from_when_they_began(clock):
 
 def test_the_age_of_the_last_cycle_is_the_leaders(clock):
     leads = [True]
-    made = Metrics(leader=lambda: leads[0])
+    made = DaemonMetrics(leader=lambda: leads[0])
     age = lambda: made.registry.get_sample_value("hpctl_cycle_age_seconds")  # noqa: E731
-    made.cycle(0.1, view_of(nodes=1), Policy())
+    made.cycle(0.1, view_of(nodes=1), RecoveryPolicy())
     clock.seconds = 500.0
     assert age() == 500.0
     leads[0] = False
@@ -176,7 +176,7 @@ def test_the_age_of_the_last_cycle_is_the_leaders(clock):
 
 
 def test_troubles_are_by_part():
-    made = Metrics()
+    made = DaemonMetrics()
     made.take_troubles({"notify": "sink refused", "page": "", "observer": "slurm is away"})
     trouble = {
         part: made.registry.get_sample_value("hpctl_trouble", {"part": part})
@@ -190,6 +190,6 @@ def test_troubles_are_by_part():
 def test_the_free_share_of_a_disk(tmp_path):
     assert 0.0 <= read_free_ratio(tmp_path) <= 1.0
     assert math.isnan(read_free_ratio(tmp_path / "gone"))
-    made = Metrics(state_dir=tmp_path)
+    made = DaemonMetrics(state_dir=tmp_path)
     free = made.registry.get_sample_value("hpctl_state_dir_free_ratio")
     assert free == pytest.approx(read_free_ratio(tmp_path), abs=0.05)

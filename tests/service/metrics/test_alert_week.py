@@ -11,7 +11,7 @@ from docgen.alerts import make_rules as shipped_rules
 from hpctl.faults.catalogue import build_rules as catalogue_rules
 from hpctl.vocabulary.assessment import Remedy, Urgency
 from hpctl.vocabulary.identity import RuleId
-from hpctl.vocabulary.policy import JobPolicy, Mode, NodePolicy, Override, Policy
+from hpctl.vocabulary.policy import FaultClassOverride, JobPolicy, Mode, NodePolicy, RecoveryPolicy
 from tests.engine.machine.test_mass_events import OVERRIDE as BROKEN_CHECK
 from tests.engine.machine.test_mass_events import RULE, BrokenCheck
 from tests.engine.machine.world import Defect
@@ -101,7 +101,7 @@ def shorten_windows(rules: Path, place: Path) -> Path:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("days", [1, pytest.param(7, marks=pytest.mark.nightly)])
 def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
-    policy = Policy(mode=Mode.OWN)
+    policy = RecoveryPolicy(mode=Mode.OWN)
     cluster = Cluster(monkeypatch, policy, size=16)
     work(cluster, days)
     dice = random.Random(7)
@@ -117,10 +117,10 @@ def test_a_normal_week_opens_no_alert(days, rules, tmp_path, monkeypatch):
     judge(tmp_path, rules, EVALUATED, [make_test("normal", cluster.series, 1, checks)])
 
 
-CHECK_WEEK = Policy(
+CHECK_WEEK = RecoveryPolicy(
     mode=Mode.OWN, node=NodePolicy(verify_healthy_s=30.0), job=JobPolicy(max_restarts=0)
 )
-ASK = Override(
+ASK = FaultClassOverride(
     urgency=Urgency.NOW, ladder=(Remedy.ASK_HUMAN,), settle_s=0.0, meaning="a person looks first"
 )
 SITE = catalogue_rules({RULE: BROKEN_CHECK, RuleId("xid-48"): ASK})

@@ -24,15 +24,15 @@ from hpctl.engine.journal.state import State, replay_events
 from hpctl.engine.view import View
 from hpctl.faults.catalogue import SHIPPED
 from hpctl.service import metrics
-from hpctl.service.metrics import CLASSES, Metrics, find_rule_family
+from hpctl.service.metrics import CLASSES, DaemonMetrics, find_rule_family
 from hpctl.service.notify.daemon import NAMED
 from hpctl.vocabulary.demand import Tres
 from hpctl.vocabulary.identity import JobId, RecoveryId, RuleId
 from hpctl.vocabulary.isolation import InconsistentState
 from hpctl.vocabulary.job_recovery import JobReport
-from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.model import NodeHealth
 from hpctl.vocabulary.outcome import Outcome
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.vocabulary.recovery import StepKind
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from hpctl.vocabulary.trouble import Trouble, TroubleKind
@@ -60,13 +60,13 @@ class Bench:
 
     def __init__(self, **nodes) -> None:
         self.state = replay_events([])
-        self.metrics = Metrics()
+        self.metrics = DaemonMetrics()
         self.seen = {"state": self.state, **nodes}
 
     def fold(self, *events, **seen) -> "Bench":
         for event in events:
             self.state.fold(event)
-        self.metrics.cycle(0.1, view_of(**{**self.seen, **seen}), Policy())
+        self.metrics.cycle(0.1, view_of(**{**self.seen, **seen}), RecoveryPolicy())
         return self
 
     def value(self, name: str, /, **labels: str) -> float | None:
@@ -153,7 +153,7 @@ def test_what_a_drain_was_good_for(signals, step, found):
 
 
 def test_labels_have_names_that_prometheus_takes_as_they_are():
-    for registry in (Metrics().registry, intake_registry()):
+    for registry in (DaemonMetrics().registry, intake_registry()):
         for series in set(registry._collector_to_names):
             assert [n for n in series._labelnames if not re.fullmatch(r"[a-z_]+", n)] == []
 
@@ -194,8 +194,8 @@ def test_nodes_jobs_and_agents_by_partition(monkeypatch):
     spares = {f"{RESERVATION}workers": (node_name(1),)}
     bench = Bench(**gpu_cluster(nodes=down, jobs=jobs, reservations=spares))
     health = {
-        node_name(1): Health(generation(), at(0)),
-        node_name(2): Health(generation(), at(0) - DAY),
+        node_name(1): NodeHealth(generation(), at(0)),
+        node_name(2): NodeHealth(generation(), at(0) - DAY),
     }
     bench.fold(health=health).fold(health=health)
     nodes = {
@@ -275,10 +275,10 @@ def hostile_world() -> tuple[View, int]:
 
 def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
     made, (view, partitions) = (
-        Metrics({("DescribeCluster", "ok"): 3, (HOSTILE, "ok"): 1}),
+        DaemonMetrics({("DescribeCluster", "ok"): 3, (HOSTILE, "ok"): 1}),
         hostile_world(),
     )
-    made.cycle(0.1, view, Policy(), [InconsistentState(HOSTILE, "plan", HOSTILE, "")])
+    made.cycle(0.1, view, RecoveryPolicy(), [InconsistentState(HOSTILE, "plan", HOSTILE, "")])
     assert made.registry.get_sample_value("hpctl_internal_errors_total", {"where": "metrics"}) == 0
     seconds = []
     for _ in range(5):
@@ -317,14 +317,14 @@ def test_the_codes_of_what_is_refused_are_bounded():
 
 def test_calls_are_counted_that_are_made_after_the_start():
     calls = Counter[tuple[str, str]]()
-    made = Metrics(calls)
+    made = DaemonMetrics(calls)
     calls["DescribeCluster", "throttled"] += 2
-    made.cycle(0.1, view_of(nodes=1), Policy())
+    made.cycle(0.1, view_of(nodes=1), RecoveryPolicy())
     labels = {"operation": "DescribeCluster", "result": "throttled"}
     assert made.registry.get_sample_value("hpctl_api_calls_total", labels) == 2
 
 
 def test_what_cannot_be_counted_never_ends_the_loop():
-    made = Metrics()
-    made.cycle(0.1, None, Policy())
+    made = DaemonMetrics()
+    made.cycle(0.1, None, RecoveryPolicy())
     assert made.registry.get_sample_value("hpctl_internal_errors_total", {"where": "metrics"}) == 1

@@ -18,14 +18,14 @@ from prometheus_client import generate_latest
 from docgen.alerts import ALERTS, RECORDS
 from docgen.metrics import intake_registry
 from hpctl.cli.main import cli
-from hpctl.detection.metrics import PREFIX, Endpoint, list_series, render_samples, yield_samples
+from hpctl.detection.metrics import PREFIX, MetricsServer, list_samples, list_series, render_samples
 from hpctl.insight.grey.decide import GAUGES
-from hpctl.service.intake.app import discovery_route, intake_app
+from hpctl.service.intake.app import make_discovery_route, make_intake_app
 from hpctl.service.intake.server import IntakeServer
-from hpctl.service.metrics import Metrics
+from hpctl.service.metrics import DaemonMetrics
 from hpctl.service.observability_command import APT
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.policy import RecoveryPolicy
 from hpctl.wire.authentication import IntakeSettings
 from tests.fakes.values import view_of
 from tests.intakes import Sink, get
@@ -92,7 +92,7 @@ def test_each_alert_links_to_its_section(rendered, tmp_path):
 
 def test_every_metric_that_is_named_exists(rendered):
     exist = {PREFIX + name for name in list_series()} | RECORDS.keys()
-    for registry in (Metrics().registry, intake_registry()):
+    for registry in (DaemonMetrics().registry, intake_registry()):
         for family in registry.collect():
             ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             exist |= {family.name + end for end in ends.get(family.type, ("",))}
@@ -121,17 +121,19 @@ def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
 @pytest.fixture
 def head():
     """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
-    text = render_samples(yield_samples(SEEN, [], {}))
-    agent = Endpoint("127.0.0.1:0", [], [], lambda: text)
+    text = render_samples(list_samples(SEEN, [], {}))
+    agent = MetricsServer("127.0.0.1:0", [], [], lambda: text)
     agent.start()
-    metrics, view = Metrics(agent_port=agent.port), view_of(nodes=3)
+    metrics, view = DaemonMetrics(agent_port=agent.port), view_of(nodes=3)
     nodes = {name: replace(n, address="127.0.0.1") for name, n in view.scheduler.nodes.items()}
-    metrics.cycle(0.1, replace(view, scheduler=replace(view.scheduler, nodes=nodes)), Policy())
-    app = intake_app(
+    metrics.cycle(
+        0.1, replace(view, scheduler=replace(view.scheduler, nodes=nodes)), RecoveryPolicy()
+    )
+    app = make_intake_app(
         IntakeSettings(),
         Sink(),
         lambda _: None,
-        routes=[discovery_route(lambda: json.dumps(metrics.targets()).encode())],
+        routes=[make_discovery_route(lambda: json.dumps(metrics.targets()).encode())],
         scrape=lambda: generate_latest(metrics.registry),
     )
     server = IntakeServer(app, "127.0.0.1", 0)

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 from msgspec import Struct, field
 
 from hpctl.service import alert_gauges, metrics
-from hpctl.service.metrics import Metrics
-from hpctl.vocabulary.policy import Policy
+from hpctl.service.metrics import DaemonMetrics
+from hpctl.vocabulary.policy import RecoveryPolicy
 from tests.engine.machine.daemon import Daemon
 from tests.engine.machine.scenario import RULES
 from tests.engine.machine.world import T0, World
@@ -26,7 +26,7 @@ class Head(Struct):
     """One head node. `made`: its daemon's metrics; None while that is down."""
 
     name: str
-    made: Metrics | None = None
+    made: DaemonMetrics | None = None
     leads: bool = False
     hangs: bool = False
     """Its loop ends no cycle."""
@@ -36,7 +36,7 @@ class Head(Struct):
 class Cluster:
     """Eight nodes and two head nodes; `minute` is the time."""
 
-    def __init__(self, monkeypatch, policy: Policy, rules=RULES, size: int = 8) -> None:
+    def __init__(self, monkeypatch, policy: RecoveryPolicy, rules=RULES, size: int = 8) -> None:
         self.world = World(size)
         self.daemon = Daemon(self.world, policy, rules)
         self.minute = 0
@@ -66,7 +66,7 @@ class Cluster:
         """A daemon starts, as a standby."""
         head = self.heads[number]
         head.leads, head.hangs = False, False
-        head.made = Metrics(leader=lambda: head.leads, state_dir=Path(head.name))
+        head.made = DaemonMetrics(leader=lambda: head.leads, state_dir=Path(head.name))
 
     def stop(self, number: int) -> None:
         """A daemon ends."""

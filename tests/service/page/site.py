@@ -17,7 +17,7 @@ from hpctl.engine.journal.rows import DaemonIdentity
 from hpctl.engine.journal.store import Store
 from hpctl.service.intake.server import IntakeServer
 from hpctl.service.page.access import PageAccess
-from hpctl.service.page.app import BOUNDS, Hub, make_application
+from hpctl.service.page.app import BOUNDS, PageHub, make_application
 from hpctl.service.page.follow import PageFollower
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.identity import NodeName
@@ -84,7 +84,7 @@ def append(place: Path, events: Sequence[Event]) -> None:
 @contextmanager
 def served(made: PageFollower, access: PageAccess) -> Iterator[str]:
     """The server, and its address."""
-    hub = Hub(made)
+    hub = PageHub(made)
     server = IntakeServer(make_application(hub, access), "127.0.0.1", bounds=BOUNDS)
     server.start()
     try:

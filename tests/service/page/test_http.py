@@ -15,7 +15,7 @@ from hpctl.service.intake import server
 from hpctl.service.page import access
 from hpctl.service.page.access import PageAccess
 from hpctl.vocabulary.identity import RecoveryId
-from hpctl.wire.authentication import Refusal
+from hpctl.wire.authentication import RequestRefusal
 from tests.cli import worlds
 from tests.service.page import site
 from tests.service.page.test_views import MOVED
@@ -117,7 +117,7 @@ def test_a_token_that_is_no_secret_is_refused_with_the_fix(tmp_path, mode, text,
     if text is not None:
         file.write_text(text)
         file.chmod(mode)
-    with pytest.raises(Refusal, match=says) as caught:
+    with pytest.raises(RequestRefusal, match=says) as caught:
         PageAccess.of(PageSection(listen="127.0.0.1:0", token_file=file))
     assert "page.token_file" in str(caught.value)
     assert text is None or str(file) in caught.value.hint

@@ -11,19 +11,19 @@ import pytest
 from markupsafe import escape
 from msgspec.structs import replace
 
-from hpctl.engine.explain_view import explain_view
+from hpctl.engine.explain_view import build_explain_view
 from hpctl.engine.journal.events import GateBlocked, SignalSeen
 from hpctl.engine.world_reader import WorldReader
 from hpctl.service.page import follow
 from hpctl.service.page.follow import PageFollower
-from hpctl.service.page.node_map import make_cells
-from hpctl.service.page.render import Renderer
-from hpctl.service.page.training import list_trainings, make_strip
+from hpctl.service.page.node_map import make_node_cells
+from hpctl.service.page.render import PageRenderer
+from hpctl.service.page.training import list_training_jobs, make_time_segments
 from hpctl.slurm.read import SlurmCommandReader
 from hpctl.slurm.run import SlurmRunner
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
-from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.model import DeviceVerdict, Finding
 from tests.cli import worlds
 from tests.service.page import site
 
@@ -53,7 +53,7 @@ class Elements(HTMLParser):
 
 
 def shown(made: PageFollower, path: str) -> str:
-    renderer = Renderer(made)
+    renderer = PageRenderer(made)
     return renderer.document(renderer.page(path), path, 1)
 
 
@@ -81,7 +81,14 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
     jobs = {n: replace(job, name=HOSTILE, user=HOSTILE) for n, job in slurm.jobs.items()}
     nodes = {n: replace(node, reason=HOSTILE) for n, node in slurm.nodes.items()}
     evil = Finding(
-        "kernel.xid", Verdict.FAIL, worlds.at(0), worlds.at(0), HOSTILE, "79", HOSTILE, HOSTILE
+        "kernel.xid",
+        DeviceVerdict.FAIL,
+        worlds.at(0),
+        worlds.at(0),
+        HOSTILE,
+        "79",
+        HOSTILE,
+        HOSTILE,
     )
     health = [replace(h, findings=(evil,)) for h in worlds.health().values()]
     opened = worlds.node_opened("n-1", worlds.gen(4), 60, meaning=HOSTILE, findings=(evil,))
@@ -110,15 +117,15 @@ def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeyp
 
 def test_a_page_says_what_explain_says(known: PageFollower) -> None:
     for target in ("n-44444444", "j-77777777", "ip-10-1-0-5", "4444"):
-        view = explain_view(known.world, known.rules, target)
+        view = build_explain_view(known.world, known.rules, target)
         assert view is not None
         text = shown(known, f"/explain/{target}")
         for line in view.story:
             assert line.text.replace("'", "&#39;") in text
         assert escape(view.headline[-10:]) in text
         assert f"<b>Waiting for:</b> {view.next.what}"[:40] in text
-    assert Renderer(known).page("/explain/nobody") == {}
-    assert Renderer(known).page("/elsewhere") == {}
+    assert PageRenderer(known).page("/explain/nobody") == {}
+    assert PageRenderer(known).page("/elsewhere") == {}
     running = shown(known, "/explain/4242")
     assert "alice" in running
 
@@ -178,12 +185,12 @@ def test_a_job_with_a_time_limit_is_shown_while_it_runs(tmp_path, monkeypatch) -
     over = replace(jobs[JobId(4444)], state="COMPLETED", end=worlds.at(10))
     site.append(tmp_path, worlds.changes())
     made = site.follower(tmp_path, monkeypatch, replace(slurm, jobs=jobs | {over.id: over}))
-    assert [training.id for training in list_trainings(made.world)] == [JobId(4242)]
+    assert [training.id for training in list_training_jobs(made.world)] == [JobId(4242)]
 
 
 def test_the_map_tells_what_each_node_is(known: PageFollower) -> None:
     persons = {"ip-10-1-0-6"}
-    kinds = {cell.name: cell.kind for cell in make_cells(known.world, {}, persons)}
+    kinds = {cell.name: cell.kind for cell in make_node_cells(known.world, {}, persons)}
     assert kinds == {
         "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
         "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
@@ -191,7 +198,7 @@ def test_the_map_tells_what_each_node_is(known: PageFollower) -> None:
     }  # fmt: skip
     names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
-    placed = [(c.leaf, c.name) for c in make_cells(known.world, leaves) if c.leaf]
+    placed = [(c.leaf, c.name) for c in make_node_cells(known.world, leaves) if c.leaf]
     assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
 
 
@@ -215,7 +222,7 @@ def test_the_topology_is_the_daemons_where_it_reads_one(tmp_path, monkeypatch, t
 
 
 def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> None:
-    found = {t.id: t for t in list_trainings(known.world)}
+    found = {t.id: t for t in list_training_jobs(known.world)}
     train = found[JobId(4242)]
     assert train.lost.seconds == pytest.approx(1.6 - 0.22)
     assert train.since == worlds.SUBMIT
@@ -224,11 +231,13 @@ def test_a_job_s_losses_are_its_own_and_fit_its_time(known: PageFollower) -> Non
     for each in found.values():
         assert all(x >= 0 and x + width <= 1000 for x, width, _, _ in each.strip)
     begin = worlds.T0
-    assert make_strip([(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")])
+    assert make_time_segments(
+        [(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")]
+    )
 
 
 def test_only_what_changed_has_another_key(known: PageFollower, tmp_path: Path, ticks) -> None:
-    renderer = Renderer(known)
+    renderer = PageRenderer(known)
     before = renderer.page("/")
     site.append(
         tmp_path, [SignalSeen(worlds.at(80), RecoveryId("n-44444444"), "needs_human", "no")]

@@ -9,12 +9,12 @@ import pytest
 from hpctl.slurm.pyslurm import PySlurm
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.reason import format_own_reason
 from tests.slurm.contract.beds import job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-MINE = own_reason("r1", "xid 79")
+MINE = format_own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from hpctl.toolkit.bounds import LATEST
 from hpctl.toolkit.errors import HpctlError
-from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.identity import JobAttempt
 from hpctl.vocabulary.outcome import OutcomeKind
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.reason import format_own_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.slurm.contract.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
-MINE = own_reason("r1", "xid 79")
+MINE = format_own_reason("r1", "xid 79")
 SPARED_S = 121.0
 """What start_now spares a job: it starts in a second, and later where the machine is busy."""
 
@@ -30,7 +30,7 @@ def running(bed: Bed, size: int = 1, **options) -> int:
     return job
 
 
-def requeued(bed: Bed, job: int, attempt: Attempt) -> None:
+def requeued(bed: Bed, job: int, attempt: JobAttempt) -> None:
     """Requeue as the core does: again while the answer is transient."""
 
     def done() -> bool:
@@ -253,7 +253,7 @@ def test_a_reused_job_id_is_another_attempt(bed: Bed) -> None:
 
 def test_a_job_that_no_one_knows(bed: Bed) -> None:
     view = bed.scheduler.view()
-    gone = Attempt(999999, view.as_of, 0)
+    gone = JobAttempt(999999, view.as_of, 0)
     assert bed.scheduler.requeue(gone).code == "no_such_job"
     assert bed.scheduler.signal(gone, "USR1").code == "no_such_job"
     assert bed.scheduler.start_now(gone.job, []).code == "no_such_job"

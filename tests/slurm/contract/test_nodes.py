@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.faults.hma_marks import is_spent
+from hpctl.faults.hma_marks import is_mark_spent
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
-from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.reason import format_own_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.contract]
@@ -31,7 +31,7 @@ def later(bed: Bed) -> None:
 
 def mine(n: int, why: str = "xid 79") -> str:
     """The Reason of recovery rN."""
-    return own_reason(f"r{n}", why)
+    return format_own_reason(f"r{n}", why)
 
 
 def codes(outcomes: dict[str, Outcome]) -> list[str]:
@@ -128,7 +128,7 @@ def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
-    bed.until("registered", lambda: is_spent(node_of(bed, node)), 30)
+    bed.until("registered", lambda: is_mark_spent(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
     assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from tests.gpu.recordings import read_json, read_text
 
 NOT_OF_A_GPU = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetFieldValues"})
@@ -57,7 +57,7 @@ def answers(state: str) -> dict[str, str]:
     return found
 
 
-def snapshot(state: str) -> Snapshot:
+def snapshot(state: str) -> NvmlSnapshot:
     """Return the sweep that was recorded idle, under load with the values that moved."""
     values = read_json("nvml-calls.json")["snapshot"]
     if state == "load":
@@ -71,7 +71,7 @@ def snapshot(state: str) -> Snapshot:
             for group in groups:
                 place = place[group]
             place[name] = value
-    return msgspec.convert(values, Snapshot)
+    return msgspec.convert(values, NvmlSnapshot)
 
 
 def _flatten(values: Mapping[str, Any], before: str) -> list[tuple[str, Any]]:

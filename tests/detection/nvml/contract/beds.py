@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.detection.driver_files import DriverProgram, find_library, find_smi
-from hpctl.detection.machine import pci_gpus
+from hpctl.detection.driver_files import DriverProgram, find_library, find_nvidia_smi
+from hpctl.detection.machine import list_pci_gpus
 from hpctl.detection.nvml.client import NvmlClient
-from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import NvmlSnapshot
 from tests.fakes import nvidia_smi
 from tests.stubs.nvml import Stub
 from tests.waiting import until
@@ -74,20 +74,20 @@ class Bed(Struct, frozen=True):
 class Looks(Struct, frozen=True):
     """Two sweeps, and nvidia-smi's `-q -x` between them."""
 
-    before: Snapshot
+    before: NvmlSnapshot
     xml: str
-    after: Snapshot
+    after: NvmlSnapshot
 
 
 def has_real_card() -> bool:
     """Whether this machine has a GPU of NVIDIA's, or is said to have one."""
-    return os.environ.get("HPCTL_TEST_GPU") == "1" or bool(pci_gpus(Path("/")))
+    return os.environ.get("HPCTL_TEST_GPU") == "1" or bool(list_pci_gpus(Path("/")))
 
 
 def make_bed(name: str, directory: Path) -> Bed:
     """The recorded card of that name, or the real one."""
     if name == REAL:
-        smi = find_smi(Path("/"))
+        smi = find_nvidia_smi(Path("/"))
         assert smi is not None, "this machine is said to have a GPU, and has no nvidia-smi"
         return Bed(Path("/"), dict(os.environ), smi)
     state = RECORDED[name]
@@ -107,6 +107,6 @@ def look(bed: Bed) -> Looks:
     return Looks(before, xml, after)
 
 
-def _newer(client: NvmlClient, than: float) -> Snapshot | None:
+def _newer(client: NvmlClient, than: float) -> NvmlSnapshot | None:
     snapshot = client.newest()
     return snapshot if snapshot.at > than else None

@@ -7,12 +7,12 @@ from operator import attrgetter
 import msgspec
 import pytest
 
-from hpctl.detection.check import CannotTell, DriverHung
+from hpctl.detection.check import DriverHungError, UnknownResultError
 from hpctl.detection.kernel.xid import normalize_address
 from hpctl.detection.nvml.client import NvmlClient
 from hpctl.detection.nvml.pauses import STOPPED
-from hpctl.detection.nvml.snapshot import GpuState, Snapshot
-from hpctl.nodes.gpu_reset import Reset
+from hpctl.detection.nvml.snapshot import GpuState, NvmlSnapshot
+from hpctl.nodes.gpu_reset import GpuReset
 from tests.detection.nvml.contract.beds import PATIENCE_S
 from tests.detection.nvml.contract.smi_fields import AGREES, DIFFERS, ONLY_SMI, OTHER_SCALE, compare
 from tests.detection.nvml.halts import stopped
@@ -97,7 +97,7 @@ def test_the_times_are_the_monotonic_clocks(looks):
 
 def test_the_childs_words_are_a_snapshot(trace):
     # With the strict reading that the agent uses: names, types and none beside them.
-    decoded = msgspec.json.decode(msgspec.json.encode(trace["snapshot"]), type=Snapshot)
+    decoded = msgspec.json.decode(msgspec.json.encode(trace["snapshot"]), type=NvmlSnapshot)
     assert msgspec.to_builtins(decoded)["gpus"][0].keys() >= trace["snapshot"]["gpus"][0].keys()
 
 
@@ -159,7 +159,7 @@ def used_bytes(gpu: GpuState) -> dict[int, int]:
 
 
 def test_the_list_that_a_reset_reads_is_of_the_same_cards(bed, looks):
-    listed = {gpu.uuid: gpu for gpu in Reset(bed.root, lambda: None).list_gpus()}
+    listed = {gpu.uuid: gpu for gpu in GpuReset(bed.root, lambda: None).list_gpus()}
     assert listed.keys() == {gpu.uuid for gpu in looks.after.gpus}
     for gpu in looks.after.gpus:
         one = listed[gpu.uuid]
@@ -190,9 +190,9 @@ def watch(client: NvmlClient, seconds: float) -> set[str]:
     while time.monotonic() < end:
         try:
             client.newest()
-        except DriverHung as error:
+        except DriverHungError as error:
             pytest.fail(f"a stopped child is no hung driver: {error}")
-        except CannotTell as error:
+        except UnknownResultError as error:
             said.add(str(error))
         time.sleep(0.05)
     return said

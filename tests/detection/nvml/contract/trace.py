@@ -7,14 +7,14 @@ NVIDIA's library. LIBRARY is as the child's: for where the loader finds none by 
 import json
 import sys
 
-from hpctl.detection.nvml.child import AllGpusReader, begin_session
+from hpctl.detection.nvml.child import AllGpusReader, start_nvml_session
 from tests.gpu.nvml_trace import Calls, noting_driver
 
 
 def main() -> None:
     calls = Calls()
     driver = noting_driver(calls)
-    begin_session(driver, sys.argv[1])
+    start_nvml_session(driver, sys.argv[1])
     snapshot = AllGpusReader(driver).read()
     json.dump({"snapshot": snapshot, "calls": calls.codes, "fields": calls.fields}, sys.stdout)
 

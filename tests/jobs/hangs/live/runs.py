@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from hpctl.detection.check import CheckedMachine
 from hpctl.detection.checks import job_activity as activity
-from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.jobs.hangs.daemon import HangDetector
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import JobId, NodeName
 from hpctl.vocabulary.policy import HangPolicy
@@ -100,7 +100,7 @@ def watched(kinds: list[str], monkeypatch) -> list[Run]:
     """Start these runs at once, watch them until all is seen, and end them."""
     runs = [Run(JobId(n + 1), kind) for n, kind in enumerate(kinds)]
     monkeypatch.setattr(activity, "RANK_S", 2.0 * UNIT)
-    monkeypatch.setattr(activity, "ProcessJobs", lambda _: _Groups(runs))
+    monkeypatch.setattr(activity, "ProcessJobFinder", lambda _: _Groups(runs))
     argv = [str(Path(__file__).with_name("rank.py")), str(UNIT), str(AT)]
     argv += [f"{run.job}:{run.kind}" for run in runs]
     pipe = subprocess.Popen(
@@ -120,7 +120,7 @@ def watched(kinds: list[str], monkeypatch) -> list[Run]:
 
 
 def _follow(runs: list[Run], told: int) -> None:
-    watch, clock, before = HangWatch(), Clock(), None
+    watch, clock, before = HangDetector(), Clock(), None
     machine = CheckedMachine(monotonic=lambda: clock.now)
     jobs = {r.job: SlurmJob(r.job, "RUNNING", BEGIN, nodes=(NODE,)) for r in runs}
     with selectors.DefaultSelector() as selector:
@@ -131,8 +131,8 @@ def _follow(runs: list[Run], told: int) -> None:
                 if selector.select(left):
                     _hear(runs, os.read(told, 4096).decode(), clock.now)
             now = clock.tick()
-            seen = activity.gather(machine)
-            gauges, before = activity.gauges(seen, before), seen
+            seen = activity.sample_job_processes(machine)
+            gauges, before = activity.measure_job_activity(seen, before), seen
             watch.hear(generation(NODE), gauges)
             found = watch.look(SchedulerView(now, jobs=jobs), now, POLICY)
             for run in runs:
