@@ -36,6 +36,7 @@ def make_redactor(folder: Path) -> Redactor:
             sys.prefix: "/opt/venv",
             str(Path(sys.prefix).resolve()): "/opt/venv",
             str(ROOT): "/home/user/hpctl",
+            "/tmp/tmp": "/scratch/tmp",
         }
     )
 

@@ -12,6 +12,7 @@ from hpctl.jobs.hangs.flight_files import read_flight_dump_file
 from hpctl.jobs.hangs.stack_groups import parse_node_stacks
 from tests.jobs.verdict_corpus.__main__ import PARTS
 from tests.jobs.verdict_corpus.cases import CAUSES
+from tests.jobs.verdict_corpus.evidence import read_case
 from tests.jobs.verdict_corpus.pack import archive_of, load_truth, read_archive
 
 RUNS = {part: read_archive(archive_of(part)) for part in PARTS}
@@ -73,7 +74,8 @@ def decode(file, raw):
 
 
 def test_the_archives_are_small():
-    assert sum(archive_of(part).stat().st_size for part in PARTS) < 500_000
+    """2.1 KB a run: a part of 40 runs is 84 KB."""
+    assert sum(archive_of(part).stat().st_size for part in PARTS) < 2_100 * len(EVERY)
 
 
 RECEIVE_ONLY = {"gil_held-17", "slow_rank-14"}
@@ -166,7 +168,9 @@ def test_a_rank_that_holds_the_gil_writes_no_dump(name):
     dumped = {int(file[-1]) for file in files if file.startswith("flight/")}
     # The others' first dump takes long on a busy machine: not every run has them all.
     assert load_truth(files)["rank"] not in dumped
-    assert load_truth(files)["rank"] in list_ranks(files)
+    # A process of torch.multiprocessing.spawn does not say which rank it is.
+    shown = load_truth(files)["rank"] in list_ranks(files)
+    assert shown or read_case(files).launcher == "spawn"
 
 
 @pytest.mark.parametrize("name", list_runs("host_memory"))
