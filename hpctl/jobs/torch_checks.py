@@ -19,9 +19,8 @@ _BARRIER: Final = re.compile(
 _CALL: Final = re.compile(
     r"\bRank (\d{1,7}) is running collective: CollectiveFingerPrint\(([^()]{1,900})"
 )
-"""What a rank calls (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, torch 2.13)."""
-_DEVICES: Final = ", TensorDeviceTypes="
-"""The field of a call that the ranks may differ in."""
+"""What a rank calls (torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp, torch 2.13), up to the
+parenthesis that begins its tensors' devices: those differ by rank."""
 _FIELD: Final = re.compile(r"(OpType|TensorShape|SequenceNumber)=([^=]{1,400}?)(?:, (?=[A-Z])|$)")
 
 
@@ -45,7 +44,7 @@ def find_different_call(lines: Iterable[str]) -> tuple[str, int | None] | None:
     calls: dict[int, str] = {}
     for line in lines:
         for rank, call in _CALL.findall(line):
-            calls.setdefault(int(rank), call.partition(_DEVICES)[0])
+            calls.setdefault(int(rank), call)
     ranks: dict[str, list[int]] = defaultdict(list)
     for rank, call in sorted(calls.items()):
         ranks[call].append(rank)

@@ -326,3 +326,15 @@ def test_a_subprocess_that_the_program_s_own_code_runs_is_its_own_failure():
     assert found.why.startswith("rank 0: subprocess.CalledProcessError in call (lib.py)")
     launched = died(1, *raised(0, failed), *raised(1, "KeyError: 'bird'"))
     assert "KeyError" in launched.signature
+
+
+def test_the_rest_of_an_exception_s_message_may_explain_it():
+    """DALI names the error of CUDA some lines after the title of its exception."""
+    message = ["Error in GPU operator `nvidia.dali.fn.decoders.image`,", "encountered:", ""]
+    error = "CUDA runtime API error cudaErrorMemoryAllocation (2):"
+    lines = [*raised(1, "RuntimeError: Critical error in pipeline:")]
+    mine = [*lines, *(f"[rank1]: {line}" for line in [*message, error, "out of memory"])]
+    found = died(1, *mine)
+    assert (found.kind, found.rank) == (TroubleKind.GPU_MEMORY, 1)
+    other = [*lines, *(f"[rank2]: {line}" for line in [*message, error])]
+    assert died(1, *other).kind is TroubleKind.CRASH

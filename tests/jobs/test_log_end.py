@@ -65,6 +65,13 @@ def test_last_lines_of_exceptions_do_not_count_as_ordinary_output():
     assert any("KeyError" in line for line in kept)
 
 
+def test_last_lines_of_many_ranks_in_a_row_do_not_count_as_ordinary_output():
+    headers = ["Traceback (most recent call last):"] * 60
+    lasts = ["RuntimeError: Connection closed by peer"] * 60
+    lines = [*raise_in(3, "KeyError: 'x'"), *headers, *lasts]
+    assert any("KeyError" in line for line in read(lines))
+
+
 def test_lines_before_the_first_traceback_are_kept():
     assertion = "IndexKernel.cu:92: block: [0,0,0] Assertion `index` failed."
     assert assertion in read([*STEPS, assertion, *LARGE[200:]])

@@ -264,7 +264,7 @@ def abort(*ranks: int) -> list[SrunTaskEnd]:
 
 @pytest.mark.parametrize(
     ("aborted", "world", "rank"),
-    [((0, 2, 3), 4, 1), ((2,), 4, 2), ((2, 3), 4, 2), ((2,), 2, 2), ((0, 1, 2, 3), 4, 2)],
+    [((0, 2, 3), 4, 1), ((2,), 4, 2), ((2, 3), 4, 2), ((1,), 2, 2), ((0, 1, 2, 3), 4, 2)],
 )
 def test_the_sender_of_a_longer_message_is_the_only_rank_that_does_not_abort(
     aborted, world, rank
@@ -279,4 +279,5 @@ def test_dumps_name_the_rank_where_two_ranks_differ() -> None:
     )
     names = JobRankNames({}, {}, 3)
     assert explain_failure(calls, RunFacts(), lambda: (TimeoutEvidence(flight), names)).rank == 1
-    assert explain_failure(calls, RunFacts(), lambda: (TimeoutEvidence(GONE), names)).rank is None
+    absent = TimeoutEvidence(replace(flight, cause=FlightRecorderCause.ABSENT))
+    assert explain_failure(calls, RunFacts(), lambda: (absent, names)).rank is None

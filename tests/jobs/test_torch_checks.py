@@ -51,6 +51,13 @@ def test_the_rank_that_calls_another_collective_is_named(odd) -> None:
     assert judge_run_failure(found, (), {}, RunPolicy(), AT).cause is FailureCause.PROGRAM
 
 
+def test_the_devices_of_the_ranks_are_no_difference() -> None:
+    mine = [RIGHT.replace("device=cpu", f"device=cuda:{rank}") for rank in range(3)]
+    odd = OP.replace("device=cpu", "device=cuda:1")
+    assert find_different_call([differ(0, mine[0], 2, mine[2])]) is None
+    assert classify(differ(0, mine[0], 1, odd), differ(2, mine[2], 1, odd)).rank == 1
+
+
 def test_the_calls_are_described() -> None:
     lines = [differ(0, RIGHT, 1, SHAPE), differ(2, RIGHT, 1, SHAPE)]
     why, _ = find_different_call(lines) or ("", None)

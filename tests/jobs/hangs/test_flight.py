@@ -162,6 +162,21 @@ def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
     assert named(waiting(0, 1, 2, 4)) == (FlightRecorderCause.NOTHING, ())
 
 
+@pytest.mark.parametrize(
+    ("world", "dumped", "silent"), [(4, (0, 1, 3), 2), (4, (0, 1), None), (2, (0,), None)]
+)
+def test_the_only_rank_without_a_dump_is_known_where_none_waits(world, dumped, silent) -> None:
+    group = FlightProcessGroup("0", "default_pg", tuple(range(world)))
+    dumps = [dump(rank, entries(5), groups=(group,)) for rank in dumped]
+    assert align_rank_collectives(dumps).only_silent == silent
+
+
+def test_a_rank_whose_dump_could_not_be_read_is_not_the_only_rank_without_a_dump() -> None:
+    dumps = [dump(rank, entries(5)) for rank in range(WORLD - 1)]
+    assert align_rank_collectives(dumps).only_silent == WORLD - 1
+    assert align_rank_collectives(dumps, unread={WORLD - 1}).only_silent is None
+
+
 def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
     found = align_rank_collectives(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
     assert (found.cause, found.ranks) == (FlightRecorderCause.NOTHING, ())
