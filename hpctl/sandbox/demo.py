@@ -363,7 +363,7 @@ class Demo:
     def _report_healing(self, race: _ClusterRace) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         healed, plain = race.healed, race.plain
-        story = _JournalReader(self._healed, self._fault_at)
+        story = _DemoJournalReader(self._healed, self._fault_at)
         noted: set[str] = set()
         limit = time.monotonic() + 170
         while time.monotonic() < limit:
@@ -440,7 +440,7 @@ class Demo:
         r.problems = [text for fine, text in checks if not fine]
 
 
-class _JournalReader:
+class _DemoJournalReader:
     """The daemon's journal, read as it grows."""
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:

@@ -162,7 +162,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "hpctl/detection/outside/sources.py": ("PluginRunner.run",),
         "hpctl/engine/adapters.py": ("read_cluster_name",),
         "hpctl/engine/kill_switch.py": ("read_stop_reason",),
-        "hpctl/jobs/hangs/stacks.py": ("_look_at",),
+        "hpctl/jobs/hangs/stacks.py": ("_read_process_stack",),
         "hpctl/jobs/other_actors.py": ("check_other_actors",),
         "hpctl/nodes/acceptance/run.py": ("Needs.missing", "_print_tests"),
         "hpctl/nodes/evidence/collect.py": ("EvidenceCollector.find_program", "read_file_tail"),

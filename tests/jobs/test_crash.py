@@ -338,3 +338,18 @@ def test_the_rest_of_an_exception_s_message_may_explain_it():
     assert (found.kind, found.rank) == (TroubleKind.GPU_MEMORY, 1)
     other = [*lines, *(f"[rank2]: {line}" for line in [*message, error])]
     assert died(1, *other).kind is TroubleKind.CRASH
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`",
+        "RuntimeError: CUDA error: CUSPARSE_STATUS_ALLOC_FAILED when calling `cusparseCreate`",
+        "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
+        "RuntimeError: Curand error CURAND_STATUS_ALLOCATION_FAILED",
+    ],
+)
+def test_a_library_of_cuda_that_cannot_allocate_is_out_of_memory(error):
+    assert died(1, *raised(2, error)).kind is TroubleKind.GPU_MEMORY

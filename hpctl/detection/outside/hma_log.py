@@ -65,7 +65,7 @@ class UntrustedLogError(Unavailable):
     """The error of a log that others than root could have written."""
 
 
-class _LineSplitter:
+class _AgentLogLineSplitter:
     """A splitter of bytes into whole lines; a line that is too long is left out and counted."""
 
     def __init__(self, cut: int = 0) -> None:
@@ -96,7 +96,7 @@ class _HealthLogReader:
     """
 
     def __init__(self) -> None:
-        self._lines, self._pending = _LineSplitter(), list[bytes]()
+        self._lines, self._pending = _AgentLogLineSplitter(), list[bytes]()
 
     @property
     def cut(self) -> int:
@@ -170,7 +170,7 @@ class HealthAgentFile(_HealthLogReader):
                 f"the agent does not read the log of HyperPod's health agent: {trouble}"
             )
         self._fd, self._inode, self._offset = fd, status.st_ino, 0
-        self._lines = _LineSplitter(self._lines.cut)
+        self._lines = _AgentLogLineSplitter(self._lines.cut)
 
 
 class _JournalEntry(msgspec.Struct, frozen=True):

@@ -108,7 +108,7 @@ def find_rank_processes(
     return dict(list(found.items())[:MOST_RANKS])
 
 
-class _Look(Struct, frozen=True):
+class _ProcessStack(Struct, frozen=True):
     """What py-spy shows of a process: the frames of its main thread, innermost first, and the
     thread of the innermost one; or no frames, and why."""
 
@@ -117,13 +117,13 @@ class _Look(Struct, frozen=True):
     error: str = ""
 
 
-def _look_at(pid: int, limit_s: float, *how: str) -> _Look:
+def _read_process_stack(pid: int, limit_s: float, *how: str) -> _ProcessStack:
     """Return what a process does. Raises nothing: a full disk under /tmp, too few descriptors or a
     missing program is the reason for one rank."""
     program = Path(sys.executable).with_name("py-spy")
     spy = str(program) if program.exists() else shutil.which("py-spy")
     if spy is None:
-        return _Look(error=_NO_PY_SPY)
+        return _ProcessStack(error=_NO_PY_SPY)
     command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
@@ -133,19 +133,21 @@ def _look_at(pid: int, limit_s: float, *how: str) -> _Look:
             dump, text = out.read(), said.read(LARGEST_DUMP)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        return _Look(error=f"cannot run py-spy: {error.strerror}{where}")
+        return _ProcessStack(error=f"cannot run py-spy: {error.strerror}{where}")
     if exit_code is None:
-        return _Look(error=f"py-spy did not end within {limit_s:g} s")
+        return _ProcessStack(error=f"py-spy did not end within {limit_s:g} s")
     if exit_code:
         why = text.decode(errors="replace").strip()
-        return _Look(error=_HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}")
+        return _ProcessStack(
+            error=_HOW_TO_PERMIT if _PTRACE.search(why) else f"py-spy: {why[-200:]}"
+        )
     try:
         return _select_frames(json.loads(dump))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return _Look(error="py-spy's answer cannot be read")
+        return _ProcessStack(error="py-spy's answer cannot be read")
 
 
-def _select_frames(threads: list[dict[str, Any]]) -> _Look:
+def _select_frames(threads: list[dict[str, Any]]) -> _ProcessStack:
     """Return the frames of the main thread, preceded by what other threads do for it: autograd's,
     or the one that works for a future which it waits for, as of a checkpoint that is saved in the
     background."""
@@ -161,7 +163,7 @@ def _select_frames(threads: list[dict[str, Any]]) -> _Look:
         if len(busy) == 1:
             thread = busy[0]
             stack = works[thread] + stack
-    return _Look(tuple(stack[:MOST_FRAMES]), thread)
+    return _ProcessStack(tuple(stack[:MOST_FRAMES]), thread)
 
 
 def _works_for_future(frames: Sequence[StackFrame]) -> bool:
@@ -198,7 +200,7 @@ def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> 
     """Read one rank, twice where that does no harm: a process that the kernel holds, or that is
     stopped already, would take the signal that stops it later, and nothing would continue it."""
     (step, rank), process = item
-    first = _look_at(process.pid, DUMP_S, "--nonblocking")
+    first = _read_process_stack(process.pid, DUMP_S, "--nonblocking")
     thread = f"{process.pid}/task/{first.thread}" if first.thread else str(process.pid)
     # The second look stops the threads, which then wake up: what they sleep in is read before it.
     wchan, state = _read_kernel_wait_channel(thread), process.state
@@ -206,7 +208,7 @@ def _read_rank_stack(native: bool, item: tuple[tuple[str, int], JobProcess]) -> 
         state = _read_state(thread) or state
     frames = first.frames
     if frames and native and process.state in "RS":
-        second = _look_at(process.pid, NATIVE_S, "--native")
+        second = _read_process_stack(process.pid, NATIVE_S, "--native")
         if "did not end" in second.error:
             os.kill(process.pid, signal.SIGCONT)
         # Where it went on meanwhile, the first look tells what it did without us.
