@@ -345,7 +345,7 @@ def test_the_rest_of_an_exception_s_message_may_explain_it():
     [
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`",
+        "RuntimeError: cusolver error: CUSOLVER_STATUS_ALLOC_FAILED",
         "RuntimeError: CUDA error: CUSPARSE_STATUS_ALLOC_FAILED when calling `cusparseCreate`",
         "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
         "RuntimeError: Curand error CURAND_STATUS_ALLOCATION_FAILED",
