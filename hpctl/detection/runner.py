@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -48,6 +47,7 @@ from hpctl.detection.checks import (
 from hpctl.detection.conditions import CheckFindings
 from hpctl.faults.table import CheckSpec
 from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.jitter import pick_pause
 from hpctl.vocabulary.model import ClearCondition, DeviceVerdict, Finding
 
 log = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ class CheckRunner(threading.Thread):
 
 
 def _add_jitter(seconds: float) -> float:
-    return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+    return pick_pause(0.9 * seconds, 1.1 * seconds)
 
 
 def make_finding(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:

@@ -19,7 +19,6 @@ import errno
 import http.client
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Mapping
@@ -35,6 +34,7 @@ from hpctl.detection.settings import AgentSettings
 from hpctl.detection.spool import FindingsSpool
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.jitter import pick_pause
 from hpctl.vocabulary.model import AgentReport, Finding
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
@@ -190,7 +190,8 @@ class ReportSender(threading.Thread):
                     pause = _compute_backoff(failures, news=not self._saved[1])
                     self._wanted.wait_for(lambda: self._stopping, pause)
                 else:
-                    pause = self._settings.heartbeat_s * random.uniform(0.9, 1.0)  # noqa: S311 - jitter
+                    period_s = self._settings.heartbeat_s
+                    pause = pick_pause(0.9 * period_s, period_s)
                     self._wanted.wait_for(lambda: self._woken or self._stopping, pause)
                 if self._stopping:
                     break
@@ -284,7 +285,7 @@ def _make_heartbeat(report: AgentReport) -> wire.Heartbeat:
 def _compute_backoff(failures: int, *, news: bool = False) -> float:
     longest = NEWS_RETRY_S if news and failures <= NEWS_TRIES else LAST_RETRY_S
     ceiling = min(longest, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
-    return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+    return pick_pause(0.5 * ceiling, ceiling)
 
 
 #

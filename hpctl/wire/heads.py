@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pwd
-import random
 import re
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.jitter import pick_pause
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 
@@ -152,7 +152,7 @@ def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as w
         head = goal if goal != silent else head
         if head in asked:
             asked.clear()
-            pause = random.uniform(*ROUND_S)  # noqa: S311 - jitter, not a secret
+            pause = pick_pause(*ROUND_S)
             if time.monotonic() + pause >= until:
                 if error is not None and not standby:
                     raise error

@@ -431,7 +431,7 @@ def test_an_address_that_takes_no_mail_keeps_no_other_user_waiting(
     head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "AGAIN_S", (600.0, 600.0))
-    monkeypatch.setattr(daemon.random, "uniform", lambda _, longest: longest)
+    monkeypatch.setattr(daemon, "pick_pause", lambda _, longest: longest)
     mailer = head.place / "mailer"
     mailer.write_text(f'#!/bin/sh\necho "$3" >>{head.place}/out\n[ "$3" != ann ]\n')
     mailer.chmod(0o755)

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from hpctl.jobs.elastic.options import LauncherLocation, LauncherOptions, RankPr
 from hpctl.jobs.elastic.wire import await_with_timeout
 from hpctl.jobs.job_processes import has_signal_handler
 from hpctl.toolkit.bounds import make_printable
+from hpctl.toolkit.jitter import pick_pause
 from hpctl.wire import job_ports
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -381,7 +381,7 @@ class NodeLauncher:
             if time.monotonic() > limit:
                 raise TimeoutError(f"no launcher answers on {address}, ports {first} and up")
             # Many nodes wait for one: ever more seldom, and not all at the same moment.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
+            await asyncio.sleep(pick_pause(0.5 * pause, pause))
             pause = min(LAST_PAUSE_S, pause * 1.5)
 
     async def _receive_orders(self, line: wire.GroupConnection) -> None:

@@ -8,7 +8,6 @@ leader continues.
 """
 
 import logging
-import random
 import re
 import socket
 import threading
@@ -35,6 +34,7 @@ from hpctl.service.notify.decide import Notice
 from hpctl.service.notify.outbox import KEEP_S, Outbox, PostedNotice, Reader, SinkMessage
 from hpctl.toolkit.bounds import add_seconds, clamp_duration
 from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.jitter import pick_pause
 from hpctl.vocabulary.isolation import InconsistentState, isolate_call
 
 log = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ class Notifier:
             return True
         first_s, most_s = AGAIN_S
         longest_s = min(most_s, first_s * 2.0 ** min(attempts - 1, 30))
-        wait_s = random.uniform(0.0, longest_s)  # noqa: S311 -- no secret
+        wait_s = pick_pause(0.0, longest_s)
         rows = frozenset(p.row for p in group) if to else frozenset()
         self._retries[name, reader] = _RetryState(attempts, time.monotonic() + wait_s, rows)
         return False
